@@ -1,0 +1,50 @@
+# make demo    a first look               make lint   ruff and mypy
+# make test    every test                 make setup  only the environment (.venv), from constraints.txt
+# make bench   speed and memory, again    make lock   new versions into constraints.txt
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+BIN := .venv/bin
+# Two processes with one thread each: threads that wait for each other cost more than they give.
+TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+
+.PHONY: demo test lint setup bench lock clean
+
+demo: .venv/ready
+	$(BIN)/python examples/own_loop.py
+
+test: .venv/ready
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/loss.py
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "gpaco needs Python 3.11 or newer, $(PYTHON) is older: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "Making .venv and installing the versions of constraints.txt: two to four minutes, 6 GB, once."
+	@rm -f $@
+	@$(PYTHON) -m venv .venv
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --disable-pip-version-check --progress-bar off \
+		-e '.[all]' | grep -E '^(Collecting|Installing|Successfully)' | cut -c 1-160
+	@# imagecorruptions-imaug brings opencv-python, whose files need a display's libraries: put the headless ones on top.
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet --no-deps \
+		--force-reinstall opencv-python-headless
+	@touch $@
+
+lock:
+	@echo "Resolving the newest versions in a new environment: some minutes."
+	rm -rf .lock && $(PYTHON) -m venv .lock
+	.lock/bin/pip install --quiet -e '.[all]' hatchling editables
+	.lock/bin/pip freeze --exclude-editable > constraints.txt
+	rm -rf .lock
+
+clean:
+	rm -rf .venv .lock .mypy_cache .pytest_cache .ruff_cache .hypothesis

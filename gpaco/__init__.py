@@ -1,0 +1,51 @@
+"""Generalized parametric contrastive learning for long-tailed images.
+
+`import gpaco` costs nothing: each public name is fetched from its module when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
+    from gpaco.loss import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
+    from gpaco.memory import Memory
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "GPaCoLoss": "gpaco.loss",
+    "gpaco_loss": "gpaco.loss",
+    "supcon_loss": "gpaco.loss",
+    "pixel_gpaco_loss": "gpaco.loss",
+    "Memory": "gpaco.memory",
+    "balanced_softmax_loss": "gpaco.classical",
+    "focal_loss": "gpaco.classical",
+    "class_balanced_weights": "gpaco.classical",
+    "ldam_loss": "gpaco.classical",
+}
+
+__all__ = [
+    "GPaCoLoss",
+    "Memory",
+    "__version__",
+    "balanced_softmax_loss",
+    "class_balanced_weights",
+    "focal_loss",
+    "gpaco_loss",
+    "ldam_loss",
+    "pixel_gpaco_loss",
+    "supcon_loss",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gpaco' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,102 @@
+"""Bad input to a loss: one `ValueError` that says what was expected, what came and what to do."""
+
+import torch
+from torch import Tensor
+
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+def check_scores(x: Tensor, name: str, shape: str = "(N, C)") -> None:
+    """A matrix of floats with at least one column."""
+    if x.dim() != 2 or x.shape[1] == 0 or not x.is_floating_point():
+        raise ValueError(f"{name} must be a float tensor of shape {shape}, got {_describe(x)}")
+
+
+def check_same_rows(x: Tensor, y: Tensor, names: str) -> None:
+    if len(x) != len(y):
+        raise ValueError(f"{names} must have one row per sample each, got {len(x)} and {len(y)} rows")
+
+
+def check_match(x: Tensor, other: Tensor, names: str) -> None:
+    """Two float tensors that may be used together: one device; float64 does not mix with narrower types."""
+    if x.device != other.device:
+        raise ValueError(f"{names} must be on one device, got {x.device} and {other.device}; move one with .to()")
+    if (x.dtype == torch.float64) != (other.dtype == torch.float64):
+        raise ValueError(
+            f"{names} must both be float64 or both be narrower, got {x.dtype} and {other.dtype}; "
+            "convert one with .to(), a criterion with its memory by .double() or .float()"
+        )
+
+
+def check_labels(
+    labels: Tensor, rows: Tensor, num_classes: int | None, ignore_index: int, name: str = "labels"
+) -> None:
+    """Class indices (N,) or rows of probabilities (N, C); a row of zeros is ignored like `ignore_index`."""
+    if labels.device != rows.device:
+        raise ValueError(f"{name} are on {labels.device} but their rows on {rows.device}; move one with .to()")
+    if labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
+        check_same_rows(rows, labels, f"rows and {name}")
+        if num_classes is not None and _values_can_be_read(labels):
+            wrong = labels[((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)]
+            if len(wrong):
+                raise ValueError(
+                    f"{name} must be 0 to {num_classes - 1} or ignore_index ({ignore_index}), got {int(wrong[0])}; "
+                    "check the number of classes, or renumber the labels from 0"
+                )
+        return
+    if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
+        check_same_rows(rows, labels, f"rows and {name}")
+        if _values_can_be_read(labels):
+            sums = labels.sum(1, dtype=torch.float64)
+            far = ((sums - 1).abs() > 1e-2) & (sums != 0)  # half precision keeps sums to three digits
+            if bool(far.any()) or bool((labels < 0).any()):
+                raise ValueError(
+                    f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
+                )
+        return
+    columns = "C" if num_classes is None else num_classes
+    raise ValueError(
+        f"{name} must be class indices, integers of shape (N,), or rows of probabilities, floats of shape "
+        f"(N, {columns}), got {_describe(labels)}"
+    )
+
+
+def check_number(value: float, name: str, low: float, high: float = float("inf"), *, low_too: bool = True) -> None:
+    """low <= value < high, or low < value where `low` itself will not do."""
+    if not (low <= value < high and (low_too or value > low)):
+        bounds = f"{'at least' if low_too else 'above'} {low}" + ("" if high == float("inf") else f" and below {high}")
+        raise ValueError(f"{name} must be {bounds}, got {value}")
+
+
+def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def class_counts_tensor(class_counts: object, num_classes: int, device: torch.device | None = None) -> Tensor:
+    """Class counts as float64 (C,), each above 0."""
+    counts = torch.as_tensor(class_counts, dtype=torch.float64, device=device)
+    if counts.shape != (num_classes,):
+        raise ValueError(
+            f"class_counts must have one entry for each of {num_classes} classes, got shape {tuple(counts.shape)}"
+        )
+    if not bool((counts > 0).all()) or not bool(counts.isfinite().all()):
+        c = int((~((counts > 0) & counts.isfinite())).nonzero()[0])
+        raise ValueError(
+            f"class_counts must be above 0, got {float(counts[c])} for class {c}; "
+            "leave the class out, or give it a floor of one image: class_counts.clamp(min=1)"
+        )
+    return counts
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _NARROW else x
+
+
+def _values_can_be_read(x: Tensor) -> bool:
+    # Looking at values would break a compiled graph; there the shapes are checked and the values trusted.
+    return len(x) > 0 and not torch.compiler.is_compiling()
+
+
+def _describe(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"

@@ -1,0 +1,132 @@
+"""What anchors see of their references: the one mechanism behind every contrastive loss here.
+
+The logsumexp of the similarities runs in blocks (similarity.py). The sum over the positives of an anchor needs no
+similarities at all: it is the anchor's product with the sum of the embeddings of its class, itself taken off.
+
+Shapes: N anchors, R references, C classes, D numbers in an embedding, J columns: 1 for labels that are indices (the
+label's class), C for rows of probabilities.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpaco.checks import at_least_float32, check_labels, check_match, check_scores
+from gpaco.similarity import similarity_logsumexp
+
+
+class Source(NamedTuple):
+    """References: embeddings (R, D) and their labels (R,) or (R, C)."""
+
+    embeddings: Tensor
+    labels: Tensor
+
+
+class Contrast(NamedTuple):
+    """What each anchor sees of its references."""
+
+    share: Tensor  # (N, J) its probability of each class; 0 for an ignored row
+    logsumexp: Tensor  # (N,) of the similarities to all references
+    pull: Tensor  # (N, J) sum of the similarities to the positives of that class
+    positives: Tensor  # (N, J) their number
+
+
+def checked_sources(
+    embeddings: Tensor,
+    labels: Tensor,
+    memory: Tensor | None,
+    memory_labels: Tensor | None,
+    num_classes: int | None,
+    ignore_index: int,
+) -> list[Source]:
+    """The batch and, if there is one, the memory. Without `num_classes`, indices may be any integers."""
+    if (memory is None) != (memory_labels is None):
+        raise ValueError("memory and memory_labels go together: pass both or neither")
+    if num_classes is None:
+        num_classes = _columns(labels, memory_labels)
+    check_scores(embeddings, "embeddings", "(N, D)")
+    check_labels(labels, embeddings, num_classes, ignore_index)
+    if memory is None or memory_labels is None:
+        return [Source(embeddings, labels)]
+    check_scores(memory, "memory", "(M, D)")
+    check_match(embeddings, memory, "embeddings and memory")
+    if memory.shape[1] != embeddings.shape[1]:
+        raise ValueError(f"rows of memory must be as long as embeddings, {embeddings.shape[1]}, got {memory.shape[1]}")
+    check_labels(memory_labels, memory, num_classes, ignore_index, "memory_labels")
+    return [Source(embeddings, labels), Source(memory, memory_labels)]
+
+
+def contrast(
+    sources: list[Source], anchors: slice, temperature: float, num_classes: int | None, ignore_index: int
+) -> Contrast:
+    """Rows `anchors` of the first source against all references but themselves."""
+    num_classes = num_classes or _columns(*(source.labels for source in sources))
+    if num_classes is None:
+        sources, num_classes = _renumber(sources, ignore_index)
+        ignore_index = -1
+    sources = [Source(at_least_float32(source.embeddings), source.labels) for source in sources]
+    embeddings, labels = sources[0].embeddings[anchors], sources[0].labels[anchors]
+    scaled = embeddings / temperature
+
+    parts = [similarity_logsumexp(scaled, sources[0].embeddings, own=anchors.start)]
+    parts += [similarity_logsumexp(scaled, source.embeddings) for source in sources[1:]]
+    # An anchor without references has -inf here. A hugely negative number does the same without nan in the gradient.
+    lse = torch.stack(parts).clamp_min(torch.finfo(scaled.dtype).min / 4).logsumexp(0)
+
+    sums = torch.stack([_class_sums(source, num_classes, ignore_index) for source in sources]).sum(0)
+    counts = class_counts([source.labels for source in sources], num_classes, ignore_index, embeddings.dtype)
+    if labels.dim() == 1:
+        valid = labels != ignore_index
+        index = labels.where(valid, 0).long()
+        share = valid.to(embeddings.dtype).unsqueeze(1)
+        pull = (scaled * sums[index]).sum(1, keepdim=True)
+        counts = counts[index].unsqueeze(1)
+    else:
+        share = labels.to(embeddings.dtype)
+        pull = scaled @ sums.t()
+    itself = (scaled * embeddings).sum(1, keepdim=True)
+    return Contrast(share, lse, pull - share * itself, counts - share)
+
+
+def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Number of references of each class, (C,); of probabilities their sum."""
+    total = torch.zeros(num_classes + 1, dtype=dtype, device=labels[0].device)
+    for part in labels:
+        if part.dim() == 2:
+            total[:-1] += part.to(dtype).sum(0)
+        else:
+            place = _place(part, num_classes, ignore_index)
+            total.index_add_(0, place, torch.ones_like(place, dtype=dtype))
+    return total[:-1]
+
+
+def _class_sums(source: Source, num_classes: int, ignore_index: int) -> Tensor:
+    """Sum of the embeddings of each class, (C, D)."""
+    if source.labels.dim() == 2:
+        return source.labels.to(source.embeddings.dtype).t() @ source.embeddings
+    zeros = source.embeddings.new_zeros(num_classes + 1, source.embeddings.shape[1])
+    return zeros.index_add(0, _place(source.labels, num_classes, ignore_index), source.embeddings)[:-1]
+
+
+def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:
+    # Ignored rows go to a class of their own behind the others, which is then cut off.
+    return labels.where(labels != ignore_index, num_classes).long()
+
+
+def _columns(*labels: Tensor | None) -> int | None:
+    return next((part.shape[1] for part in labels if part is not None and part.dim() == 2), None)
+
+
+def _renumber(sources: list[Source], ignore_index: int) -> tuple[list[Source], int]:
+    """The sources with their labels numbered from 0, ignored ones -1, and a bound on the number of classes.
+
+    The bound is the number of references, so that shapes do not depend on values.
+    """
+    labels = torch.cat([source.labels.long() for source in sources])
+    order = labels.argsort()
+    new = labels[order].diff().ne(0).cumsum(0)
+    numbers = torch.zeros_like(labels).index_copy(0, order[1:], new)
+    numbers = numbers.where(labels != ignore_index, -1)
+    parts = numbers.split([len(source.labels) for source in sources])
+    return [Source(source.embeddings, part) for source, part in zip(sources, parts, strict=True)], len(labels)

@@ -1,0 +1,129 @@
+"""A ring of past embeddings and their labels: the queue of MoCo and PaCo, without its restrictions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.checks import check_labels, check_number, check_same_rows
+from gpaco.distributed import gather, row_counts
+
+
+class Memory(nn.Module):
+    """The last `size` embeddings pushed, with their labels. Any size, 0 included, and any batch.
+
+    Only rows that were written are read. All state is in persistent buffers updated in place, so it is saved and
+    restored with the module. Labels are kept as indices, or as rows of probabilities if `num_classes` is given.
+
+    Args:
+        size: number of rows; the paper's length(queue).
+        dim: length of an embedding.
+        num_classes: keep labels as rows of probabilities over that many classes.
+        official_start: begin as the released code does, full of random rows with random labels. The rows are
+            normalised over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
+            labels act as false positives until the memory has been filled once. Needs `num_classes`.
+
+    >>> memory = Memory(size=3, dim=2)
+    >>> memory.push(torch.eye(2), torch.tensor([7, 8]))
+    >>> memory.push(torch.zeros(2, 2), torch.tensor([5, 6]))
+    >>> len(memory), memory.read()[1].tolist()
+    (3, [6, 8, 5])
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    pushed: Tensor
+
+    def __init__(self, size: int, dim: int, *, num_classes: int | None = None, official_start: bool = False) -> None:
+        super().__init__()
+        check_number(size, "size", 0)
+        check_number(dim, "dim", 1)
+        embeddings = torch.zeros(size, dim)
+        labels = torch.zeros(size, dtype=torch.int64)
+        if official_start:
+            if num_classes is None:
+                raise ValueError("official_start draws random labels: pass num_classes too")
+            embeddings = F.normalize(torch.randn(size, dim), dim=0)
+            labels = torch.randint(num_classes, (size,))
+        if num_classes is not None:
+            labels = F.one_hot(labels, num_classes).float()
+        self.register_buffer("embeddings", embeddings)
+        self.register_buffer("labels", labels)
+        self.register_buffer("pushed", torch.tensor(size if official_start else 0))  # rows pushed since the start
+
+    def __len__(self) -> int:
+        return min(int(self.pushed), len(self.embeddings))
+
+    @torch.compiler.disable
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The rows written so far: embeddings (M, D) and labels (M,) or (M, C). Views: the next push changes them."""
+        written = len(self)
+        return self.embeddings[:written], self.labels[:written]
+
+    @torch.no_grad()
+    @torch.compiler.disable
+    def push(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Write the rows of all processes, in order of rank, over the oldest ones.
+
+        Left out are ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite:
+        one of those would spoil every loss until it is overwritten.
+
+        Args:
+            embeddings: (B, D), of this process.
+            labels: class indices (B,) or rows of probabilities (B, C).
+        """
+        if embeddings.dim() != 2 or embeddings.shape[1] != self.embeddings.shape[1]:
+            raise ValueError(
+                f"this memory takes embeddings of shape (B, {self.embeddings.shape[1]}), "
+                f"got {tuple(embeddings.shape)}; the length is set by dim"
+            )
+        check_same_rows(embeddings, labels, "embeddings and labels")
+        labels = self._in_our_form(labels)
+        if embeddings.device != self.embeddings.device or labels.device != self.embeddings.device:
+            raise ValueError(
+                f"the memory is on {self.embeddings.device}, the rows pushed on {embeddings.device} with labels on "
+                f"{labels.device}; move the memory (or the criterion that holds it) with .to()"
+            )
+        counts = row_counts(embeddings)
+        embeddings = gather(embeddings.to(self.embeddings.dtype), counts)
+        labels = gather(labels, counts)
+        keep = labels >= 0 if labels.dim() == 1 else labels.any(1)
+        keep &= embeddings.isfinite().all(1)
+        embeddings, labels = embeddings[keep], labels[keep]
+
+        size, new = len(self.embeddings), len(embeddings)
+        last = min(new, size)
+        if last:
+            places = (int(self.pushed) + torch.arange(new - last, new, device=labels.device)) % size
+            self.embeddings[places] = embeddings[new - last :]
+            self.labels[places] = labels[new - last :]
+        self.pushed += new
+
+    def hold_probabilities(self, num_classes: int) -> None:
+        """Keep labels as rows of probabilities from now on; rows that are here already become one-hot."""
+        if self.labels.dim() == 1:
+            self.labels = F.one_hot(self.labels, num_classes).to(self.embeddings.dtype)
+
+    def _in_our_form(self, labels: Tensor) -> Tensor:
+        if self.labels.dim() == 1:
+            if labels.dim() != 1 or labels.is_floating_point():
+                raise ValueError(
+                    f"this memory keeps labels as indices, got {tuple(labels.shape)} {labels.dtype}; "
+                    "for rows of probabilities build it with num_classes"
+                )
+            return labels.long()
+        num_classes = self.labels.shape[1]
+        if labels.dim() == 1:
+            check_labels(labels.clamp_min(-1), labels, num_classes, -1)
+            rows = F.one_hot(labels.clamp_min(0).long(), num_classes) * (labels >= 0).unsqueeze(1)
+            return rows.to(self.labels.dtype)
+        check_labels(labels, labels, num_classes, -1)
+        return labels.to(self.labels.dtype)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A memory that has turned to rows of probabilities while training is loaded into one that has not yet.
+        labels = state_dict.get(f"{prefix}labels")
+        if labels is not None and labels.dim() == 2:
+            self.hold_probabilities(labels.shape[1])
+        super()._load_from_state_dict(state_dict, prefix, *args)

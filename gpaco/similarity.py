@@ -1,0 +1,123 @@
+"""Row-wise logsumexp of dot products, in blocks, so that the matrix of products is never held.
+
+With p the softmax over the references of one anchor, the two gradients of lse = logsumexp(anchor . references) are
+
+    d lse_i / d anchor_i    = sum_k p_ik reference_k        a mean of the references: the forward pass has p at hand
+    d lse_i / d reference_k = p_ik anchor_i                 needs lse_i of every anchor: recomputed in the backward pass
+
+so references without a gradient, a memory above all, cost two products in all and nothing in the backward pass.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = None) -> Tensor:
+    """Logsumexp of each anchor's dot products with the references, (N,), exact, in memory linear in N + R.
+
+    Equals ``(anchors @ references.T).logsumexp(1)``; with `own` the product of anchor i and reference own + i is
+    left out, since an anchor is no reference of itself. A row with nothing left is -inf.
+
+    Args:
+        anchors: (N, D), float32 or float64.
+        references: (R, D).
+        own: row of `references` that is anchor 0, or None.
+    """
+    with_mean = torch.is_grad_enabled() and anchors.requires_grad
+    lse: Tensor = _logsumexp(anchors, references, -1 if own is None else own, with_mean)[0]
+    return lse
+
+
+def _block_rows(columns: int, device: torch.device) -> int:
+    # A block of products should stay in a CPU's cache but be large enough to fill an accelerator; below 64 rows
+    # matrix products lose their speed. Measured with benchmarks/loss.py.
+    elements = 2**20 if device.type == "cpu" else 2**24
+    return max(64, elements // max(columns, 1))
+
+
+@torch.library.custom_op("gpaco::similarity_logsumexp", mutates_args=())
+def _logsumexp(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
+    """(logsumexp (N,), softmax-weighted mean of the references (N, D) or an empty tensor)."""
+    size = min(len(anchors), _block_rows(len(references), anchors.device))
+    lse = anchors.new_empty(len(anchors))
+    mean = anchors.new_empty(len(anchors) if with_mean else 0, anchors.shape[1])
+    block = anchors.new_empty(size, len(references))
+    if len(references) == 0:
+        return lse.fill_(-math.inf), mean.zero_()
+    for start in range(0, len(anchors), max(size, 1)):
+        rows = slice(start, min(start + size, len(anchors)))
+        scores = block[: rows.stop - start]
+        torch.mm(anchors[rows], references.t(), out=scores)
+        if own >= 0:
+            scores.diagonal(own + start).fill_(-math.inf)
+        top = scores.amax(1, keepdim=True)
+        top.masked_fill_(top == -math.inf, 0)
+        weights = scores.sub_(top).exp_()
+        weight = weights.sum(1, keepdim=True)
+        lse[rows] = (weight.log() + top).squeeze(1)
+        if with_mean:
+            torch.mm(weights, references, out=mean[rows])
+            mean[rows].div_(weight.clamp_min_(torch.finfo(weight.dtype).tiny))
+    return lse, mean
+
+
+@torch.library.custom_op("gpaco::similarity_reference_gradient", mutates_args=())
+def _reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
+    """Gradient of ``(lse * grad).sum()`` with respect to the references, (R, D): the same blocks, transposed."""
+    size = min(len(references), _block_rows(len(anchors), anchors.device))
+    result = torch.empty_like(references)
+    block = anchors.new_empty(size, len(anchors))
+    lse = lse.masked_fill(lse == -math.inf, math.inf)  # such a row has no reference: its weights are 0, not nan
+    for start in range(0, len(references), max(size, 1)):
+        rows = slice(start, min(start + size, len(references)))
+        scores = block[: rows.stop - start]
+        torch.mm(references[rows], anchors.t(), out=scores)
+        weights = scores.sub_(lse).exp_()
+        if own >= 0 and start - own < len(anchors) and rows.stop > own:
+            weights.diagonal(start - own).zero_()
+        torch.mm(weights.mul_(grad), anchors, out=result[rows])
+    return result
+
+
+@_logsumexp.register_fake
+def _(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
+    return anchors.new_empty(len(anchors)), anchors.new_empty(len(anchors) if with_mean else 0, anchors.shape[1])
+
+
+@_reference_gradient.register_fake
+def _(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
+    return torch.empty_like(references)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Tensor, Tensor]) -> None:
+    anchors, references, ctx.own, _ = inputs
+    lse, mean = output
+    ctx.mark_non_differentiable(mean)
+    ctx.set_materialize_grads(False)
+    if ctx.needs_input_grad[1]:
+        ctx.save_for_backward(mean, lse, anchors, references)
+    else:
+        ctx.save_for_backward(mean)
+
+
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "The contrastive losses of gpaco cannot be differentiated twice: their backward pass recomputes "
+            "similarities in blocks. Call backward() without create_graph=True."
+        )
+    if grad is None:
+        return None, None, None, None
+    mean, *rest = ctx.saved_tensors
+    grad_anchors = mean * grad.unsqueeze(1) if ctx.needs_input_grad[0] else None
+    grad_references = None
+    if rest:
+        lse, anchors, references = rest
+        grad_references = _reference_gradient(anchors, references, ctx.own, lse, grad.contiguous())
+    return grad_anchors, grad_references, None, None
+
+
+_logsumexp.register_autograd(_backward, setup_context=_setup)

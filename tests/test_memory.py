@@ -1,0 +1,145 @@
+"""`Memory` against a deque, its state, and how `GPaCoLoss` uses it."""
+
+from collections import deque
+from itertools import product
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gpaco import GPaCoLoss, Memory, gpaco_loss
+
+
+@pytest.mark.parametrize(("size", "batch"), list(product([1, 2, 3, 5, 8, 13, 64, 100], [1, 2, 7, 64, 150])))
+def test_a_memory_holds_what_a_deque_holds_for_any_size_and_batch(size: int, batch: int) -> None:
+    memory, expected = Memory(size, 2), deque(maxlen=size)
+    for step in range(12):
+        new = batch if step % 3 else batch // 2  # now and then a smaller batch, as at the end of an epoch
+        rows = torch.randn(new, 2)
+        labels = torch.arange(new) + 1000 * step
+        memory.push(rows, labels)
+        expected.extend(zip(labels.tolist(), rows.tolist(), strict=True))
+        embeddings, held = memory.read()
+        assert len(memory) == len(held) == len(embeddings) == len(expected)
+        # Labels rise with age, so sorting gives the order of the deque.
+        order = held.argsort()
+        assert list(zip(held[order].tolist(), embeddings[order].tolist(), strict=True)) == list(expected)
+
+
+def test_ignored_and_non_finite_rows_are_not_pushed() -> None:
+    memory = Memory(5, 2)
+    rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [float("nan"), 0.0], [0.0, float("inf")], [0.6, 0.8]])
+    memory.push(rows, torch.tensor([3, -100, 4, 5, 6]))
+    assert memory.read()[1].tolist() == [3, 6]
+    memory.push(rows, torch.tensor([-1, -1, -1, -1, -1]))
+    assert len(memory) == 2
+
+    soft = Memory(5, 2, num_classes=3)
+    soft.push(rows, F.one_hot(torch.tensor([0, 1, 2, 0, 1]), 3) * torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0]).unsqueeze(1))
+    assert soft.read()[1].tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_labels_are_rows_of_probabilities_if_asked_and_indices_become_one_hot() -> None:
+    memory = Memory(4, 2, num_classes=3)
+    memory.push(torch.zeros(2, 2), torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.0, 1.0]]))
+    memory.push(torch.zeros(2, 2), torch.tensor([1, -100]))
+    torch.testing.assert_close(memory.read()[1], torch.tensor([[0.3, 0.7, 0], [0, 0, 1], [0, 1, 0]]))
+
+
+def test_all_state_is_in_persistent_buffers_updated_in_place() -> None:
+    memory = Memory(4, 2)
+    buffers = dict(memory.named_buffers())
+    places = {name: buffer.data_ptr() for name, buffer in buffers.items()}
+    memory.push(torch.randn(6, 2), torch.arange(6))
+    assert {name: buffer.data_ptr() for name, buffer in memory.named_buffers()} == places
+    assert set(memory.state_dict()) == set(buffers)
+
+    restored = Memory(4, 2)
+    restored.load_state_dict(memory.state_dict())
+    for m in (memory, restored):
+        m.push(torch.ones(1, 2), torch.tensor([9]))
+    assert torch.equal(memory.read()[0], restored.read()[0])
+    assert torch.equal(memory.read()[1], restored.read()[1])
+
+
+def test_pushed_rows_carry_no_gradient_and_keep_the_memorys_precision() -> None:
+    memory = Memory(4, 2)
+    memory.push(torch.randn(2, 2, dtype=torch.bfloat16, requires_grad=True), torch.tensor([0, 1]))
+    embeddings, _ = memory.read()
+    assert embeddings.dtype == torch.float32
+    assert not embeddings.requires_grad
+
+
+def test_the_official_start_is_full_of_short_random_rows_with_random_labels() -> None:
+    memory = Memory(8192, 128, num_classes=10, official_start=True)
+    embeddings, labels = memory.read()
+    assert len(memory) == 8192
+    torch.testing.assert_close(embeddings.norm(dim=0), torch.ones(128))  # over the wrong axis, as released
+    assert embeddings.norm(dim=1).mean().item() == pytest.approx((128 / 8192) ** 0.5, rel=0.02)
+    assert labels.sum(0).min() > 700
+    memory.push(F.normalize(torch.randn(100, 128), dim=1), torch.zeros(100, dtype=torch.int64))
+    torch.testing.assert_close(memory.read()[0][:100].norm(dim=1), torch.ones(100))
+
+
+def test_a_criterion_reads_then_pushes_the_last_view_in_training_and_neither_in_evaluation() -> None:
+    criterion = GPaCoLoss(3, dim=4, memory=5)
+    reference = Memory(5, 4)
+    for _ in range(4):
+        logits, embeddings = torch.randn(8, 3), F.normalize(torch.randn(8, 4), dim=1)
+        labels = torch.randint(3, (4,)).repeat(2)
+        assert torch.equal(
+            criterion(logits, embeddings, labels), gpaco_loss(logits, embeddings, labels, *reference.read())
+        )
+        reference.push(embeddings[4:], labels[4:])
+        for mine, yours in zip(criterion.memory.read(), reference.read(), strict=True):
+            assert torch.equal(mine, yours)
+
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    criterion.eval()
+    assert torch.equal(criterion(logits, embeddings, labels), gpaco_loss(logits, embeddings, labels))
+    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
+
+
+def test_a_criterion_without_memory_and_with_one_or_three_views_works() -> None:
+    for views in (1, 3):
+        criterion = GPaCoLoss(3, dim=4, memory=0, views=views)
+        criterion(torch.randn(6, 3), F.normalize(torch.randn(6, 4), dim=1), torch.tensor([0, 1, 2, 0, 1, 2]))
+        assert len(criterion.memory) == 0
+        criterion = GPaCoLoss(3, dim=4, memory=10, views=views)
+        criterion(torch.randn(6, 3), F.normalize(torch.randn(6, 4), dim=1), torch.tensor([0, 1, 2, 0, 1, 2]))
+        assert len(criterion.memory) == 6 // views
+
+
+def test_pushing_between_forward_and_backward_changes_no_gradient() -> None:
+    gradients = []
+    for push in (False, True):
+        torch.manual_seed(3)
+        criterion = GPaCoLoss(3, dim=4, memory=4)
+        for _ in range(2):
+            z = F.normalize(torch.randn(8, 4), dim=1).requires_grad_()
+            loss = criterion(torch.randn(8, 3), z, torch.tensor([0, 1, 2, 0] * 2))
+        if push:
+            criterion.memory.push(torch.randn(4, 4), torch.tensor([0, 1, 2, 0]))
+        loss.backward()
+        gradients.append(z.grad)
+    assert torch.equal(*gradients)
+
+
+def test_a_criterion_turns_to_rows_of_probabilities_when_they_come_and_resumes_so() -> None:
+    criterion = GPaCoLoss(3, dim=4, memory=6, class_counts=[3, 2, 1], prior="unbiased")
+
+    def step(labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.randn(4, 3), F.normalize(torch.randn(4, 4), dim=1), labels
+
+    criterion(*step(torch.tensor([0, 1, 0, 1])))
+    mixed = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]]).repeat(2, 1)
+    criterion(*step(mixed))
+    expected = torch.tensor([[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0.2, 0.8]])
+    torch.testing.assert_close(criterion.memory.read()[1], expected)
+
+    resumed = GPaCoLoss(3, dim=4, memory=6, class_counts=[3, 2, 1], prior="unbiased")
+    resumed.load_state_dict(criterion.state_dict())
+    for labels in (mixed, torch.tensor([2, 1, 2, 1])):
+        batch = step(labels)
+        assert torch.equal(criterion(*batch), resumed(*batch))
+    assert all(torch.equal(v, resumed.state_dict()[k]) for k, v in criterion.state_dict().items())
