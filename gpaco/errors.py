@@ -1,0 +1,49 @@
+"""What goes wrong for reasons that are not ours: a cause and a remedy, one line each, and the exit code they lead to."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Wrong input: a setting, data or a checkpoint. The cause, and what to do about it."""
+
+    exit_code = 2
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}\n{remedy}")
+        self.cause = cause
+        self.remedy = remedy
+
+
+class EnvironmentProblem(RuntimeError):
+    """The machine will not: disk, memory, other processes."""
+
+    exit_code = 3
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}\n{remedy}")
+        self.cause = cause
+        self.remedy = remedy
+
+
+class Diverged(RuntimeError):
+    """Training ran into numbers that are not finite."""
+
+    exit_code = 4
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}\n{remedy}")
+        self.cause = cause
+        self.remedy = remedy
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest known one, or nothing.
+
+    >>> nearest("gpcao", ["gpaco", "paco", "ce"])
+    "; did you mean 'gpaco'?"
+    >>> nearest("zebra", ["gpaco"])
+    ''
+    """
+    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

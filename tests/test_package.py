@@ -1,0 +1,60 @@
+"""What importing costs, what is public, and what the package promises about itself."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import gpaco
+
+ROOT = Path(gpaco.__file__).parents[1]
+HEAVY = {"torchvision", "timm", "PIL", "cv2", "sklearn", "pandas", "altair", "typer"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules that a new Python has loaded after the statement."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in run.stdout.split()}
+
+
+def test_importing_gpaco_loads_nothing_third_party() -> None:
+    assert loaded_after("import gpaco") - sys.stdlib_module_names == {"gpaco"}
+
+
+def test_importing_the_loss_loads_torch_and_nothing_heavy_beside_it() -> None:
+    loaded = loaded_after("from gpaco import GPaCoLoss")
+    assert "torch" in loaded
+    assert not loaded & HEAVY
+
+
+def test_public_names_stay_what_they_are_after_every_submodule_was_imported() -> None:
+    modules = [path.stem for path in (ROOT / "gpaco").glob("*.py") if not path.stem.startswith("__")]
+    for name in modules:
+        import_module(f"gpaco.{name}")
+    public = [name for name in gpaco.__all__ if not name.startswith("_")]
+    assert all(callable(getattr(gpaco, name)) for name in public)
+    assert not set(modules) & set(public)
+
+
+def test_public_names_are_the_lazy_ones_and_each_has_a_docstring() -> None:
+    assert set(gpaco.__all__) == {"__version__", *gpaco._HOME}
+    assert dir(gpaco) == gpaco.__all__
+    assert all(getattr(gpaco, name).__doc__ for name in gpaco._HOME)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones() -> None:
+    run = subprocess.run([sys.executable, "-c", "import gpaco; gpaco.GPaco"], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "no attribute 'GPaco'; it has GPaCoLoss, Memory" in run.stderr
+
+
+def test_every_direct_dependency_is_pinned_and_every_extra_is_in_all() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().split()}
+    extras = project["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    assert everything == f"gpaco[{','.join(extras)}]"
+    wanted = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
+    assert all(line.split(">=")[0].lower() in pinned for line in wanted)
