@@ -1,5 +1,7 @@
 """Everything this package knows about processes. With one process each function is the identity."""
 
+import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -46,6 +48,46 @@ def total(x: Tensor) -> Tensor:
     if not _many():
         return x
     return _Total.apply(x)  # type: ignore[no-any-return]
+
+
+def agree(*values: int) -> list[int]:
+    """The largest of each value over all processes: what one of them has seen, all of them know."""
+    if not _many():
+        return list(values)
+    largest = torch.tensor(values, device=_device())
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.tolist()
+
+
+def share_buffers(module: torch.nn.Module) -> None:
+    """Give every process the buffers of process 0, such as its batch-norm statistics."""
+    if _many():
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def barrier() -> None:
+    """Wait for all processes."""
+    if _many():
+        agree(0)
+
+
+def start(device: torch.device, timeout_minutes: float = 10.0) -> None:
+    """Join the other processes if torchrun has started several."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+
+
+def stop() -> None:
+    """Leave the other processes."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    nccl = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 class _Gather(torch.autograd.Function):

@@ -255,20 +255,22 @@ class GPaCoLoss(nn.Module):
         self.register_buffer("centre_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
         self.register_buffer("steps", torch.tensor(0))
 
-    def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Scalar loss.
 
         Args:
             logits: (views * B, C), all images of the first view, then all of the next.
             embeddings: (views * B, dim), of unit length.
             labels: (views * B,), one label per row, or (views * B, C).
+            keys: (B, dim), embeddings of the same images by a momentum copy of the network: further references, and
+                what is remembered instead of the last view. With views = 1 and keys this is PaCo.
         """
-        sources, anchors = self._references(logits, embeddings, labels)
+        sources, anchors = self._references(logits, embeddings, labels, keys)
         if self.training:
             self.steps += 1
             # A plain mean at first, then one over about the last hundred steps.
             weight = self.steps.to(self.centre_share).reciprocal().clamp_min(0.01)
-            self.centre_share.lerp_(self._centre_share(sources), weight)
+            self.centre_share.lerp_(self._centre_share(sources, keys), weight)
         losses, weights = _parametric(
             logits, sources, anchors, self.alpha, self.temperature, self._prior(), self.label_smoothing
         )
@@ -278,11 +280,13 @@ class GPaCoLoss(nn.Module):
         loss = _mean(cost, count)
         if self.training:
             last = len(embeddings) // self.views
-            self.memory.push(embeddings[-last:], labels[-last:])
+            self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
         return loss
 
     @torch.no_grad()
-    def balance(self, centres: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor) -> float:
+    def balance(
+        self, centres: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None
+    ) -> float:
         """Shift the bias of `centres` so that training starts balanced; returns the shift. Once, before the first step.
 
         At the first step all embeddings look alike and the similarities weigh exp(1 / temperature) * references: the
@@ -292,7 +296,7 @@ class GPaCoLoss(nn.Module):
 
         Args:
             centres: the last layer, the one that made `logits`; any module with a `bias` of shape (C,).
-            logits, embeddings, labels: a first batch, as for the call. Nothing is pushed.
+            logits, embeddings, labels, keys: a first batch, as for the call. Nothing is pushed.
 
         >>> layer = nn.Linear(8, 3)
         >>> x, labels = torch.randn(4, 8), torch.tensor([0, 1, 0, 1])
@@ -305,10 +309,10 @@ class GPaCoLoss(nn.Module):
                 f"balance() shifts the bias of the class layer, shape ({self.num_classes},), but "
                 f"{type(centres).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
             )
-        sources, anchors = self._references(logits, embeddings, labels)
+        sources, anchors = self._references(logits, embeddings, labels, keys)
         with _no_autocast(logits):
             seen = contrast(sources, anchors, self.temperature, self.num_classes, -100)
-            logits = _with_prior(logits, self._prior(self._centre_share(sources)))
+            logits = _with_prior(logits, self._prior(self._centre_share(sources, keys)))
             ahead = (logits.logsumexp(1) - seen.logsumexp).double()  # share = sigmoid(ahead)
             wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1).double()
             valid = seen.share.any(1)
@@ -338,7 +342,9 @@ class GPaCoLoss(nn.Module):
     def _gathers(self) -> bool:
         return self.contrast == "global" and self.training
 
-    def _references(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> tuple[list[Source], slice]:
+    def _references(
+        self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None
+    ) -> tuple[list[Source], slice]:
         """All references of a batch, checked, and the rows of the first source that are this process's anchors."""
         if logits.dim() != 2 or logits.shape[1] != self.num_classes or len(logits) % self.views:
             raise ValueError(
@@ -351,12 +357,16 @@ class GPaCoLoss(nn.Module):
             self.memory.hold_probabilities(self.num_classes)
         memory, memory_labels = self.memory.read() if self.training else (None, None)
         sources = checked_sources(embeddings, labels, memory, memory_labels, self.num_classes, -100)
+        if keys is not None:
+            last = labels[-(len(labels) // self.views) :]
+            sources.insert(1, checked_sources(embeddings, labels, keys, last, self.num_classes, -100)[1])
         if not self._gathers():
             return sources, slice(0, len(embeddings))
         counts = distributed.row_counts(embeddings)
-        gathered = Source(distributed.gather(embeddings, counts), distributed.gather(labels, counts))
         before = sum(counts[: distributed.rank()])
-        return [gathered, *sources[1:]], slice(before, before + len(embeddings))
+        batch = 1 if keys is None else 2  # the memory is the same everywhere already
+        sources[:batch] = [Source(distributed.gather(x), distributed.gather(y)) for x, y in sources[:batch]]
+        return sources, slice(before, before + len(embeddings))
 
     def _prior(self, centre_share: Tensor | None = None) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":
@@ -364,7 +374,7 @@ class GPaCoLoss(nn.Module):
         return self.log_prior + (self.centre_share if centre_share is None else centre_share).log()
 
     @torch.no_grad()
-    def _centre_share(self, sources: list[Source]) -> Tensor:
+    def _centre_share(self, sources: list[Source], keys: Tensor | None) -> Tensor:
         """Mean over this batch of 1 / (1 + alpha * positives), for every class: had the anchor been of that class.
 
         Its positives would then be its own other views and the references of that class from other images, a number
@@ -375,7 +385,8 @@ class GPaCoLoss(nn.Module):
         held = class_counts([source.labels for source in sources], self.num_classes, -100, dtype)
         of_class = shown / shown.sum().clamp_min(1)  # anchors that are: all but themselves are positives
         share = of_class / (1 + self.alpha * (held - 1).clamp_min(0))
-        share += (1 - of_class) / (1 + self.alpha * (held + self.views - 1))
+        appearances = self.views if keys is None else self.views + 1
+        share += (1 - of_class) / (1 + self.alpha * (held + appearances - 1))
         return distributed.total(share) / distributed.world_size()
 
 

@@ -122,6 +122,11 @@ def test_queries_with_momentum_keys_and_queue_as_memory_are_paco() -> None:
     theirs = -((weights * log_p).sum(1) / weights.sum(1)).mean()
     torch.testing.assert_close(ours, theirs, **EXACT)
 
+    criterion = GPaCoLoss(4, alpha=0.1, memory=7, dim=5, views=1).double()
+    criterion.memory.push(queue, queue_labels)
+    torch.testing.assert_close(criterion(logits, queries, labels, keys), theirs, **EXACT)
+    assert torch.equal(criterion.memory.embeddings.sort(0).values, keys[-7:].sort(0).values)  # keys are remembered
+
 
 def test_supcon_takes_any_integers_as_classes() -> None:
     _, embeddings, labels = batch()
