@@ -1,4 +1,4 @@
-"""What goes wrong for reasons that are not ours: a cause and a remedy, one line each, and the exit code they lead to."""
+"""What goes wrong for reasons that are not ours: a cause, a remedy, one line each, and the exit code."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ class UserError(ValueError):
         self.remedy = remedy
 
 
-class EnvironmentProblem(RuntimeError):
+class EnvironmentProblem(RuntimeError):  # noqa: N818
     """The machine will not: disk, memory, other processes."""
 
     exit_code = 3
@@ -26,7 +26,7 @@ class EnvironmentProblem(RuntimeError):
         self.remedy = remedy
 
 
-class Diverged(RuntimeError):
+class Diverged(RuntimeError):  # noqa: N818
     """Training ran into numbers that are not finite."""
 
     exit_code = 4

@@ -1,0 +1,6 @@
+"""`python -m gpaco`, as torchrun wants it."""
+
+from gpaco.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""The command `gpaco`: verbs only. Each parses its words, calls a function, and prints what that gave."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import click
+import typer
+
+from gpaco import __version__
+from gpaco.errors import Diverged, EnvironmentProblem, UserError, nearest
+
+app = typer.Typer(
+    help="Image classifiers that also work on the rare classes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
+Set = Annotated[list[str], typer.Option("--set", help="Any setting: section.key=value. Repeatable.")]
+Prior = Annotated[
+    str | None, typer.Option("--prior", help="Classes expected at test time: uniform, train, or a CSV file.")
+]
+Unbiased = Annotated[
+    bool, typer.Option("--unbiased", help="Correct a run trained with the paper's prior for the bias of its loss.")
+]
+
+
+@app.command()
+def demo(
+    out: Out = Path("demo"),
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Long-tailed handwritten digits, three methods, a table and a page: about a minute."""
+    from gpaco.demo import run_demo
+
+    result = run_demo(out, seeds, say=_say(as_json), show=_display(as_json))
+    if as_json:
+        print(json.dumps(result))
+
+
+@app.command()
+def check(
+    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
+    root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Look at data before training: counts, imbalance, bad files, duplicates, leakage, suggested settings."""
+    from gpaco.data.checking import check as check_data
+    from gpaco.data.checking import lines
+
+    with _bar("looking at images", as_json) as progress:
+        result = check_data(data, root=root, progress=progress)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print("\n".join(lines(result)))
+    if result.get("bad") or result.get("leaks"):
+        raise typer.Exit(2)
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
+    out: Out,
+    recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="resnet8, resnet32, resnet50_cifar, or any name of timm's.")] = None,
+    weights: Annotated[str | None, typer.Option(help="safetensors file to start from.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    size: Annotated[int | None, typer.Option(help="Width and height of an input image.")] = None,
+    long_tail: Annotated[float | None, typer.Option(help="Make training long-tailed by this factor.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="shuffle, balanced, sqrt or progressive.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="all, last-block or head.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
+    ghost_batch: Annotated[int | None, typer.Option(help="Images that share batch-norm statistics.")] = None,
+    on_bad_image: Annotated[str | None, typer.Option(help="error or skip.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is if not given.")] = None,
+    compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
+    seed: Seed = None,
+    settings: Set = [],  # noqa: B006 - typer makes a new one for each call
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a classifier. The same command with the same folder goes on where it stopped."""
+    from gpaco.classification import dry_run as try_out
+    from gpaco.classification import train as run_training
+
+    flags = {
+        "method": method,
+        "model": model,
+        "weights": weights,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "size": size,
+        "long_tail": long_tail,
+        "validation": validation,
+        "sampler": sampler,
+        "train": part,
+        "amp": amp,
+        "ghost_batch": ghost_batch,
+        "on_bad_image": on_bad_image,
+        "workers": workers,
+        "compile": None if compile_model is None else str(compile_model).lower(),
+        "seed": seed,
+    }
+    if dry_run:
+        try_out(data, recipe=recipe, settings=settings, device=device, say=_say(as_json), **flags)
+        return
+    run = run_training(
+        data,
+        out=out,
+        recipe=recipe,
+        settings=settings,
+        device=device,
+        say=_say(as_json),
+        show=_display(as_json),
+        **flags,
+    )
+    _print_figures(run.metrics, as_json)
+    _say(as_json)(f"The run, with its model and page: {run.folder}")
+
+
+@app.command()
+def evaluate(
+    paths: Annotated[list[Path], typer.Argument(help="One run or more (an ensemble), then data if not the run's own.")],
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
+    few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
+    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Figures of a run on its test data, or on other data."""
+    from gpaco.evaluation import evaluate as evaluate_runs
+    from gpaco.run import is_run
+
+    runs = [path for path in paths if is_run(path)]
+    others = [path for path in paths if not is_run(path)]
+    if not runs:
+        raise UserError(f"{paths[0]} is not a run: it has no recipe.toml", "give the folder that `gpaco train` wrote")
+    if len(others) > 1:
+        raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
+    with _bar("evaluating", as_json) as progress:
+        result = evaluate_runs(
+            runs,
+            others[0] if others else None,
+            prior=prior,
+            unbiased=unbiased,
+            many=many,
+            few=few,
+            which=checkpoint,
+            out=out,
+            show=progress,
+        )
+    _print_figures(result, as_json)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run.")],
+    paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
+    out: Annotated[Path, typer.Option("--out", help=".csv, .jsonl or .json file.")] = Path("predictions.csv"),
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """The class of each image. A file that cannot be read is a row with its error."""
+    from gpaco.prediction import predict as predict_files
+
+    with _bar("predicting", as_json) as progress:
+        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress)
+    if as_json:
+        print(json.dumps(rows))
+    bad = sum(row["error"] is not None for row in rows)
+    say = _say(as_json)
+    say(f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}")
+
+
+@app.command()
+def compare(
+    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
+    out: Out,
+    methods: Annotated[str, typer.Option(help="Comma-separated; gpaco+prior=counts carries settings of its own.")] = (
+        "ce,balanced-softmax,gpaco"
+    ),
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 3,
+    model: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    lr: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    long_tail: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    validation: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train several methods with several seeds and put them in one table. Resumable; every cell is a run."""
+    from gpaco.comparison import compare as compare_methods
+    from gpaco.comparison import table
+
+    flags = {"model": model, "epochs": epochs, "batch_size": batch_size, "lr": lr, "long_tail": long_tail}
+    result = compare_methods(
+        data,
+        [word.strip() for word in methods.split(",")],
+        seeds=seeds,
+        out=out,
+        settings=settings,
+        recipe=recipe,
+        say=_say(as_json),
+        show=_display(as_json),
+        validation=validation,
+        **flags,
+    )
+    print(json.dumps(result) if as_json else table(result))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="One run or more on the same classes.")],
+    out: Annotated[Path, typer.Option("--out", help="HTML file.")] = Path("report.html"),
+    debug: Debug = False,
+) -> None:
+    """Write the page about one or more runs."""
+    from gpaco.pages.simple import write_page
+    from gpaco.run import as_run
+
+    write_page([as_run(run) for run in runs], out)
+    print(out)
+
+
+@app.command()
+def recipes(as_json: Json = False, debug: Debug = False) -> None:
+    """List the recipes that come with the package."""
+    from gpaco.recipe import load, names
+
+    rows = [(name, load(name).source) for name in names()]
+    if as_json:
+        print(json.dumps([{"name": name, "table": s.table, "row": s.row, "paper": s.paper} for name, s in rows]))
+    elif not rows:
+        print("no recipes yet; `gpaco show default` prints every setting with its default")
+    for name, source in rows:
+        print(f"{name:<48} {source.paper:<10} {source.table}, {source.row}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name or file, a run, or the word default.")],
+    debug: Debug = False,
+) -> None:
+    """Print a recipe complete, with a word on every setting."""
+    from gpaco.recipe import Recipe, dumps, load
+
+    print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(words)
+    except (UserError, EnvironmentProblem, Diverged) as error:
+        if "--debug" in words:
+            raise
+        _fail(error.cause, error.remedy)
+        code = error.exit_code
+    except click.ClickException as error:
+        _fail(error.format_message(), _usage(error))
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except Exception as error:
+        from gpaco.signals import Stopped
+
+        if isinstance(error, Stopped):
+            print(f"{error}; the same command goes on", file=sys.stderr)
+            code = error.exit_code
+        elif "--debug" in words:
+            raise
+        else:
+            _fail(
+                f"a bug in gpaco {__version__}: {type(error).__name__}: {error}",
+                "add --debug to see where, and tell us",
+            )
+            code = 1
+    _leave()
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    command: Any = typer.main.get_command(app)
+    if words[:1] == ["--version"]:
+        print(__version__)
+        return 0
+    if words and not words[0].startswith("-") and words[0] not in command.commands:
+        raise UserError(
+            f"there is no command {words[0]!r}{nearest(words[0], command.commands)}",
+            f"commands are {', '.join(command.commands)}",
+        )
+    code = command.main(args=words, prog_name="gpaco", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path} --help` tells more" if context else "`gpaco --help` tells more"
+
+
+def _leave() -> None:
+    if "torch" in sys.modules:
+        from gpaco.distributed import stop
+
+        stop()
+
+
+def _fail(cause: str, remedy: str) -> None:
+    print(f"error: {cause}\n  {remedy}", file=sys.stderr)
+
+
+def _say(as_json: bool) -> Callable[[str], None]:
+    return (lambda line: print(line, file=sys.stderr)) if as_json else print
+
+
+def _display(as_json: bool) -> Callable[[dict[str, Any]], None]:
+    from gpaco.display import display
+
+    return display(sys.stderr if as_json else sys.stdout)
+
+
+def _bar(title: str, as_json: bool) -> Any:
+    from gpaco.display import bar
+
+    return bar(title)
+
+
+def _print_figures(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    keys = {"top1": "all", "top5": "top 5", "many": "many", "medium": "medium", "few": "few", "macro": "macro"}
+    keys |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
+    for key, name in keys.items():
+        value = result.get(key)
+        classes = result.get("groups", {}).get(key)
+        extra = "" if classes is None else f"   ({classes} classes)"
+        print(f"{name:<18} {'none' if value is None else f'{100 * value:5.1f} %'}{extra}")

@@ -1,0 +1,93 @@
+"""Several methods, several seeds, one table: every cell is a run folder of its own, and all of it can be resumed."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpaco.classification import train
+from gpaco.errors import UserError, nearest
+from gpaco.methods import METHODS
+from gpaco.run import Run
+
+COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}
+
+
+def compare(
+    data: Path | str,
+    methods: Sequence[str],
+    *,
+    seeds: int = 3,
+    out: Path | str,
+    settings: Sequence[str] = (),
+    say: Callable[[str], None] = print,
+    **flags: Any,
+) -> dict[str, Any]:
+    """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
+
+    A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all.
+    """
+    parsed = [parse(method) for method in methods]
+    folder = Path(out)
+    rows = []
+    for word, name, own in parsed:
+        runs: list[Run] = []
+        for seed in range(seeds):
+            say(f"{word}, seed {seed}")
+            cell = folder / word.replace("=", "-") / f"seed-{seed}"
+            runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=say, **flags))
+        figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
+        rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
+    result = {"data": str(data), "seeds": seeds, "rows": rows}
+    (folder / "comparison.json").write_text(json.dumps(result, indent=1))
+    (folder / "comparison.md").write_text(table(result) + "\n")
+    return result
+
+
+def parse(word: str) -> tuple[str, str, list[str]]:
+    """A method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
+    name, *own = word.split("+")
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}")
+    return word, name, [setting if "." in setting.split("=")[0] else f"method.{setting}" for setting in own]
+
+
+def interval(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean of some runs and half of its 95 % interval by Student's t; None where a value is missing.
+
+    >>> interval([0.5, 0.6, 0.7])["mean"], round(interval([0.5, 0.6, 0.7])["interval"], 4)
+    (0.6, 0.2484)
+    """
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values) or not numbers:
+        return {"mean": None, "interval": None, "values": list(values)}
+    mean = float(np.mean(numbers))
+    half = None
+    if len(numbers) > 1:
+        half = student(len(numbers) - 1) * float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers))
+    return {"mean": round(mean, 12), "interval": half, "values": numbers}
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
+def table(result: dict[str, Any]) -> str:
+    """The comparison as Markdown, in percent."""
+    seeds = result["seeds"]
+    lines = [f"| method | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for row in result["rows"]:
+        cells = []
+        for key in COLUMNS:
+            mean, half = row[key]["mean"], row[key]["interval"]
+            text = "none" if mean is None else f"{100 * mean:.1f}"
+            cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
+        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+    what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
+    return "\n".join([*lines, "", f"Percent; {what}."])

@@ -1,0 +1,1 @@
+"""From files to images and labels: readers, splits, long-tailed subsets, checks, views."""

@@ -1,0 +1,154 @@
+"""Folders of class folders: one folder per class, or `train`, `val` and `test` with class folders each."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.samples import SPLIT_WORDS, Samples, Splits, printable, some, with_training_images
+from gpaco.errors import EnvironmentProblem, UserError
+
+
+def read_folder(path: Path, *, allow_empty_classes: bool = False) -> Splits:
+    """The images below each class folder, at any depth; classes are the folder names, sorted.
+
+    Hidden files and files without an image's suffix are left out. Nothing is opened.
+    """
+    splits = _split_folders(path)
+    if splits is None:
+        classes = _folders(path)
+        notes, skipped = _beside(path), Counter[str]()
+        if not classes:
+            raise _no_classes(path)
+        train = _samples(path, path, tuple(classes), skipped)
+        found = Splits(train, None, None, "folder of class folders", (*notes, *_left_out(skipped)))
+        if len(train) == 0:
+            raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {_suffixes()}")
+        return with_training_images(found, allow_empty_classes)
+    return _read_splits(path, splits, allow_empty_classes)
+
+
+def _read_splits(path: Path, splits: dict[str, Path], allow_empty_classes: bool) -> Splits:
+    skipped, notes = Counter[str](), _beside(path)
+    others = sorted(set(_folders(path)) - {folder.name for folder in splits.values()})
+    if others:
+        notes.append(f"left out, since train is here too: {some(others)}")
+    classes = tuple(_folders(splits["train"]))
+    parts = {}
+    for name, folder in splits.items():
+        inside = _folders(folder)
+        if not inside:
+            notes.append(f"left out: {folder.name} has no class folders")
+            continue
+        notes += [f"{folder.name}: {note}" for note in _beside(folder)]
+        part = _samples(path, folder, classes, skipped)
+        for unknown in sorted(set(inside) - set(classes)):
+            if _images_below(folder / unknown, skipped):
+                raise UserError(
+                    f"class {unknown!r} is in {folder.name} but not in {splits['train'].name}",
+                    f"add training images for it, or take it out of {folder.name}",
+                )
+        parts[name] = part
+    notes += _left_out(skipped)
+    found = Splits(parts["train"], parts.get("val"), parts.get("test"), "folder with splits", tuple(notes))
+    return with_training_images(found, allow_empty_classes)
+
+
+def _split_folders(path: Path) -> dict[str, Path] | None:
+    """The folders of the splits; None where the folders are classes (a class may be called train)."""
+    found: dict[str, Path] = {}
+    names = _folders(path)
+    for name in names:
+        split = SPLIT_WORDS.get(name.lower())
+        if split in found:
+            raise UserError(f"{str(path)!r} has both {found[split].name!r} and {name!r}", "keep one of the two")
+        if split is not None:
+            found[split] = path / name
+    if "train" not in found:
+        if found and len(found) == len(names):
+            raise UserError(f"{str(path)!r} has {some(names)} but no train folder", "add it, or give the class folders")
+        return None
+    train = found["train"]
+    if not _folders(train) or any(_is_image(entry.name) for entry in _entries(train) if not entry.is_dir()):
+        return None
+    return found
+
+
+def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counter[str]) -> Samples:
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        images = _images_below(folder / name, skipped) if (folder / name).is_dir() else []
+        paths += images
+        labels += [label] * len(images)
+    start = len(os.path.join(root, ""))
+    return Samples(
+        np.array(labels, np.int64),
+        tuple(map(printable, classes)),
+        paths=tuple(map(Path, paths)),
+        names=tuple(printable(path[start:]) for path in paths),
+    )
+
+
+def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
+    """The image files at any depth, sorted. Links are followed, a folder is visited once."""
+    found, waiting, seen = [], [str(folder)], set()
+    while waiting:
+        current = waiting.pop()
+        place = os.stat(current)
+        if (place.st_dev, place.st_ino) in seen:
+            continue
+        seen.add((place.st_dev, place.st_ino))
+        for entry in _entries(current):
+            if entry.is_dir():
+                waiting.append(entry.path)
+            elif _is_image(entry.name):  # a dangling link too: it is found to be a bad image, not passed over
+                found.append(entry.path)
+            else:
+                skipped[os.path.splitext(entry.name)[1].lower() or "no suffix"] += 1
+    return sorted(found)
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(entry.name for entry in _entries(path) if entry.is_dir())
+
+
+def _entries(path: str | Path) -> list["os.DirEntry[str]"]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"]
+    except PermissionError:
+        raise UserError(f"folder {str(path)!r} may not be read by this user", "change its permissions") from None
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot read folder {str(path)!r}: {error.strerror}", "check the disk") from error
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _suffixes() -> str:
+    return " ".join(sorted(SUFFIXES))
+
+
+def _beside(path: Path) -> list[str]:
+    loose = sum(_is_image(entry.name) for entry in _entries(path) if not entry.is_dir())
+    return [f"left out: {loose} images beside the class folders"] if loose else []
+
+
+def _left_out(skipped: Counter[str]) -> list[str]:
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in skipped.most_common(5))
+    return [f"left out: files that are not images ({kinds})"] if skipped else []
+
+
+def _no_classes(path: Path) -> UserError:
+    names = [entry.name for entry in _entries(path)]
+    tables = [name for name in sorted(names) if name.lower().endswith((".csv", ".tsv", ".parquet", ".txt"))]
+    if tables:
+        return UserError(
+            f"{str(path)!r} has no class folders", f"to read a table or list, give the file itself: {path / tables[0]}"
+        )
+    what = "images but no class folders" if any(map(_is_image, names)) else "no class folders"
+    return UserError(f"{str(path)!r} has {what}", "put the images of each class into a folder of its own")

@@ -1,0 +1,130 @@
+"""Every image of a data set looked at once: does it decode, how large is it, has it been seen before."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from gpaco.data.images import BadImageError, describe_image
+from gpaco.data.samples import Samples, Splits, some
+from gpaco.errors import UserError
+
+Progress = Callable[[int, int], None]  # (images done, images in all)
+
+Result = TypeVar("Result")
+
+_CHUNK = 64
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of one image: why it is bad (None: it is not), SHA-256 of its bytes, size, oddities."""
+
+    reason: str | None
+    digest: str
+    width: int = 0
+    height: int = 0
+    odd: tuple[str, ...] = ()
+
+
+def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
+    """Each image decoded and hashed: files by their bytes, images in memory by their pixels."""
+    return _each(samples, lambda i: _inspected(samples, i), progress)
+
+
+def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
+    """SHA-256 of each image, which is not decoded; of a file that cannot be read an empty text."""
+    return _each(samples, lambda i: _digest(samples, i), progress)
+
+
+def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
+    """The images that do not decode: index and reason."""
+    if samples.paths is None:
+        return []
+    reasons = _each(samples, lambda i: _inspected(samples, i, hashed=False).reason, progress)
+    return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
+
+
+def over_parts(
+    splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
+) -> dict[str, Result]:
+    """`inspect`, `digests` or `find_bad` of every part, by its name; the progress is over all of them."""
+    total, done = sum(len(part) for _, part in splits.parts()), 0
+    found = {}
+    for name, part in splits.parts():
+        report = None if progress is None else lambda now, _, before=done: progress(before + now, total)
+        found[name] = look(part, report)
+        done += len(part)
+    return found
+
+
+def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = 0.01) -> Splits:
+    """The same without the bad images, which are as `over_parts(splits, find_bad)` gives them.
+
+    They are gone for the whole run, so that counts and prior are of what is there. Too many of them, or a class that
+    loses its last training image, are an error.
+    """
+    total = sum(len(part) for _, part in splits.parts())
+    number = sum(map(len, bad.values()))
+    if not number:
+        return splits
+    if number > limit * total:
+        named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
+        raise UserError(
+            f"{number} of {total} images are bad, more than {limit:.1%}: {some(named, 3)}",
+            "repair or remove them; gpaco check lists them all",
+        )
+    parts = {
+        name: part.subset(np.setdiff1d(np.arange(len(part)), [i for i, _ in bad.get(name, [])]))
+        for name, part in splits.parts()
+    }
+    lost = np.flatnonzero((splits.train.counts > 0) & (parts["train"].counts == 0))
+    if len(lost):
+        names = [splits.classes[c] for c in lost]
+        raise UserError(f"all training images of {some(names)} are bad", "repair them, or remove the class")
+    clean = replace(splits, train=parts["train"], val=parts.get("val"), test=parts.get("test"))
+    return clean.noting(f"left out: {number} bad images of {total}")
+
+
+def _each(samples: Samples, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
+    """`look` at every index in two threads: reading, hashing and decoding mostly let go of Python's lock."""
+    total = len(samples)
+    numbers = iter(range(total))
+    chunks = iter(lambda: list(islice(numbers, _CHUNK)), [])
+    results: list[Result] = []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):
+            results += found
+            if progress is not None:
+                progress(len(results), total)
+    return results
+
+
+def _inspected(samples: Samples, i: int, *, hashed: bool = True) -> Inspection:
+    digest = _digest(samples, i) if hashed else ""
+    if samples.paths is None:
+        height, width = samples.load(i).shape[:2]
+        return Inspection(None, digest, width, height)
+    try:
+        facts = describe_image(samples.paths[i])
+    except BadImageError as error:
+        return Inspection(error.reason, digest)
+    return Inspection(None, digest, facts.width, facts.height, facts.odd)
+
+
+def _digest(samples: Samples, i: int) -> str:
+    if samples.paths is None:
+        return hashlib.sha256(np.ascontiguousarray(samples.load(i)).data).hexdigest()
+    try:
+        if not os.path.isfile(samples.paths[i]):
+            return ""
+        with open(samples.paths[i], "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,174 @@
+"""Batches: which images come in which order, and their views. There is no loader state.
+
+The order is a function of (seed, epoch), a view of (seed, epoch, index, view). So a run can go on at any step, with any
+number of workers and processes, and sees the same pictures.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gpaco.data.random import permutation, uniforms
+from gpaco.data.samples import Samples
+from gpaco.data.views import View, batch_view, normalise, photo_view
+
+Indices = NDArray[np.int64]
+SAMPLERS = ("shuffle", "balanced", "sqrt", "progressive")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of the same images, each (B, 3, S, S), and their labels (B,), or (B, C) once images are mixed."""
+
+    views: list[Tensor]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def chunks(self, parts: int) -> list[Self]:
+        """The batch in parts, for accumulation."""
+        views = zip(*(view.chunk(parts) for view in self.views), strict=True)
+        return [type(self)(list(v), y) for v, y in zip(views, self.labels.chunk(parts), strict=True)]
+
+    def to(self, device: torch.device) -> Self:
+        views = [view.to(device, non_blocking=True) for view in self.views]
+        return type(self)(views, self.labels.to(device, non_blocking=True))
+
+
+def class_shares(counts: Indices, sampler: str, progress: float = 0.5) -> NDArray[np.float64]:
+    """How often a sampler shows each class, (C,), summing to 1.
+
+    "shuffle": as they are. "balanced": all alike. "sqrt": by the square root of their images. "progressive": from
+    "shuffle" at the start of training (progress 0) to "balanced" at its end (1); the mean over training is at 0.5.
+
+    >>> class_shares(np.array([90, 10]), "sqrt").tolist()
+    [0.75, 0.25]
+    """
+    natural = counts / counts.sum()
+    alike = (counts > 0) / (counts > 0).sum()
+    if sampler == "sqrt":
+        return np.asarray(np.sqrt(counts) / np.sqrt(counts).sum())
+    share = {"shuffle": 0.0, "balanced": 1.0, "progressive": progress}[sampler]
+    return np.asarray((1 - share) * natural + share * alike)
+
+
+def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int, epochs: int) -> tuple[Indices, Indices]:
+    """Indices of all samples in the order of an epoch, and which time each comes: 0, then 1 if it comes again."""
+    n = len(labels)
+    if sampler == "shuffle":
+        return permutation(seed, epoch, n), np.zeros(n, np.int64)
+    counts = np.bincount(labels)
+    shares = class_shares(counts, sampler, epoch / max(epochs - 1, 1))
+    # Every class is drawn as often as its share says, its images one after the other in an order of their own, so
+    # that all of them are used before one comes again.
+    shuffled = permutation(seed, epoch, n)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    first = np.cumsum(counts) - counts
+    places = (np.arange(n) + 0.5) / n
+    drawn = np.searchsorted(np.cumsum(shares), places).clip(max=len(counts) - 1)
+    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # the how-manieth of its class
+    order = by_class[first[drawn] + rank % counts[drawn]]
+    mixed = permutation(seed + 1, epoch, n)
+    return order[mixed], (rank // counts[drawn])[mixed]
+
+
+def steps_per_epoch(n: int, batch_size: int) -> int:
+    """Whole batches in an epoch; what is left over waits for another epoch, unless there is nothing else."""
+    return max(n // batch_size, 1)
+
+
+def batches(
+    samples: Samples,
+    views: list[View],
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    epochs: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    sampler: str = "shuffle",
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """The batches of one epoch from step `start` on: of each global batch, every `world`-th row from `rank` on."""
+    order, again = epoch_order(samples.labels, sampler, seed, epoch, epochs)
+    keys = order + len(samples) * again  # an image that comes twice in an epoch is seen in other views
+    steps = steps_per_epoch(len(samples), batch_size)
+    rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]
+    labels = torch.from_numpy(samples.labels)
+    if samples.images is not None:
+        for row in rows:
+            draws = [uniforms(seed, epoch, keys[row], v, view.draws) for v, view in enumerate(views)]
+            images = samples.images[order[row]]
+            pixels = [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
+            yield Batch([normalise(p, mean, std) for p in pixels], labels[order[row]])
+        return
+    loader: DataLoader[Any] = DataLoader(
+        _Photos(samples, views, seed, epoch),
+        batch_sampler=[list(zip(order[row].tolist(), keys[row].tolist(), strict=True)) for row in rows],
+        num_workers=workers,
+        collate_fn=_stack,
+        prefetch_factor=4 if workers else None,
+    )
+    for pixels, indices in loader:
+        yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
+
+
+class _Photos(Dataset[tuple[list[NDArray[np.uint8]], int]]):
+    """Files, decoded once for all their views."""
+
+    def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
+        self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
+
+    def __getitem__(self, item: tuple[int, int]) -> tuple[list[NDArray[np.uint8]], int]:
+        index, key = item
+        image = self.samples.load(index)
+        draws = [
+            uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
+        ]
+        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)], index
+
+
+def _stack(items: list[tuple[list[NDArray[np.uint8]], int]]) -> tuple[list[Tensor], list[int]]:
+    views = zip(*(views for views, _ in items), strict=True)
+    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in items]
+
+
+def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
+    """The batch with each image mixed with another one, and its label with it; all views in the same way.
+
+    `mixup` and `cutmix` are the parameters of their Beta distributions, 0 for off; with both on, one of them is drawn.
+    """
+    if not mixup and not cutmix:
+        return batch
+    draw = np.random.default_rng((seed, epoch, step))
+    cut = bool(cutmix) and (not mixup or draw.random() < 0.5)
+    strength = cutmix if cut else mixup
+    share = float(draw.beta(strength, strength))
+    other = torch.from_numpy(draw.permutation(len(batch))).to(batch.labels.device)
+    rows = batch.labels
+    if rows.dim() == 1:
+        rows = torch.nn.functional.one_hot(rows, num_classes).float()
+    views = []
+    height, width = batch.views[0].shape[2:]
+    if cut:
+        h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))
+        top, left = int(draw.integers(height - h + 1)), int(draw.integers(width - w + 1))
+        share = 1 - h * w / (height * width)
+        for view in batch.views:
+            mixed = view.clone()
+            mixed[:, :, top : top + h, left : left + w] = view[other, :, top : top + h, left : left + w]
+            views.append(mixed)
+    else:
+        views = [torch.lerp(view[other], view, share) for view in batch.views]
+    return Batch(views, torch.lerp(rows[other], rows, share))

@@ -1,0 +1,136 @@
+"""Rows of a table or list file, `path label split`, to samples: where the images are, and what is refused."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import numpy.typing as npt
+
+from gpaco.data.samples import Samples, printable
+from gpaco.errors import UserError
+
+MAX_BYTES = 128 << 20  # of a text file; ImageNet's list has 5 MB, iNaturalist's 30
+_MAX_REPEATED = 1_000_000  # more is no mistake but an attack on memory and patience
+_MISSING_SHOWN = 100  # so many missing files and the rest is not looked at
+
+
+@dataclass(frozen=True)
+class Row:
+    line: int
+    path: str
+    label: str
+    split: str = "train"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows whose images exist, each once, and their files."""
+
+    rows: list[Row]
+    paths: list[Path]
+    seen: int  # rows looked at, those that were dropped included
+    notes: list[str]
+
+    def samples(self, split: str, labels: npt.NDArray[np.int64], classes: tuple[str, ...]) -> Samples:
+        """The samples of one split; `labels` are for all rows."""
+        chosen = [i for i, row in enumerate(self.rows) if row.split == split]
+        return Samples(
+            labels[chosen],
+            classes,
+            paths=tuple(self.paths[i] for i in chosen),
+            names=tuple(printable(self.rows[i].path) for i in chosen),
+        )
+
+
+def read_text(path: Path) -> tuple[str, list[str]]:
+    """The text of a file and notes on how it was decoded: UTF-8 with or without a mark, UTF-16 with one, or Latin-1."""
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise UserError(
+            f"{str(path)!r} has {size >> 20} MB, more than the limit of {MAX_BYTES >> 20} MB for a text file",
+            "use a Parquet table for so many images",
+        )
+    data = path.read_bytes()
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            return data.decode("utf-16"), ["encoding: UTF-16"]
+        except UnicodeDecodeError:
+            raise UserError(f"{str(path)!r} is not text", "save it as UTF-8 text") from None
+    try:
+        text, notes = data.decode("utf-8-sig"), []
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        text, notes = data.decode("latin-1"), [f"encoding: not UTF-8 (line {line}), read as Latin-1"]
+    if "\0" in text:
+        raise UserError(f"{str(path)!r} is not text: it has zero bytes", "save it as UTF-8 text")
+    return text, notes
+
+
+def find(rows: Iterable[Row], source: Path, root: Path, allow_outside: bool) -> Found:
+    """The rows with the files they name.
+
+    Absolute paths and `..` are refused unless allowed; missing files are an error that counts them; a row that
+    repeats another is dropped with a note, and one that gives a file of its split a second label is an error.
+    """
+    kept: list[Row] = []
+    paths: list[Path] = []
+    first: dict[tuple[str, str], Row] = {}
+    missing: list[Row] = []
+    seen = repeated = turned = 0
+    for row in rows:
+        seen += 1
+        if not allow_outside and _reaches_outside(row.path):
+            raise UserError(
+                f"line {row.line} of {source.name} leads out of the data folder: {row.path!r}",
+                f"make it relative to {str(root)!r}, or allow it: allow_outside (--allow-outside)",
+            )
+        key = row.split, os.path.normpath(row.path)
+        earlier = first.setdefault(key, row)
+        if earlier is not row:
+            if earlier.label != row.label:
+                raise UserError(
+                    f"lines {earlier.line} and {row.line} of {source.name} give {row.path!r} "
+                    f"two labels: {earlier.label!r} and {row.label!r}",
+                    "keep one of the two lines",
+                )
+            repeated += 1
+            if repeated > _MAX_REPEATED:
+                raise UserError(f"{source.name} repeats more than {_MAX_REPEATED} rows", "remove the repeated rows")
+            continue
+        file = os.path.join(root, row.path)
+        if not os.path.isfile(file) and "\\" in row.path:
+            file = os.path.join(root, *PureWindowsPath(row.path).parts)
+            turned += 1
+        if os.path.isfile(file):
+            kept.append(row)
+            paths.append(Path(file))
+        else:
+            missing.append(row)
+            del first[key]
+            if len(missing) >= _MISSING_SHOWN:
+                break
+    if missing:
+        raise _missing(missing, seen, len(kept), source, root)
+    if not kept:
+        raise UserError(f"{str(source)!r} names no image", "it needs one line per image")
+    notes = [f"dropped: {repeated} rows that repeat another"] if repeated else []
+    if turned:
+        notes.append(f"paths: backslashes in {turned} rows read as folders")
+    return Found(kept, paths, seen, notes)
+
+
+def _missing(missing: list[Row], seen: int, kept: int, source: Path, root: Path) -> UserError:
+    many = f"at least {len(missing)}" if len(missing) >= _MISSING_SHOWN else str(len(missing))
+    what = f"{many} of {seen} images" if kept else "none of the images"
+    first = f"the first is {missing[0].path!r} on line {missing[0].line}"
+    return UserError(
+        f"{what} in {source.name} {'do not exist' if kept else 'exists'}; {first}",
+        f"paths start at {str(root)!r}: if the images are elsewhere, pass their folder as root (--root)",
+    )
+
+
+def _reaches_outside(path: str) -> bool:
+    windows = PureWindowsPath(path)
+    return PurePosixPath(path).is_absolute() or bool(windows.drive or windows.root) or ".." in windows.parts

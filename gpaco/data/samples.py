@@ -1,0 +1,182 @@
+"""What every reader returns: images or where they are, labels, class names; as training, validation and test part."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gpaco.data.images import read_image
+from gpaco.errors import UserError
+
+Labels = npt.NDArray[np.int64]
+
+# What people call the parts of a data set, in folder names, file names and columns.
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Labelled images, either all in memory or as files that `load` decodes.
+
+    Args:
+        labels: (N,) int64, each an index into `classes`.
+        classes: the class names.
+        images: (N, H, W, 3) uint8 RGB; exactly one of `images` and `paths` is given.
+        paths: the N image files.
+        names: a printable name for each sample; paths or numbers unless given.
+
+    >>> samples = Samples(np.array([0, 1, 1]), ("cat", "dog"), images=np.zeros((3, 8, 8, 3), np.uint8))
+    >>> samples.counts.tolist(), samples.subset([2]).names, samples.load(0).shape
+    ([1, 2], ('2',), (8, 8, 3))
+    """
+
+    labels: Labels
+    classes: tuple[str, ...]
+    images: npt.NDArray[np.uint8] | None = None
+    paths: tuple[Path, ...] | None = None
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        source = self.images if self.paths is None else self.paths
+        if source is None or (self.images is not None and self.paths is not None):
+            raise ValueError("samples have images or paths: give exactly one of them")
+        if self.images is not None and (
+            self.images.ndim != 4 or self.images.shape[3] != 3 or self.images.dtype != np.uint8
+        ):
+            raise ValueError(f"images must be (N, H, W, 3) uint8, got {self.images.shape} {self.images.dtype}")
+        labels = np.asarray(self.labels, dtype=np.int64)
+        if labels.shape != (len(source),):
+            raise ValueError(f"{len(source)} images need labels of shape ({len(source)},), got {labels.shape}")
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
+            raise ValueError(f"labels must be 0 to {len(self.classes) - 1}, got {labels.min()} to {labels.max()}")
+        object.__setattr__(self, "labels", labels)
+        if not self.names:
+            names = map(str, range(len(labels))) if self.paths is None else map(printable, self.paths)
+            object.__setattr__(self, "names", tuple(names))
+        if len(self.names) != len(labels):
+            raise ValueError(f"{len(labels)} samples need as many names, got {len(self.names)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def counts(self) -> Labels:
+        """The number of samples of each class, (C,)."""
+        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
+
+    def subset(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> "Samples":
+        """The samples at `indices`, in that order; they keep their names."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            images=None if self.images is None else self.images[chosen],
+            paths=None if self.paths is None else tuple(self.paths[i] for i in chosen),
+            names=tuple(self.names[i] for i in chosen),
+        )
+
+    def load(self, i: int) -> npt.NDArray[np.uint8]:
+        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded."""
+        if self.paths is not None:
+            return read_image(self.paths[i])
+        return np.asarray(self.images)[i]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """A data set: its parts, all with the same classes, how it was read and which decisions that took."""
+
+    train: Samples
+    val: Samples | None
+    test: Samples | None
+    reader: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(part.classes != self.train.classes for _, part in self.parts()):
+            raise ValueError("all parts of a data set must have the same classes")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.train.classes
+
+    def parts(self) -> list[tuple[str, Samples]]:
+        """The parts there are, with their names."""
+        named = (("train", self.train), ("val", self.val), ("test", self.test))
+        return [(name, part) for name, part in named if part is not None]
+
+    def noting(self, *notes: str) -> "Splits":
+        return replace(self, notes=(*self.notes, *notes))
+
+
+def printable(path: os.PathLike[str] | str) -> str:
+    """A path as text that every terminal and JSON file takes, also where its bytes are not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def some(words: Sequence[str], limit: int = 5) -> str:
+    """The first few of many words, for a message.
+
+    >>> some(["a", "b", "c"], 2)
+    "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(map(repr, words[:limit]))
+    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+
+
+def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
+    """The same, or a `UserError` that names the classes without a training image, unless they are allowed."""
+    empty = np.flatnonzero(splits.train.counts == 0)
+    if not len(empty):
+        return splits
+    names = [splits.classes[c] for c in empty]
+    if len(splits.train) == 0:
+        raise UserError(
+            f"no training images: read as {splits.reader}", "check the path: is it the right folder or file?"
+        )
+    if allow_empty_classes:
+        return splits.noting(f"without a training image, kept all the same: {some(names)}")
+    others = [part.counts for name, part in splits.parts() if name != "train"]
+    elsewhere = [splits.classes[c] for c in empty if any(counts[c] for counts in others)]
+    only = f" (only in validation or test: {some(elsewhere)})" if elsewhere else ""
+    hint = ", or number the labels from 0" if names == [splits.classes[0]] == ["0"] else ""
+    raise UserError(
+        f"{'class' if len(names) == 1 else f'{len(names)} classes'} without a training image: {some(names)}{only}",
+        f"add images or remove the class{hint}; to keep it without images: allow_empty_classes (--allow-empty-classes)",
+    )
+
+
+def in_memory(splits: Splits, *, largest: int = 64) -> Splits:
+    """The same with all images decoded, if all have one size of at most `largest` pixels a side; else unchanged.
+
+    Small images are augmented as whole batches, which is many times faster than file by file.
+    """
+    parts = dict(splits.parts())
+    if any(part.paths is None or len(part) == 0 for part in parts.values()):
+        return splits
+    shape = splits.train.load(0).shape
+    if max(shape) > largest:
+        return splits
+    decoded = {}
+    for name, part in parts.items():
+        images = np.empty((len(part), *shape), np.uint8)
+        for i in range(len(part)):
+            image = part.load(i)
+            if image.shape != shape:
+                return splits
+            images[i] = image
+        decoded[name] = replace(part, images=images, paths=None)
+    note = f"decoded into memory: all images are {shape[1]} x {shape[0]} pixels"
+    return Splits(decoded["train"], decoded.get("val"), decoded.get("test"), splits.reader, (*splits.notes, note))

@@ -1,0 +1,83 @@
+"""Validation and test parts taken from training data, class by class."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpaco.data.samples import Splits
+from gpaco.errors import UserError
+
+Indices = npt.NDArray[np.int64]
+
+
+def by_class(labels: npt.ArrayLike) -> list[Indices]:
+    """The indices of each class, 0 to the largest label, each in rising order."""
+    labels = np.asarray(labels, np.int64)
+    counts = np.bincount(labels)
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+
+
+def stratified(
+    labels: npt.ArrayLike, fraction: float, seed: int, *, stay: npt.NDArray[np.bool_] | None = None
+) -> tuple[Indices, Indices]:
+    """Indices to keep and indices to hold out: `fraction` of each class, rounded, drawn by `seed`.
+
+    A class of four or more images holds out at least one, so that it can be measured; smaller classes only what
+    rounding gives; the last image of a class is never taken. Images marked in `stay` are not held out.
+
+    >>> keep, held = stratified([0] * 10 + [1] * 4 + [2], 0.2, seed=0)
+    >>> len(keep), np.asarray([0] * 10 + [1] * 4 + [2])[held].tolist()
+    (12, [0, 0, 1])
+    """
+    if not 0 <= fraction < 1:
+        raise UserError(f"the fraction to hold out must be at least 0 and below 1, got {fraction}", "0.1 is usual")
+    held = np.zeros(np.size(labels), bool)
+    for c, own in enumerate(by_class(labels)):
+        # RandomState, for its numbers are promised never to change with the version of numpy.
+        candidates = own if stay is None else own[~stay[own]]
+        drawn = np.random.RandomState([seed, c]).permutation(candidates)
+        held[drawn[: _number_held(len(own), fraction)]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _number_held(count: int, fraction: float) -> int:
+    wanted = int(count * fraction + 0.5)
+    if count >= 4 and fraction > 0:
+        wanted = max(wanted, 1)
+    return max(min(wanted, count - 1), 0)
+
+
+def with_validation(
+    splits: Splits, fraction: float = 0.1, seed: int = 0, *, digests: Sequence[str] | None = None
+) -> Splits:
+    """The same with a validation part, taken from the training images if there is none. The test part stays.
+
+    With `digests` of the training images, those that occur more than once all stay in training.
+    """
+    if splits.val is not None or fraction == 0:
+        return splits
+    keep, held = stratified(splits.train.labels, fraction, seed, stay=_repeated(digests))
+    note = f"validation: {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
+    if not len(held):
+        return splits.noting("validation: none, every class has too few images")
+    return replace(splits, train=splits.train.subset(keep), val=splits.train.subset(held)).noting(note)
+
+
+def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: Sequence[str] | None = None) -> Splits:
+    """The same with a test part taken from the training images, if there is neither test nor validation data."""
+    if splits.test is not None or splits.val is not None or fraction == 0:
+        return splits
+    keep, held = stratified(splits.train.labels, fraction, seed, stay=_repeated(digests))
+    note = f"test: none given; {len(held)} of {len(splits.train)} images, {fraction:.0%} of each class, seed {seed}"
+    if not len(held):
+        return splits.noting("test: none, every class has too few images")
+    return replace(splits, train=splits.train.subset(keep), test=splits.train.subset(held)).noting(note)
+
+
+def _repeated(digests: Sequence[str] | None) -> npt.NDArray[np.bool_] | None:
+    if digests is None:
+        return None
+    _, inverse, counts = np.unique(np.asarray(digests), return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] > 1)

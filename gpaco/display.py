@@ -1,0 +1,68 @@
+"""Progress: one line that changes on a terminal, plain lines in a log."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
+    """A function that is told of steps and epochs and shows where training is."""
+    live = stream.isatty()
+    began = time.monotonic()
+    shown = 0.0
+    epochs = 0
+
+    def show(row: dict[str, Any]) -> None:
+        nonlocal shown, epochs
+        if "steps" in row:  # a step
+            now = time.monotonic()
+            if live and now - shown > 0.2:
+                shown = now
+                where = f"epoch {row['epoch'] + 1}{f'/{epochs}' if epochs else ''}, step {row['step']}/{row['steps']}"
+                print(f"\r\x1b[K{where}  loss {row['loss']:.3f}", end="", file=stream, flush=True)
+            return
+        epochs = row["epochs"]
+        passed = time.monotonic() - began
+        left = passed / row["epoch"] * (epochs - row["epoch"])
+        parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.3f}"]
+        if "val_top1" in row:
+            groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
+            parts.append(f"validation {_percent(row['val_top1'])} (many/medium/few {groups})")
+        parts += [f"{row['time']['images_per_second']:.0f} images/s", f"{_clock(left)} left"]
+        start = "\r\x1b[K" if live else ""
+        print(start + "  ".join(parts), file=stream, flush=True)
+
+    return show
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A function (done, total) that shows a bar on a terminal, and a line every ten seconds in a log, from 5 s on."""
+    began = last = time.monotonic()
+    live = sys.stderr.isatty()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - began < 5 or now - last < (0.2 if live else 10):
+            return
+        last = now
+        left = (now - began) / max(done, 1) * (total - done)
+        text = f"{title}: {done:,} of {total:,}, {_clock(left)} left"
+        print(f"\r\x1b[K{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
+
+    yield show
+    if live and last != began:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _percent(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.1f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

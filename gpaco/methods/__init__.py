@@ -1,0 +1,53 @@
+"""How a batch becomes a loss: every method is a word here.
+
+A method is an `nn.Module` that holds whatever state it has (a memory, a momentum copy), so that it is saved with the
+run. It is called with the model, the views of a batch and their labels, and returns the loss; `after_step` is called
+when the optimiser has moved; `start` once, before the first step.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from gpaco.errors import UserError, nearest
+from gpaco.methods.contrastive import GPaCo, MultiTask, SupCon
+from gpaco.methods.paco import PaCo
+from gpaco.methods.plain import balanced_softmax, class_balanced, cross_entropy, focal
+from gpaco.methods.setup import Method, Setup
+
+if TYPE_CHECKING:
+    from gpaco.model import Classifier
+    from gpaco.recipe import Recipe
+
+METHODS: dict[str, Callable[[Setup], Method]] = {
+    "gpaco": GPaCo,
+    "paco": PaCo,
+    "supcon": SupCon,
+    "multitask": MultiTask,
+    "ce": cross_entropy,
+    "balanced-softmax": balanced_softmax,
+    "focal": focal,
+    "class-balanced": class_balanced,
+}
+# Which class distribution at test time the raw logits are right for: that of training, or a uniform one.
+ASSUMES_TRAIN = {"ce", "focal"}
+WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
+
+
+def build(recipe: "Recipe", model: "Classifier", num_classes: int, class_counts: Tensor) -> Method:
+    """The method that a recipe names, for data with these counts."""
+    name = recipe.method.name
+    if name not in METHODS:
+        raise UserError(
+            f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}: --method NAME"
+        )
+    views = 2 if recipe.views.second else 1
+    return METHODS[name](Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views))
+
+
+def assumed_prior(recipe: "Recipe") -> str:
+    """The class distribution that raw logits of this recipe assume at test time: "train" or "uniform"."""
+    plain = recipe.method.name == "multitask" and recipe.method.base == "ce"
+    parametric = recipe.method.name in ("gpaco", "paco") and recipe.method.prior == "none"
+    return "train" if recipe.method.name in ASSUMES_TRAIN or plain or parametric else "uniform"

@@ -1,0 +1,45 @@
+"""PaCo: queries are the anchors; a momentum copy of the network makes the keys, which get no gradient."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from gpaco.methods.contrastive import gpaco_criterion
+from gpaco.methods.setup import Method, Setup
+from gpaco.model import momentum_copy, update_momentum
+
+if TYPE_CHECKING:
+    from gpaco.model import Classifier
+
+
+class PaCo(Method):
+    """`GPaCoLoss` of the first view's queries, with the keys of the last view as further references."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.loss = gpaco_criterion(setup._replace(views=1))
+        self.momentum = setup.settings.momentum
+        self.balanced = setup.settings.start == "balanced"
+        self.key_network = momentum_copy(setup.model)
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, queries = model(views[0])
+        with torch.no_grad():
+            _, keys = self.key_network(views[-1])
+        loss: Tensor = self.loss(logits, queries, labels, keys)
+        return loss
+
+    @torch.no_grad()
+    def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
+        if not self.balanced:
+            return 0.0
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy is still the same network
+        shift = self.loss.balance(model.centres, logits, queries, labels, keys)
+        model.load_state_dict(before, strict=False)
+        self.key_network.load_state_dict(model.state_dict())
+        return shift
+
+    def after_step(self, model: "Classifier") -> None:
+        update_momentum(self.key_network, model, self.momentum)

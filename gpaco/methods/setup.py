@@ -1,0 +1,40 @@
+"""What a method is made from, and the face that all methods have."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from gpaco.model import Classifier
+    from gpaco.recipe import Method as MethodSettings
+
+
+class Setup(NamedTuple):
+    """Everything a method may need to know."""
+
+    model: "Classifier"
+    settings: "MethodSettings"
+    num_classes: int
+    class_counts: Tensor  # images per class as the sampler shows them
+    dim: int
+    views: int
+
+
+class Method(nn.Module):
+    """The face of a method; most of it does nothing."""
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        """The loss of a batch: `views` are (B, 3, H, W) each, `labels` (B,) or (B, C)."""
+        raise NotImplementedError
+
+    def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
+        """Called once before the first step with a first batch; returns what it has added to the centres' biases."""
+        return 0.0
+
+    def after_step(self, model: "Classifier") -> None:
+        """Called when the optimiser has moved."""
+
+
+def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:
+    """One label per row of logits: the labels once per view."""
+    return labels.repeat(len(views), *[1] * (labels.dim() - 1))

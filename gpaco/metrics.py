@@ -1,0 +1,260 @@
+"""What is said about predictions: pure functions on NumPy arrays, all rates as fractions between 0 and 1.
+
+A class without test images has no recall: it is None, is left out of every mean, and is counted as absent. A group
+without such a class is None too, never 0. Shapes: N test images, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpaco.errors import UserError
+
+GROUPS = ("many", "medium", "few")
+_ROWS = 2048  # rows of logits handled at once: a block of 10,000 classes stays below 200 MB
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def groups(counts: ArrayLike, many: int = 100, few: int = 20) -> NDArray[np.str_]:
+    """The group of each class (C,) by its training images: "many" above `many`, "few" below `few`, else "medium".
+
+    >>> groups([101, 100, 20, 19]).tolist()
+    ['many', 'medium', 'medium', 'few']
+    """
+    counts = np.asarray(counts)
+    return np.where(counts > many, "many", np.where(counts < few, "few", "medium"))
+
+
+def wilson(k: int, n: int, z: float = 1.959963984540054) -> tuple[float, float] | None:
+    """Wilson's interval for a rate of which k of n were seen, 95 % unless `z` says otherwise; None for n = 0.
+
+    >>> tuple(round(bound, 3) for bound in wilson(8, 10))
+    (0.49, 0.943)
+    """
+    if n == 0:
+        return None
+    rate, share = k / n, z * z / n
+    centre = (rate + share / 2) / (1 + share)
+    half = z * (rate * (1 - rate) / n + share / (4 * n)) ** 0.5 / (1 + share)
+    return (0.0 if k == 0 else centre - half, 1.0 if k == n else centre + half)
+
+
+def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | None:
+    """Expected calibration error: mean distance between accuracy and confidence over bins of equal width.
+
+    A bin holds lower < confidence <= upper (Guo et al., 2017) and weighs as much as it has images. None without images.
+    """
+    confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+    if len(confidence) == 0:
+        return None
+    edges = np.linspace(0, 1, bins + 1)
+    places = np.searchsorted(edges[1:-1], confidence, side="left")
+    gaps = np.bincount(places, correct - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> Ints:
+    """How often each class (row) was taken for each class (column): (C, C).
+
+    >>> confusion([0, 0, 1], [0, 1, 1], 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    labels, predictions = _labels(labels, num_classes), _labels(predictions, num_classes)
+    places = labels * num_classes + predictions
+    return np.bincount(places, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
+
+
+def adjust(logits: NDArray[Any], from_log_prior: ArrayLike, to_log_prior: ArrayLike) -> NDArray[Any]:
+    """Logits that were right under one class distribution, made right under another: both priors are (C,) logs."""
+    shift = np.asarray(to_log_prior, np.float64) - np.asarray(from_log_prior, np.float64)
+    adjusted: NDArray[Any] = logits + shift.astype(logits.dtype)
+    return adjusted
+
+
+def long_tailed_prior(counts: ArrayLike) -> Floats:
+    """The class distribution of training.
+
+    >>> long_tailed_prior([6, 3, 1]).tolist()
+    [0.6, 0.3, 0.1]
+    """
+    return _distribution(np.asarray(counts, np.float64))
+
+
+def reversed_prior(counts: ArrayLike) -> Floats:
+    """Training's distribution turned round: the k-th rarest class has the share of the k-th most frequent one.
+
+    Classes with equal counts share alike.
+
+    >>> reversed_prior([6, 3, 1]).tolist()
+    [0.1, 0.3, 0.6]
+    """
+    ordered = np.sort(np.asarray(counts, np.float64))
+    _, inverse, ties = np.unique(np.asarray(counts), return_inverse=True, return_counts=True)
+    of_rank = np.repeat(np.arange(len(ties)), ties)
+    return _distribution((np.bincount(of_rank, ordered[::-1]) / ties)[inverse])
+
+
+def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
+    """Accuracy if classes came with the probabilities of `prior`: its mean of the recalls (C,).
+
+    Absent classes have a recall of NaN; their share goes to the others. None if nothing is left.
+
+    >>> reweighted_accuracy([1.0, 0.5, float("nan")], [0.25, 0.25, 0.5])
+    0.75
+    """
+    recalls, prior = np.asarray(recalls, np.float64), np.asarray(prior, np.float64)
+    if prior.shape != recalls.shape or not np.isfinite(prior).all() or (prior < 0).any():
+        raise UserError(
+            f"a class prior needs one probability, not negative, for each of {len(recalls)} classes",
+            f"got {prior.shape[0] if prior.ndim == 1 else prior.shape} values; check the file given with --prior",
+        )
+    seen = ~np.isnan(recalls)
+    mass = prior[seen].sum()
+    return float((prior[seen] * recalls[seen]).sum() / mass) if mass > 0 else None
+
+
+def summarise(
+    logits: NDArray[Any],
+    labels: ArrayLike,
+    counts: ArrayLike,
+    classes: Sequence[str],
+    *,
+    many: int = 100,
+    few: int = 20,
+    prior: ArrayLike | None = None,
+) -> dict[str, Any]:
+    """Everything that is reported about a test set, ready for JSON.
+
+    `top1` and `top5` count images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 as soon
+    as one class is never found. `long_tailed`, `reversed` and, if a `prior` is given, `under_prior` are top-1 accuracy
+    with the test images re-weighted to that class distribution. Equal logits go to the class that comes first.
+
+    Args:
+        logits: (N, C).
+        labels: class indices (N,).
+        counts: training images of each class (C,): they make the groups.
+        classes: C names.
+        many, few: cuts of the groups, see `groups`.
+        prior: class probabilities (C,) expected at test time.
+    """
+    counts = np.asarray(counts)
+    num_classes = len(classes)
+    if logits.ndim != 2 or logits.shape[1] != num_classes or counts.shape != (num_classes,):
+        raise UserError(
+            f"logits of shape {logits.shape} and {len(counts)} counts do not fit {num_classes} class names",
+            "the model and the data must have the same classes in the same order",
+        )
+    labels = _labels(labels, num_classes)
+    if len(labels) != len(logits):
+        raise UserError(f"{len(logits)} rows of logits do not fit {len(labels)} labels", "one row for each label")
+    predictions, rank, confidence = _read_logits(logits, labels)
+    correct = predictions == labels
+
+    test = np.bincount(labels, minlength=num_classes)
+    predicted = np.bincount(predictions, minlength=num_classes)
+    right = np.bincount(labels[correct], minlength=num_classes)
+    with np.errstate(invalid="ignore"):
+        recalls = right / np.where(test, test, np.nan)
+        precisions = right / np.where(predicted, predicted, np.nan)
+    f1 = np.where(test, 2 * right / np.maximum(test + predicted, 1), np.nan)
+    group = groups(counts, many, few)
+    group_of_image = group[labels]
+
+    seen = recalls[~np.isnan(recalls)]
+    summary: dict[str, Any] = {
+        "n": len(labels),
+        "top1": _mean(correct),
+        "top5": _mean(rank < 5),
+        **{name: _mean(recalls[group == name]) for name in GROUPS},
+        "macro": _mean(recalls),
+        "macro_f1": _mean(f1),
+        "geometric_mean": _geometric_mean(seen),
+        "ece": ece(confidence, correct),
+        **{f"ece_{g}": ece(confidence[group_of_image == g], correct[group_of_image == g]) for g in GROUPS},
+        "long_tailed": reweighted_accuracy(recalls, long_tailed_prior(counts)),
+        "reversed": reweighted_accuracy(recalls, reversed_prior(counts)),
+        "groups": {name: int((group == name).sum()) for name in GROUPS},
+        "cuts": {"many": many, "few": few},
+        "absent": int((test == 0).sum()),
+    }
+    if prior is not None:
+        summary["under_prior"] = reweighted_accuracy(recalls, prior)
+    summary["per_class"] = [
+        {
+            "name": str(classes[c]),
+            "group": str(group[c]),
+            "train": int(counts[c]),
+            "test": int(test[c]),
+            "recall": _number(recalls[c]),
+            "interval": None if (bounds := wilson(int(right[c]), int(test[c]))) is None else list(bounds),
+            "precision": _number(precisions[c]),
+            "f1": _number(f1[c]),
+        }
+        for c in range(num_classes)
+    ]
+    return summary
+
+
+def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats]:
+    """Of each row: the winner, how many classes come before the label, and the winner's probability."""
+    predictions, rank = np.empty(len(labels), np.int64), np.empty(len(labels), np.int64)
+    confidence = np.empty(len(labels))
+    columns = np.arange(logits.shape[1])
+    for rows in _blocks(len(labels)):
+        scores, own = np.asarray(logits[rows], np.float64), labels[rows, None]
+        best = scores.max(1, keepdims=True)
+        if not np.isfinite(best).all():  # the maximum is NaN if anything in its row is
+            raise UserError(
+                "the model gives logits that are not finite: nothing can be said about its predictions",
+                "training has diverged: lower the learning rate (optimiser.lr), or evaluate an older checkpoint",
+            )
+        at_label = np.take_along_axis(scores, own, 1)
+        predictions[rows] = scores.argmax(1)
+        rank[rows] = ((scores > at_label) | ((scores == at_label) & (columns < own))).sum(1)
+        confidence[rows] = 1 / np.exp(scores - best).sum(1)
+    return predictions, rank, confidence
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(start, start + _ROWS) for start in range(0, n, _ROWS))
+
+
+def _labels(labels: ArrayLike, num_classes: int) -> Ints:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or (len(labels) and (labels.dtype.kind not in "iu" or not (0 <= labels.min() <= labels.max()))):
+        raise UserError(
+            f"labels must be class indices of shape (N,), got {labels.dtype} of shape {labels.shape}",
+            f"whole numbers from 0 to {num_classes - 1}",
+        )
+    if len(labels) and labels.max() >= num_classes:
+        raise UserError(
+            f"label {labels.max()} is out of range for {num_classes} classes",
+            "the model and the data must have the same classes in the same order",
+        )
+    return labels.astype(np.int64)
+
+
+def _distribution(shares: Floats) -> Floats:
+    if shares.ndim != 1 or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
+        raise UserError("class counts must not be negative and not all 0", "count the training images again")
+    distribution: Floats = shares / shares.sum()
+    return distribution
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    return float(values.mean()) if len(values) else None
+
+
+def _geometric_mean(values: Floats) -> float | None:
+    if len(values) == 0:
+        return None
+    return 0.0 if (values == 0).any() else float(np.exp(np.log(values).mean()))
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

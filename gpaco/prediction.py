@@ -1,0 +1,160 @@
+"""What a trained model says about new images: one row per file. A file that cannot be read is a row with its error."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpaco.data.images import SUFFIXES, read_image
+from gpaco.data.views import eval_photo
+from gpaco.errors import UserError
+from gpaco.evaluation import final_logits
+from gpaco.metrics import groups
+from gpaco.run import Predictor, Runs, as_runs, load
+
+Row = dict[str, Any]
+
+
+def predict(
+    runs: Runs,
+    paths: Path | str | Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    prior: str | None = None,
+    unbiased: bool = False,
+    top: int = 5,
+    batch_size: int = 64,
+    device: str | torch.device = "cpu",
+    show: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
+
+    `paths` are files, folders (searched for images) and lists (.txt, one path per line). Several runs are an ensemble.
+    With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
+    """
+    predictors = [load(run, device=device) for run in as_runs(runs)]
+    if any(predictor.classes != predictors[0].classes for predictor in predictors):
+        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+    files = find_files([paths] if isinstance(paths, Path | str) else paths)
+    about = predictors[0].about
+    group = groups(about["counts"], about["many"], about["few"])
+    rows: list[Row] = []
+    with _writer(out, top) as write, ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
+        for start in range(0, len(files), batch_size):
+            chunk = files[start : start + batch_size]
+            images = list(pool.map(lambda path: _read(path, about), chunk))
+            for row in _rows(predictors, chunk, images, group, prior, unbiased, top):
+                rows.append(row)
+                write(row)
+            if show is not None:
+                show(len(rows), len(files))
+    return rows
+
+
+def find_files(paths: Sequence[Path | str]) -> list[Path]:
+    """The images that the paths name, in order; those in folders sorted."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        elif path.suffix.lower() == ".txt" and path.is_file():
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            files += [path.parent / line.strip() for line in lines if line.strip()]
+        else:
+            files.append(path)  # also one that does not exist: it becomes a row with its error
+    if not files:
+        raise UserError(f"there is no image in {', '.join(map(str, paths))}", "give files, folders or a .txt list")
+    return files
+
+
+def _read(path: Path, about: dict[str, Any]) -> np.ndarray | str:
+    try:
+        return eval_photo(read_image(path), about["size"], about["resize"])
+    except UserError as error:
+        return error.cause
+
+
+@torch.inference_mode()
+def _rows(
+    predictors: list[Predictor],
+    files: list[Path],
+    images: list[np.ndarray | str],
+    group: np.ndarray,
+    prior: str | None,
+    unbiased: bool,
+    top: int,
+) -> Iterator[Row]:
+    good = [k for k, image in enumerate(images) if not isinstance(image, str)]
+    probabilities = torch.zeros(0)
+    if good:
+        stacked = torch.from_numpy(np.stack([images[k] for k in good])).permute(0, 3, 1, 2)
+        summed = sum(
+            final_logits(
+                predictor(stacked.to(predictor.mean.device)).float().cpu().numpy(),
+                predictor.about,
+                prior=prior,
+                unbiased=unbiased,
+            )
+            for predictor in predictors
+        )
+        probabilities = torch.from_numpy(np.asarray(summed)).softmax(1)
+    classes = predictors[0].classes
+    for k, (file, image) in enumerate(zip(files, images, strict=True)):
+        if isinstance(image, str):
+            yield {"path": str(file), "class": None, "probability": None, "group": None, "top": [], "error": image}
+            continue
+        best = probabilities[good.index(k)].topk(min(top, len(classes)))
+        pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        first = int(best.indices[0])
+        yield {
+            "path": str(file),
+            "class": pairs[0][0],
+            "probability": pairs[0][1],
+            "group": str(group[first]),
+            "top": pairs,
+            "error": None,
+        }
+
+
+class _writer:  # noqa: N801 - used as a with statement
+    """Writes rows to a file as they come, in the form that its name says."""
+
+    def __init__(self, out: Path | str | None, top: int) -> None:
+        self.path = None if out is None else Path(out)
+        self.top = top
+        if self.path is not None and self.path.suffix.lower() not in (".csv", ".jsonl", ".json"):
+            raise UserError(
+                f"predictions cannot be written to {self.path.name!r}", "use a name with .csv, .jsonl or .json"
+            )
+
+    def __enter__(self) -> Callable[[Row], None]:
+        if self.path is None:
+            return lambda row: None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = self.path.open("w", newline="", encoding="utf-8")
+        self.rows: list[Row] = []
+        if self.path.suffix.lower() == ".csv":
+            tops = [f"{what}_{k}" for k in range(1, self.top + 1) for what in ("class", "probability")]
+            table = csv.writer(self.file)
+            table.writerow(["path", "class", "probability", "group", *tops, "error"])
+
+            def write(row: Row) -> None:
+                flat = [value for pair in row["top"] for value in pair]
+                flat += [""] * (2 * self.top - len(flat))
+                table.writerow([row["path"], row["class"], row["probability"], row["group"], *flat, row["error"]])
+
+            return write
+        if self.path.suffix.lower() == ".json":
+            return self.rows.append
+        return lambda row: print(json.dumps(row, ensure_ascii=False), file=self.file)
+
+    def __exit__(self, *error: object) -> None:
+        if self.path is not None:
+            if self.path.suffix.lower() == ".json":
+                json.dump(self.rows, self.file, ensure_ascii=False, indent=1)
+            self.file.close()

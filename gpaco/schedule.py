@@ -1,0 +1,131 @@
+"""The learning rate as a pure function of the step, and which parameters get how much of it and of weight decay."""
+
+from collections.abc import Sequence
+from math import cos, pi
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from gpaco.errors import UserError
+
+# Learnt tables that are no matrices of a layer: like biases and norms they are not decayed where decay_bias is off.
+_TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
+# What a timm ViT has in front of its blocks.
+_STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre")
+
+
+def learning_rate(
+    step: int,
+    *,
+    steps_per_epoch: int,
+    epochs: int,
+    lr: float,
+    name: str = "cosine",
+    warmup: float = 0.0,
+    steps: Sequence[float] = (),
+    factor: float = 0.1,
+    min_lr: float = 0.0,
+    power: float = 1.0,
+    per: str = "epoch",
+) -> float:
+    """The rate of optimiser step `step`, counted from 0.
+
+    With e the epoch that the step is in, W = warmup, E = epochs and s going from 1 to 0:
+
+        cosine         s = (1 + cos(pi (e - W + 1) / (E - W + 1))) / 2        min_lr + (lr - min_lr) s
+        poly           s = (1 - e / E) ^ power                                 min_lr + (lr - min_lr) s
+        step           lr times `factor` for each of `steps` that is <= e
+        step-released  lr times `factor` for each of `steps` that is < e, as in the released CIFAR scripts
+        constant       lr
+
+    Warm-up multiplies by (e + 1) / W while e < W; in step-released as long as e <= W, so that one epoch runs at
+    lr (W + 1) / W. With `per` = "step", e is the position in epochs with its fraction, t: warm-up is t / W, from 0, and
+    cosine goes with (t - W) / (E - W), as in MAE.
+
+    >>> [round(learning_rate(e, steps_per_epoch=1, epochs=5, lr=0.8, warmup=2), 3) for e in range(5)]
+    [0.4, 0.8, 0.683, 0.4, 0.117]
+    """
+    whole = per == "epoch"
+    position: float = step // steps_per_epoch if whole else min(step / steps_per_epoch, epochs)
+    begun = 1 if whole else 0  # an epoch counts as soon as it begins
+    rising = position < warmup
+    warm = min((position + begun) / warmup, 1.0) if rising else 1.0
+
+    if name == "cosine":
+        if rising:
+            return lr * warm
+        return _between(min_lr, lr, (1 + cos(pi * (position - warmup + begun) / (epochs - warmup + begun or 1))) / 2)
+    if name == "poly":
+        return warm * _between(min_lr, lr, (1 - position / epochs) ** power)
+    if name == "step":
+        return warm * lr * factor ** sum(edge <= position for edge in steps)
+    if name == "step-released":
+        warm = (position + begun) / warmup if warmup and position <= warmup else 1.0
+        return warm * lr * factor ** sum(edge < position for edge in steps)
+    if name == "constant":
+        return warm * lr
+    raise UserError(f"there is no schedule {name!r}", "schedules are cosine, step, step-released, poly, constant")
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Give every parameter group its share of the rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("lr_scale", 1.0)
+
+
+def parameter_groups(
+    model: nn.Module, *, lr: float, weight_decay: float, decay_bias: bool = True, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser: parameters that train, each with its "lr", "lr_scale" and "weight_decay".
+
+    Args:
+        model: frozen parameters are left out.
+        lr: "lr" of a group is this times its "lr_scale".
+        weight_decay: of everything; without `decay_bias` of everything but biases, norms, tokens and position tables.
+        decay_bias: True is what the released ResNet scripts do, False what MAE does.
+        layer_decay: of a ViT with L blocks, what is at depth d trains at layer_decay ^ (L + 1 - d) of the rate: patch
+            embedding at depth 0, block i (from 0) at i + 1, everything behind the blocks at full rate.
+    """
+    depth_of, last = _depths(model) if layer_decay != 1 else ({}, 0)
+    groups: dict[tuple[int, float], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        depth = depth_of.get(name, last)
+        spared = not decay_bias and (parameter.ndim <= 1 or name.rpartition(".")[2] in _TABLES)
+        decay = 0.0 if spared else weight_decay
+        scale = layer_decay ** (last - depth)
+        group = {"params": [], "lr": lr * scale, "lr_scale": scale, "weight_decay": decay}
+        groups.setdefault((depth, decay), group)["params"].append(parameter)
+    if not groups:
+        raise UserError("no parameter of the model is left to train", "train more of it: train.part = 'head' or 'all'")
+    return [groups[key] for key in sorted(groups)]
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return low + (high - low) * share
+
+
+def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
+    """Depth of each parameter that comes before or in the blocks of a ViT, and the depth of all others."""
+    found = {
+        name.removesuffix("blocks"): len(module)
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] == "blocks" and isinstance(module, (nn.Sequential, nn.ModuleList))
+    }
+    modules = {name for name, _ in model.named_modules()}
+    if len(found) != 1 or f"{next(iter(found))}patch_embed" not in modules:
+        raise UserError(
+            "layer-wise decay needs a ViT (a patch embedding and one row of blocks); this model is built differently",
+            "set optimiser.layer_decay = 1, or choose a model such as vit_base_patch16_224",
+        )
+    ((prefix, count),) = found.items()
+    depths = {}
+    for name, _ in model.named_parameters():
+        first, *rest = name.removeprefix(prefix).split(".")
+        if name.startswith(prefix) and first in _STEM:
+            depths[name] = 0
+        elif name.startswith(f"{prefix}blocks."):
+            depths[name] = int(rest[0]) + 1
+    return depths, count + 1

@@ -1,0 +1,40 @@
+"""Stopping politely: a signal sets a flag, the loop looks at it between steps. A second signal stops at once."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error
+    """The run was asked to stop, has saved itself, and goes on when the same command is given again."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name} after saving")
+        self.exit_code = 130 if number == signal.SIGINT else 143
+
+
+@contextmanager
+def catch_signals() -> Iterator[Callable[[], int]]:
+    """Inside, signals are noted; the function given tells the number of the one that came, or 0."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may have handlers
+        yield lambda: 0
+        return
+    before = {number: signal.getsignal(number) for number in CAUGHT}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        for caught in CAUGHT:
+            signal.signal(caught, before[caught])
+
+    for number in CAUGHT:
+        signal.signal(number, note)
+    try:
+        yield lambda: seen[0] if seen else 0
+    finally:
+        for number in CAUGHT:
+            signal.signal(number, before[number])

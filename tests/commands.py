@@ -1,0 +1,49 @@
+"""Run the command `gpaco` in a process of its own, as a user would."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
+
+
+def start(*words: object, ranks: int = 1) -> subprocess.Popen[str]:
+    """The running command; with several ranks under torchrun."""
+    launcher = [sys.executable, "-m"]
+    if ranks > 1:
+        launcher += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"]
+    return subprocess.Popen(
+        [*launcher, "gpaco", *map(str, words)],
+        env=ENVIRONMENT if ranks == 1 else ENVIRONMENT | {"PYTHONWARNINGS": "default"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*words: object, code: int = 0, ranks: int = 1) -> str:
+    """What the command prints on standard output; it must exit with `code`."""
+    process = start(*words, ranks=ranks)
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == code, f"exit {process.returncode}\n{out}\n{errors}"
+    return out
+
+
+def fails(*words: object, code: int = 2) -> str:
+    """The cause and the remedy, each a line, that the command ends with; no traceback."""
+    process = start(*words)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == code, f"exit {process.returncode}\n{errors}"
+    lines = errors.strip().splitlines()
+    assert "Traceback" not in errors
+    assert re.match(r"error: \S", lines[-2]), errors
+    assert re.match(r"  \S", lines[-1]), errors
+    return "\n".join(lines[-2:])
+
+
+def checkpoint_files(run_folder: Path) -> dict[str, bytes]:
+    """The tensors of the newest checkpoint, file by file."""
+    newest = run_folder / "checkpoints" / (run_folder / "checkpoints" / "latest").read_text().strip()
+    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}

@@ -1,0 +1,129 @@
+"""Order and batches: functions of seed and epoch, whatever the number of workers, processes and restarts."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from gpaco.data.loading import Batch, batches, class_shares, epoch_order, mix, steps_per_epoch
+from gpaco.data.samples import Samples
+from gpaco.data.views import View
+
+LABELS = np.repeat([0, 1, 2], [60, 30, 6])
+COMMON = {"seed": 3, "epochs": 4, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+
+
+@pytest.fixture
+def small() -> Samples:
+    images = np.random.default_rng(0).integers(0, 256, (len(LABELS), 16, 16, 3), dtype=np.uint8)
+    return Samples(LABELS, ("a", "b", "c"), images=images)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Samples:
+    paths = []
+    generator = np.random.default_rng(0)
+    for k in range(12):
+        paths.append(tmp_path / f"{k}.png")
+        cv2.imwrite(str(paths[-1]), generator.integers(0, 256, (20 + k, 30, 3), dtype=np.uint8))
+    return Samples(np.arange(12) % 3, ("a", "b", "c"), paths=tuple(paths))
+
+
+def assert_equal(one: list[Batch], other: list[Batch]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a.labels, b.labels)
+        assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
+    orders = [epoch_order(LABELS, "shuffle", 3, epoch, 4)[0] for epoch in (0, 1)]
+    assert all(sorted(order.tolist()) == list(range(len(LABELS))) for order in orders)
+    assert not np.array_equal(*orders)
+    assert np.array_equal(orders[0], epoch_order(LABELS, "shuffle", 3, 0, 4)[0])
+
+
+@pytest.mark.parametrize(("sampler", "epoch"), [("balanced", 0), ("sqrt", 2), ("progressive", 0), ("progressive", 3)])
+def test_samplers_show_classes_as_often_as_they_say_and_use_all_images_of_a_class_before_one_again(
+    sampler: str, epoch: int
+) -> None:
+    order, again = epoch_order(LABELS, sampler, 3, epoch, 4)
+    shown = np.bincount(LABELS[order])
+    expected = class_shares(np.bincount(LABELS), sampler, epoch / 3) * len(LABELS)
+    assert np.abs(shown - expected).max() <= 1
+    pairs = set(zip(order.tolist(), again.tolist(), strict=True))
+    assert len(pairs) == len(order)
+    for c in range(3):
+        times = np.bincount(order[LABELS[order] == c])[LABELS == c] if c == 2 else None
+        if times is not None:
+            assert times.max() - times.min() <= 1
+
+
+def test_shares_of_a_progressive_sampler_go_from_natural_to_equal() -> None:
+    counts = np.array([60, 30, 6])
+    assert np.allclose(class_shares(counts, "progressive", 0), counts / 96)
+    assert np.allclose(class_shares(counts, "progressive", 1), 1 / 3)
+    assert np.allclose(class_shares(np.array([5, 0, 5]), "balanced"), [0.5, 0, 0.5])
+
+
+def test_batches_are_the_same_after_a_restart_in_the_middle(small: Samples) -> None:
+    views = [View("cifar_regular", 16), View("cifar_aug", 16)]
+    whole = list(batches(small, views, batch_size=20, epoch=1, **COMMON))
+    assert len(whole) == steps_per_epoch(96, 20) == 4
+    assert_equal(list(batches(small, views, batch_size=20, epoch=1, start=2, **COMMON)), whole[2:])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_share_the_rows_of_each_global_batch(small: Samples, world: int) -> None:
+    views = [View("plain", 16)]
+    whole = list(batches(small, views, batch_size=20, epoch=0, **COMMON))
+    parts = [list(batches(small, views, batch_size=20, epoch=0, rank=r, world=world, **COMMON)) for r in range(world)]
+    for step, batch in enumerate(whole):
+        for rank in range(world):
+            assert torch.equal(parts[rank][step].views[0], batch.views[0][rank::world])
+            assert torch.equal(parts[rank][step].labels, batch.labels[rank::world])
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # four workers on two cores, on purpose
+def test_any_number_of_workers_gives_the_same_bits(files: Samples) -> None:
+    views = [View("rand_stack", 16), View("sim", 16)]
+    alone = list(batches(files, views, batch_size=4, epoch=2, **COMMON))
+    for workers in (1, 2, 4):
+        assert_equal(list(batches(files, views, batch_size=4, epoch=2, workers=workers, **COMMON)), alone)
+
+
+def test_an_image_that_comes_twice_in_an_epoch_comes_in_two_views() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), dtype=np.uint8)
+    samples = Samples(np.array([0] * 9 + [1]), ("common", "rare"), images=images)
+    (batch,) = batches(samples, [View("cifar_aug", 16)], batch_size=10, epoch=0, sampler="balanced", **COMMON)
+    rare = batch.views[0][batch.labels == 1]
+    assert len(rare) == 5
+    assert len({tuple(row.flatten().tolist()) for row in rare}) == 5
+
+
+def test_fewer_images_than_a_batch_make_one_batch(small: Samples) -> None:
+    (batch,) = batches(small.subset(range(7)), [View("plain", 16)], batch_size=20, epoch=0, **COMMON)
+    assert len(batch) == 7
+
+
+def test_chunks_are_the_batch_in_parts(small: Samples) -> None:
+    (batch, *_) = batches(small, [View("plain", 16)] * 2, batch_size=10, epoch=0, **COMMON)
+    parts = batch.chunks(3)
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert torch.equal(torch.cat([part.views[1] for part in parts]), batch.views[1])
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])
+def test_mixing_mixes_all_views_and_the_labels_alike(mixup: float, cutmix: float) -> None:
+    marked = torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 8, 8)
+    batch = Batch([marked, 10 * marked], torch.arange(8))
+    mixed = mix(batch, mixup, cutmix, num_classes=8, seed=0, epoch=1, step=2)
+    torch.testing.assert_close(mixed.views[1], 10 * mixed.views[0])
+    torch.testing.assert_close(mixed.labels.sum(1), torch.ones(8))
+    # The mean pixel is the mixture that the label says.
+    torch.testing.assert_close(mixed.views[0].mean((1, 2, 3)), mixed.labels @ torch.arange(8.0), rtol=1e-4, atol=1e-4)
+    again = mix(batch, mixup, cutmix, num_classes=8, seed=0, epoch=1, step=2)
+    assert torch.equal(again.views[0], mixed.views[0])
+    assert mix(batch, 0, 0, 8, 0, 1, 2) is batch

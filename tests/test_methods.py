@@ -1,0 +1,164 @@
+"""Every method: what its loss is, that it learns, and what it leaves alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, supcon_loss
+from gpaco.backbones import build
+from gpaco.data.loading import Batch, mix
+from gpaco.errors import UserError
+from gpaco.methods import METHODS, WITHOUT_PROJECTOR, assumed_prior
+from gpaco.methods import build as build_method
+from gpaco.methods.setup import Method
+from gpaco.model import Classifier
+from gpaco.recipe import Recipe, override
+
+COUNTS = torch.tensor([20.0, 8.0, 4.0])
+
+
+def make(name: str, *settings: str) -> tuple[Classifier, Method]:
+    torch.manual_seed(0)
+    recipe = override(
+        Recipe(),
+        [
+            f"method.name={name}",
+            "method.memory=16",
+            "model.dim=8",
+            "views.first=plain",
+            "views.second=plain",
+            *settings,
+        ],
+    )
+    backbone = build("resnet8")
+    projector = "none" if name in WITHOUT_PROJECTOR else "gpaco"
+    model = Classifier(backbone.module, backbone.num_features, 3, dim=8, projector=projector)
+    return model, build_method(recipe, model, 3, COUNTS)
+
+
+def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % 3
+    images = torch.randn(rows, 3, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1)
+    return [images, images + 0.1 * torch.randn(images.shape, generator=generator)], labels
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(name: str) -> None:
+    for second in ("plain", ""):
+        for mixed in (False, True):
+            model, method = make(name, f"views.second={second}")
+            optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+            losses = []
+            for step in range(12):
+                views, labels = batch()
+                pair = Batch(views if second else views[:1], labels)
+                if mixed:
+                    pair = mix(pair, 0.2, 0, 3, seed=0, epoch=0, step=0)
+                if step == 0:
+                    method.start(model, pair.views, pair.labels)
+                loss = method(model, pair.views, pair.labels)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                method.after_step(model)
+                losses.append(loss.item())
+            assert np.isfinite(losses).all()
+            assert min(losses[-3:]) < losses[1]
+
+
+def test_plain_methods_are_their_losses_over_both_views() -> None:
+    views, labels = batch()
+    twice = labels.repeat(2)
+    expected = {
+        "ce": lambda x: F.cross_entropy(x, twice),
+        "balanced-softmax": lambda x: balanced_softmax_loss(x, twice, COUNTS),
+        "focal": lambda x: focal_loss(x, twice, gamma=2.0),
+        "class-balanced": lambda x: F.cross_entropy(x, twice, class_balanced_weights(COUNTS)),
+    }
+    for name, loss in expected.items():
+        model, method = make(name)
+        model.eval()  # batch-norm statistics stay, so that two passes are alike
+        torch.testing.assert_close(method(model, views, labels), loss(model(*views)[0]))
+
+
+def test_multitask_is_the_sum_of_its_two_losses() -> None:
+    views, labels = batch()
+    for base in ("ce", "balanced-softmax"):
+        model, method = make("multitask", "method.weight=0.3", f"method.base={base}")
+        model.eval()
+        logits, embeddings = model(*views)
+        first = F.cross_entropy(logits, labels.repeat(2))
+        if base == "balanced-softmax":
+            first = balanced_softmax_loss(logits, labels.repeat(2), COUNTS)
+        expected = first + 0.3 * supcon_loss(embeddings, labels.repeat(2))
+        torch.testing.assert_close(method(model, views, labels), expected)
+    model, method = make("multitask", "method.reweight=true", "method.weight=1", "method.base=ce")
+    model.eval()
+    logits, embeddings = model(*views)
+    costs = supcon_loss(embeddings, labels.repeat(2), reduction="none")
+    weights = class_balanced_weights(COUNTS)[labels.repeat(2)]
+    expected = F.cross_entropy(logits, labels.repeat(2)) + (costs * weights).sum() / weights.sum()
+    torch.testing.assert_close(method(model, views, labels), expected)
+
+
+@pytest.mark.parametrize("name", ["gpaco", "paco"])
+def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centres_alike(name: str) -> None:
+    model, method = make(name, "method.temperature=0.07")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    shift = method.start(model, *batch())
+    assert shift > 5
+    for key, value in model.state_dict().items():
+        expected = before[key] + (shift if key == "centres.bias" else 0)
+        torch.testing.assert_close(value, expected)
+    if name == "paco":
+        for key, value in method.key_network.state_dict().items():  # type: ignore[union-attr]
+            assert torch.equal(value, model.state_dict()[key])
+    model, method = make(name, "method.start=released")
+    assert method.start(model, *batch()) == 0
+
+
+def test_a_released_start_has_a_memory_full_of_random_rows() -> None:
+    _, method = make("gpaco", "method.start=released")
+    assert len(method.loss.memory) == 16  # type: ignore[union-attr, arg-type]
+
+
+def test_keys_of_paco_follow_the_model_by_momentum_and_get_no_gradient() -> None:
+    model, method = make("paco", "method.momentum=0.9")
+    views, labels = batch()
+    method(model, views, labels).backward()
+    keys = method.key_network
+    assert all(parameter.grad is None for parameter in keys.parameters())  # type: ignore[union-attr]
+    old = [parameter.clone() for parameter in keys.parameters()]  # type: ignore[union-attr]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    method.after_step(model)
+    for was, key, query in zip(old, keys.parameters(), model.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(key, 0.9 * was + 0.1 * query)
+
+
+def test_state_of_a_method_comes_back_with_its_state_dict() -> None:
+    for name in METHODS:
+        model, method = make(name)
+        for step in range(3):
+            method(model, *batch(seed=step))
+            method.after_step(model)
+        other_model, other = make(name)
+        other_model.load_state_dict(model.state_dict())
+        other.load_state_dict(method.state_dict())
+        assert torch.equal(method(model, *batch(seed=9)), other(other_model, *batch(seed=9)))
+
+
+def test_what_raw_logits_assume_is_known_for_every_method() -> None:
+    assumed = {name: assumed_prior(override(Recipe(), [f"method.name={name}"])) for name in METHODS}
+    assert {name for name, prior in assumed.items() if prior == "train"} == {"ce", "focal"}
+    assert assumed_prior(override(Recipe(), ["method.prior=none"])) == "train"
+    assert assumed_prior(override(Recipe(), ["method.name=multitask", "method.base=ce"])) == "train"
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UserError, match="gpaco"):
+        override(Recipe(), ["method.name=gpco"])

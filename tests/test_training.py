@@ -1,0 +1,201 @@
+"""Training as a user does it: resume after kills, signals, several processes, what diverges, what is memorised."""
+
+import json
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import checkpoint_files, fails, run, start
+
+import gpaco
+from gpaco.classification import train
+from gpaco.methods import METHODS
+from gpaco.training import step_seed
+
+QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
+
+
+def history(folder: Path) -> list[dict[str, object]]:
+    """The rows of the log, without what depends on the clock."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert checkpoint_files(one) == checkpoint_files(other)
+    assert history(one) == history(other)
+    figures = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
+    assert figures[0] == figures[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Complete runs of two methods with state of their own."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for method in ("gpaco", "paco"):
+        run("train", *QUICK, "--method", method, "--out", folder / method)
+    return {method: folder / method for method in ("gpaco", "paco")}
+
+
+@pytest.mark.parametrize("method", ["gpaco", "paco"])
+def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bits(
+    method: str, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    moments = random.Random(method)
+    folder = tmp_path / "run"
+    kills = 0
+    for _ in range(3):
+        process = start("train", *QUICK, "--method", method, "--out", folder)
+        checkpoints = folder / "checkpoints"
+        before = sorted(checkpoints.glob("step-*"))
+        deadline = time.monotonic() + 60
+        while sorted(checkpoints.glob("step-*")) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # until it has gone some way beyond the last stop
+        time.sleep(moments.random() * 0.3)
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills >= 2
+    run("train", *QUICK, "--method", method, "--out", folder)
+    assert_same_run(folder, undisturbed[method])
+
+
+def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(undisturbed["gpaco"], folder)
+    out = run("train", *QUICK, "--method", "gpaco", "--out", folder)
+    assert "going on with the run" in out
+    assert_same_run(folder, undisturbed["gpaco"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
+    number: int, code: int, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start("train", *QUICK, "--out", folder)
+    while not (folder / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "after saving" in errors
+    run("train", *QUICK, "--out", folder)
+    assert_same_run(folder, undisturbed["gpaco"])
+
+
+def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
+    folder = tmp_path / "two"
+    words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2")
+    run("train", *words, "--out", folder, ranks=2)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["environment"]["processes"] == 2
+    stored = np.load(folder / "predictions.npz")
+    alone = gpaco.evaluate(folder)
+    assert metrics["n"] == len(stored["labels"]) == alone["n"]
+    assert metrics["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_memorises_32_images(method: str, tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "train"
+    digits = gpaco_digits()
+    for k, (image, label) in enumerate(digits):
+        home = folder / str(label)
+        home.mkdir(parents=True, exist_ok=True)
+        write_png(home / f"{k}.png", image)
+    shutil.copytree(folder, folder.parent / "test")
+    result = train(
+        folder.parent,
+        out=tmp_path / "run",
+        method=method,
+        epochs=60 if method != "supcon" else 90,
+        batch_size=16,
+        lr=0.05,
+        validation=0,
+        settings=["method.memory=32", "data.allow_leakage=true", "schedule.warmup=2"],
+        say=lambda line: None,
+    )
+    assert result.metrics["top1"] == 1.0
+
+
+def gpaco_digits() -> list[tuple[np.ndarray, int]]:
+    from gpaco.data.reading import read
+
+    samples = read("digits").train
+    chosen = [i for c in range(4) for i in np.flatnonzero(samples.labels == c)[:8]]
+    return [(samples.load(i), int(samples.labels[i])) for i in chosen]
+
+
+def write_png(path: Path, image: np.ndarray) -> None:
+    import cv2
+
+    cv2.imwrite(str(path), image[:, :, ::-1])
+
+
+def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Path) -> None:
+    words = ("train", "digits", "--method", "ce", "--out", tmp_path / "run", "--epochs", 3, "--batch-size", 256)
+    message = fails(*words, "--lr", 1e30, "--set", "schedule.warmup=0", code=4)
+    assert "not finite in 5 steps in a row" in message
+    assert "lower the learning rate" in message
+
+
+def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
+    undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    message = fails("train", *QUICK, "--seed", 5, "--out", undisturbed["gpaco"])
+    assert "holds another run: train.seed was 0, now 5" in message
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
+
+
+def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    first = start("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
+    while not (tmp_path / "run" / "recipe.toml").exists() and first.poll() is None:
+        time.sleep(0.01)
+    try:
+        message = fails("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
+        assert str(first.pid) in message
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_the_seed_of_a_step_depends_on_every_key() -> None:
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert len({step_seed(*key) for key in keys}) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.ema=0.9"],
+        ["train.accumulate=2"],
+        ["train.amp=bf16"],
+        ["train.sampler=balanced"],
+        ["train.sampler=progressive"],
+        ["model.ghost_batch=8"],
+        ["optimiser.name=adamw", "optimiser.lr=0.001", "optimiser.clip=1"],
+        ["schedule.name=step", "schedule.steps=[1]"],
+        ["method.mixup=0.2", "method.cutmix=1.0"],
+        ["train.part=head"],
+        ["train.channels_last=true"],
+        ["model.projector=paco"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path) -> None:
+    common = {"long_tail": 20, "batch_size": 64, "say": lambda line: None}
+    runs = [
+        train("digits", out=tmp_path / name, epochs=2, settings=["method.memory=64", *settings], **common)
+        for name in ("one", "two")
+    ]
+    assert checkpoint_files(runs[0].folder) == checkpoint_files(runs[1].folder)
+    assert len(runs[0].history) == 2
+    assert torch.isfinite(torch.tensor([row["loss"] for row in runs[0].history])).all()

@@ -1,0 +1,610 @@
+"""Views: each operation against Pillow and torchvision, the policies, and that a view is a function of its keys."""
+
+from collections import Counter
+from itertools import product
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from sklearn.datasets import load_digits
+from torchvision import transforms as T
+from torchvision.transforms import functional as TF
+
+from gpaco.data import batch_ops, photo_ops
+from gpaco.data.policies import (
+    AUTO_AUGMENT,
+    CIFAR10_POLICY,
+    ENHANCING,
+    GEOMETRIC,
+    IMAGENET_MEAN,
+    RAND_AUGMENT,
+    Box,
+    Step,
+    affine,
+    auto_augment,
+    auto_value,
+    crop_box,
+    rand_augment,
+    rand_value,
+)
+from gpaco.data.random import uniforms
+from gpaco.data.views import VIEWS, View, batch_view, eval_batch, eval_photo, normalise, photo_view
+from gpaco.errors import UserError
+
+PILLOW_RESAMPLE = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
+
+
+def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Smooth colours, some discs, some noise."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width] / max(height, width)
+    image = np.stack([120 + 90 * np.sin(5 * x + 2 * y), 110 + 100 * np.cos(4 * y - 3 * x), 60 + 140 * x * y], -1)
+    for _ in range(6):
+        top, left, size = rng.random(3)
+        image[(y - top) ** 2 + (x - left) ** 2 < (0.05 + 0.15 * size) ** 2] = rng.random(3) * 255
+    return np.clip(image + rng.normal(0, 4, image.shape), 0, 255).astype(np.uint8)
+
+
+def by_pillow(image: Image.Image, step: Step) -> Image.Image:
+    name, value = step.name, step.value
+    if name == "rotate":
+        return image.rotate(value, PILLOW_RESAMPLE[step.resample], fillcolor=step.fill)
+    if name in GEOMETRIC:
+        width, height = image.size
+        coefficients = {
+            "shear_x": (1, value, 0, 0, 1, 0),
+            "shear_y": (1, 0, 0, value, 1, 0),
+            "translate_x": (1, 0, value * width, 0, 1, 0),
+            "translate_y": (1, 0, 0, 0, 1, value * height),
+        }[name]
+        resample = PILLOW_RESAMPLE[step.resample]
+        return image.transform(image.size, Image.AFFINE, coefficients, resample, fillcolor=step.fill)
+    if name == "sharpness":
+        return ImageEnhance.Sharpness(image).enhance(value)
+    by_torchvision = {
+        "brightness": TF.adjust_brightness,
+        "contrast": TF.adjust_contrast,
+        "color": TF.adjust_saturation,
+        "hue": TF.adjust_hue,
+    }
+    if name in by_torchvision:
+        return by_torchvision[name](image, value)
+    if name == "blur":
+        return image.filter(ImageFilter.GaussianBlur(value))
+    if name == "solarize_add":
+        return image.point([min(255, i + int(value)) if i < 128 else i for i in range(256)] * 3)
+    if name == "posterize":
+        return ImageOps.posterize(image, int(value))
+    if name == "solarize":
+        return ImageOps.solarize(image, value)
+    return {"autocontrast": ImageOps.autocontrast, "equalize": ImageOps.equalize, "invert": ImageOps.invert}[name](
+        image
+    )
+
+
+def photo(image: np.ndarray, step: Step) -> np.ndarray:
+    return photo_ops.apply(image, step)
+
+
+def batch(image: np.ndarray, step: Step) -> np.ndarray:
+    planes = torch.from_numpy(image.transpose(2, 0, 1).copy()).unsqueeze(0)
+    return batch_ops.apply(planes, [[step]])[0].permute(1, 2, 0).numpy()
+
+
+def difference(one: object, other: object) -> float:
+    return float(np.abs(np.asarray(one).astype(float) - np.asarray(other).astype(float)).mean())
+
+
+def centre(image: np.ndarray) -> np.ndarray:
+    """Row and column of the bright spot."""
+    weight = np.asarray(image).astype(float).sum(2)
+    weight = np.where(weight > weight.max() / 2, weight, 0)
+    rows, columns = np.mgrid[: weight.shape[0], : weight.shape[1]]
+    return np.array([(rows * weight).sum(), (columns * weight).sum()]) / weight.sum()
+
+
+def spot(height: int, width: int, row: float, column: float, spread: float = 2.0) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    value = 255 * np.exp(-((y - row) ** 2 + (x - column) ** 2) / (2 * spread**2))
+    return np.repeat(value[..., None], 3, 2).astype(np.uint8)
+
+
+STEPS = [
+    *(Step(name) for name in ("autocontrast", "equalize", "invert")),
+    *(Step("posterize", bits) for bits in (3, 4, 7)),
+    *(Step("solarize", threshold) for threshold in (0, 100.5, 256)),
+    *(Step("solarize_add", add) for add in (30, 110)),
+    *(Step(name, value) for name in sorted(ENHANCING) for value in (0.0, 0.1, 0.6, 1.0, 1.4, 1.9)),
+    *(Step("hue", value) for value in (-0.1, 0.03, 0.1)),
+    *(Step("blur", value) for value in (0.1, 0.3, 0.7, 1.0, 1.5, 2.0)),
+]
+WARPS = [
+    Step(name, value, resample, IMAGENET_MEAN)
+    for (name, value), resample in product(
+        [
+            ("rotate", 30.0),
+            ("rotate", -17.3),
+            ("shear_x", 0.3),
+            ("shear_y", -0.21),
+            ("translate_x", 0.23),
+            ("translate_y", -0.301),
+            ("translate_x", -0.45),
+        ],
+        PILLOW_RESAMPLE,
+    )
+]
+
+
+@pytest.mark.parametrize("step", STEPS + WARPS, ids=lambda step: f"{step.name} {step.value:g} {step.resample}")
+def test_an_operation_does_what_pillow_does(step: Step) -> None:
+    large, small = picture(160, 224), picture(32, 32, seed=1)
+    assert difference(photo(large, step), by_pillow(Image.fromarray(large), step)) < 1.0
+    assert difference(batch(small, step), by_pillow(Image.fromarray(small), step)) < 1.0
+    assert difference(batch(large, step), by_pillow(Image.fromarray(large), step)) < 1.0
+    assert difference(photo(small, step), by_pillow(Image.fromarray(small), step)) < 2.0
+
+
+@pytest.mark.parametrize("step", WARPS, ids=lambda step: f"{step.name} {step.value:g} {step.resample}")
+def test_a_marked_point_goes_where_pillow_puts_it(step: Step) -> None:
+    image = spot(90, 120, 45, 60, 3.0)
+    step = step._replace(fill=(0, 0, 0))
+    expected = centre(by_pillow(Image.fromarray(image), step))
+    assert np.abs(centre(photo(image, step)) - expected).max() < 0.1
+    assert np.abs(centre(batch(image, step)) - expected).max() < 0.1
+    a, b, c, d, e, f = affine(step.name, step.value, 90, 120)  # and so says the matrix
+    back = [
+        d * (expected[1] + 0.5) + e * (expected[0] + 0.5) + f,
+        a * (expected[1] + 0.5) + b * (expected[0] + 0.5) + c,
+    ]
+    assert np.abs(np.array(back) - (45.5, 60.5)).max() < 0.5
+
+
+def test_operations_on_flat_and_extreme_images_do_what_pillow_does() -> None:
+    flat, black = np.full((20, 20, 3), 77, np.uint8), np.zeros((20, 20, 3), np.uint8)
+    two = np.where(np.arange(20)[:, None, None] < 10, 3, 250).astype(np.uint8) * np.ones((20, 20, 3), np.uint8)
+    for image, step in product((flat, black, two), STEPS):
+        expected = by_pillow(Image.fromarray(image), step)
+        assert difference(photo(image, step), expected) < 2, step
+        assert difference(batch(image, step), expected) < 1, step
+
+
+BOXES = [Box(0, 0, 150, 200), Box(10, 20, 37, 51), Box(0, 30, 149, 60), Box(100, 3, 1, 1), Box(5, 5, 64, 64)]
+
+
+@pytest.mark.parametrize("size", [24, 64, 180])
+@pytest.mark.parametrize("box", BOXES, ids=str)
+def test_a_resized_crop_is_pillows(box: Box, size: int) -> None:
+    image = picture(150, 200)
+    top, left, height, width = box
+    part = Image.fromarray(image).crop((left, top, left + width, top + height))
+    expected = np.asarray(part.resize((size, size), Image.BILINEAR))
+    assert difference(photo_ops.resized_crop(image, box, size, size), expected) < 0.5
+    found = batch_ops.resized_crops(torch.from_numpy(image.transpose(2, 0, 1).copy())[None], [box], size, size)
+    assert np.array_equal(found[0].permute(1, 2, 0).numpy(), expected)
+
+
+def test_resized_crops_of_a_batch_have_boxes_of_their_own() -> None:
+    images = torch.from_numpy(np.stack([picture(40, 30, i).transpose(2, 0, 1) for i in range(8)]))
+    boxes = [Box(i, 2, 40 - 3 * i, 10 + 2 * i) for i in range(8)]
+    together = batch_ops.resized_crops(images, boxes, 16, 20)
+    alone = [batch_ops.resized_crops(images[i : i + 1], boxes[i : i + 1], 16, 20) for i in range(8)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_a_crop_box_has_torchvisions_distribution() -> None:
+    height, width, scale = 300, 400, (0.08, 1.0)
+    draws = uniforms(0, 0, np.arange(4000), 0, 22).tolist()
+    ours = np.array([crop_box(height, width, scale, row) for row in draws], float)
+    still = torch.zeros(3, height, width)
+    theirs = np.array([T.RandomResizedCrop.get_params(still, scale, (3 / 4, 4 / 3)) for _ in range(4000)], float)
+
+    def features(boxes: np.ndarray) -> np.ndarray:
+        top, left, h, w = boxes.T
+        return np.stack([h * w, np.log(w / h), top + h / 2, left + w / 2, (h * w) ** 2, top * left], 1)
+
+    one, other = features(ours), features(theirs)
+    error = np.sqrt((one.var(0) + other.var(0)) / 4000)
+    assert (np.abs(one.mean(0) - other.mean(0)) < 4 * error).all()
+    assert (ours[:, :2] >= 0).all()
+    assert (ours[:, :2] + ours[:, 2:] <= (height, width)).all()
+
+
+def test_a_crop_that_fits_nowhere_is_central_and_of_the_nearest_aspect_ratio() -> None:
+    draws = [0.999, 0.5] * 10 + [0.3, 0.7]  # as large as can be: never fits a strip
+    assert crop_box(10, 1000, (0.9, 1.0), draws) == Box(0, 493, 10, 13)
+    assert crop_box(1000, 10, (0.9, 1.0), draws) == Box(493, 0, 13, 10)
+    assert crop_box(30, 30, (1.0, 1.0), draws) == Box(0, 0, 30, 30)
+    late = [0.999, 0.5] * 9 + [0.0, 0.5, 0.0, 0.0]  # the tenth try counts
+    assert crop_box(20, 100, (0.1, 1.0), late) == Box(0, 0, 14, 14)
+
+
+def test_rand_augment_has_the_released_operations_and_levels() -> None:
+    assert len(RAND_AUGMENT) == 15
+    at_ten = {name: rand_value(name, 10) for name in RAND_AUGMENT}
+    assert at_ten == {
+        **dict.fromkeys(("autocontrast", "equalize", "invert"), 0),
+        "rotate": 30,
+        "posterize": 4,
+        "solarize": 256,
+        "solarize_add": 110,
+        **dict.fromkeys(("color", "contrast", "brightness", "sharpness"), 1.9),
+        **dict.fromkeys(("shear_x", "shear_y"), 0.3),
+        **dict.fromkeys(("translate_x", "translate_y"), 0.45),
+    }
+    assert rand_value("posterize", 9.99) == 3
+    assert rand_value("solarize", 9.5) == 243
+    assert rand_value("color", 0) == 0.1
+    assert rand_value("rotate", 5) == 15
+
+
+def test_rand_augment_levels_are_timms() -> None:
+    from timm.data import auto_augment as timm
+
+    names = {"translate_x": "TranslateXRel", "translate_y": "TranslateYRel", "autocontrast": "AutoContrast"}
+    names |= {"shear_x": "ShearX", "shear_y": "ShearY", "solarize_add": "SolarizeAdd"}
+    assert [names.get(name, name.title()) for name in RAND_AUGMENT] == timm._RAND_TRANSFORMS
+    for name, level in product(RAND_AUGMENT, (0, 2.5, 7.3, 9.99, 10)):
+        level_map = timm.LEVEL_TO_ARG[names.get(name, name.title())]
+        expected = abs(level_map(level, {})[0]) if level_map else 0
+        assert rand_value(name, level) == pytest.approx(expected), name
+
+
+def test_rand_augment_draws_as_released() -> None:
+    rows = uniforms(0, 0, np.arange(6000), 0, 15).tolist()
+    drawn = [rand_augment(row, 3, 10) for row in rows]
+    lengths = Counter(len(steps) for steps in drawn)  # three operations, each with probability 0.5
+    assert [lengths[k] / 6000 for k in range(4)] == pytest.approx([1 / 8, 3 / 8, 3 / 8, 1 / 8], abs=0.02)
+    steps = [step for each in drawn for step in each]
+    names = Counter(step.name for step in steps)
+    assert set(names) == set(RAND_AUGMENT)
+    assert all(count / len(steps) == pytest.approx(1 / 15, abs=0.01) for count in names.values())
+    assert any(one.name == other.name for one, other, *_ in (each for each in drawn if len(each) > 1))
+    bits = Counter(step.value for step in steps if step.name == "posterize")
+    assert set(bits) == {3, 4}
+    assert bits[4] / bits.total() == pytest.approx(0.5, abs=0.06)
+    assert np.mean([step.value == 256 for step in steps if step.name == "solarize"]) == pytest.approx(0.5, abs=0.06)
+    for step in steps:
+        assert step.fill == (124, 116, 104)
+        if step.name in GEOMETRIC:
+            assert abs(step.value) <= RAND_AUGMENT[step.name][1]
+    signs = [step.value > 0 for step in steps if step.name in GEOMETRIC]
+    cubic = [step.resample == "bicubic" for step in steps]
+    assert np.mean(signs) == pytest.approx(0.5, abs=0.03)
+    assert np.mean(cubic) == pytest.approx(0.5, abs=0.03)
+    levels = [step.value / 3 for step in (s for row in rows for s in rand_augment(row, 3, 5)) if step.name == "rotate"]
+    assert np.std(np.abs(levels)) == pytest.approx(0.5, abs=0.06)
+    assert np.mean(np.abs(levels)) == pytest.approx(5, abs=0.08)
+
+
+def test_auto_augment_has_torchvisions_policy_and_the_released_levels() -> None:
+    theirs = T.AutoAugment(T.AutoAugmentPolicy.CIFAR10)
+    names = {"autocontrast": "AutoContrast", "shear_y": "ShearY", "translate_x": "TranslateX"}
+    names |= {"translate_y": "TranslateY"}
+    ours = [tuple((names.get(n, n.title()), p, level) for n, p, level in pair) for pair in CIFAR10_POLICY]
+    without_level = ("AutoContrast", "Equalize", "Invert")
+    for pair, expected in zip(ours, theirs.policies, strict=True):
+        for (name, probability, level), (their_name, their_probability, their_level) in zip(
+            pair, expected, strict=True
+        ):
+            assert (name, probability) == (their_name, their_probability)
+            assert name in without_level or level == their_level
+    assert len(CIFAR10_POLICY) == 25
+    assert {name for pair in CIFAR10_POLICY for name, _, _ in pair} == set(AUTO_AUGMENT)
+
+    space = theirs._augmentation_space(10, (331, 331))
+    for name in AUTO_AUGMENT:
+        levels = space[names.get(name, name.title())][0]
+        for level in range(10):
+            if names.get(name, name.title()) in without_level:
+                assert auto_value(name, level) == 0
+            elif name == "solarize":
+                assert auto_value(name, level) == pytest.approx(256 - 256 * level / 9)  # theirs starts from 255
+            else:
+                scale = 331 if name.startswith("translate") else 1
+                assert auto_value(name, level) * scale == pytest.approx(float(levels[level]))
+
+
+def test_auto_augment_draws_as_released() -> None:
+    drawn = [auto_augment(row) for row in uniforms(0, 0, np.arange(20_000), 0, 5).tolist()]
+    expected = Counter[str]()
+    for pair in CIFAR10_POLICY:
+        for name, probability, _ in pair:
+            expected[name] += probability / 25
+    found = Counter(step.name for steps in drawn for step in steps)
+    for name, share in expected.items():
+        assert found[name] / 20_000 == pytest.approx(share, abs=0.012), name
+    resample = {"shear_y": "bicubic"}
+    for step in (step for steps in drawn for step in steps):
+        assert step.resample == resample.get(step.name, "nearest")
+        assert step.fill == (128, 128, 128)
+        assert step.name != "rotate" or step.value == pytest.approx(30 * 2 / 9)  # the one without a sign
+    signs = [step.value > 0 for steps in drawn for step in steps if step.name.startswith("translate")]
+    factors = [step.value for steps in drawn for step in steps if step.name == "brightness"]
+    assert np.mean(signs) == pytest.approx(0.5, abs=0.02)
+    assert {round(factor, 3) for factor in factors} == {0.1, 0.3, 0.4, 0.7, 1.3, 1.6, 1.7, 1.9}
+
+
+def test_the_steps_of_each_view_come_in_the_released_order() -> None:
+    def names(view: str, draws: list[float]) -> list[str]:
+        found = [step.name for step in VIEWS[view].steps(View(view, 32), draws)]
+        return ["jitter" if name in ("brightness", "contrast", "hue") else name for name in found]
+
+    everything = [0.0] * 200  # whatever may happen does; jitter in its own order, RandAugment's first operation twice
+    rand = ["autocontrast", "autocontrast"]
+    jitter, grey = ["jitter", "jitter", "color"], ["color"]
+    assert names("sim", everything) == [*jitter, *grey, "blur"]
+    assert names("rand", everything) == [*jitter, *rand]
+    assert names("rand_stack", everything) == [*jitter, *grey, "blur", *rand]
+    assert names("cifar_sim", everything) == [*jitter, "jitter", *grey, "blur"]
+    assert names("cifar_aug", everything) == [*jitter, "jitter", *grey, "blur"]
+    assert names("cifar_regular", everything) == ["invert", "jitter"]
+    assert names("plain", everything) == []
+    nothing = [0.999] * 200
+    assert (
+        names("sim", nothing) == names("rand", nothing) == names("rand_stack", nothing) == ["jitter", "jitter", "color"]
+    )
+    assert names("cifar_sim", nothing) == names("cifar_aug", nothing) == names("cifar_regular", nothing) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "jitter", "blur", "hue"),
+    [("sim", 1, 0.5, 0), ("rand_stack", 1, 0.5, 0), ("cifar_sim", 0.8, 0.5, 0.8), ("cifar_aug", 0.8, 0.2, 0.8)],
+)
+def test_the_steps_of_a_view_are_as_likely_as_released(name: str, jitter: float, blur: float, hue: float) -> None:
+    view = View(name, 32, ops=0)
+    drawn = [VIEWS[name].steps(view, row) for row in uniforms(3, 0, np.arange(3000), 0, view.draws).tolist()]
+
+    def share(wanted: str, low: float, high: float) -> float:
+        return sum(step.name == wanted and low <= step.value < high for steps in drawn for step in steps) / len(drawn)
+
+    for wanted in ("brightness", "contrast", "color"):
+        assert share(wanted, 0.6, 1) == pytest.approx(jitter / 2, abs=0.03)
+        assert share(wanted, 1, 1.4) == pytest.approx(jitter / 2, abs=0.03)
+    assert share("color", 0, 0.01) == pytest.approx(0.2, abs=0.03)
+    assert share("blur", 0.1, 1.05) == pytest.approx(blur / 2, abs=0.03)
+    assert share("blur", 1.05, 2) == pytest.approx(blur / 2, abs=0.03)
+    assert share("hue", -0.1, 0) == pytest.approx(hue / 2, abs=0.03)
+    assert share("hue", 0, 0.1) == pytest.approx(hue / 2, abs=0.03)
+
+
+def test_colour_jitter_comes_in_every_order_equally_often() -> None:
+    rows = uniforms(0, 0, np.arange(4800), 0, View("cifar_sim", 32).draws).tolist()
+    orders = Counter[tuple[str, ...]]()
+    for row in rows:
+        steps = [step.name for step in VIEWS["cifar_sim"].steps(View("cifar_sim", 32), row)]
+        if "hue" in steps:
+            orders[tuple(steps[:4])] += 1
+    assert len(orders) == 24
+    assert min(orders.values()) > 110  # 160 expected, standard deviation 12
+    assert max(orders.values()) < 215
+
+
+@pytest.mark.parametrize("name", ["sim", "cifar_sim", "cifar_aug", "cifar_regular", "rand", "rand_stack"])
+def test_a_whole_view_is_what_pillow_makes_of_the_same_draws(name: str) -> None:
+    differences = []
+    view = View(name, 32, ops=1)
+    images = np.stack([picture(32, 32, seed) for seed in range(24)])
+    u = uniforms(0, 0, np.arange(24), 0, view.draws)
+    found = batch_view(images, view, u).permute(0, 2, 3, 1).numpy()
+    for image, draws, out in zip(images, u.tolist(), found, strict=True):
+        if name == "cifar_regular":
+            whole = ImageOps.expand(Image.fromarray(image), 4)
+            left, top = int(draws[21] * 9), int(draws[20] * 9)
+            expected = whole.crop((left, top, left + 32, top + 32))
+        else:
+            top, left, height, width = crop_box(32, 32, VIEWS[name].scale, draws)
+            expected = Image.fromarray(image).crop((left, top, left + width, top + height)).resize((32, 32), 2)
+        if draws[22] < 0.5:
+            expected = ImageOps.mirror(expected)
+        for step in VIEWS[name].steps(view, draws):
+            expected = by_pillow(expected, step)
+        wanted = np.array(expected)
+        if name == "cifar_regular":
+            row, column = int(draws[35] * 32), int(draws[36] * 32)
+            wanted[max(row - 8, 0) : row + 8, max(column - 8, 0) : column + 8] = 0
+        differences.append(difference(out, wanted))
+    assert np.mean(differences) < 0.5
+    assert max(differences) < 2
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_any_view_works_on_photographs_and_on_images_in_memory(name: str) -> None:
+    view = View(name, 40)
+    u = uniforms(0, 0, np.arange(6), 0, view.draws)
+    for height, width in ((97, 131), (131, 60), (40, 40), (8, 8), (1, 30)):
+        images = np.stack([picture(height, width, seed) for seed in range(6)])
+        images.flags.writeable = False  # data is never written to
+        out = batch_view(images, view, u)
+        assert out.shape == (6, 3, 40, 40)
+        assert out.dtype == torch.uint8
+        for image, row in zip(images, u, strict=True):
+            single = photo_view(image, view, row)
+            assert single.shape == (40, 40, 3)
+            assert single.dtype == np.uint8
+            assert single.flags.c_contiguous
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_bits_of_a_view_do_not_depend_on_the_batch_it_is_in(name: str) -> None:
+    view, indices = View(name, 32), np.arange(48)
+    images = np.stack([picture(32, 32, seed) for seed in range(48)])
+
+    def views(chosen: np.ndarray) -> torch.Tensor:
+        return batch_view(images[chosen], view, uniforms(5, 1, chosen, 0, view.draws))
+
+    together = views(indices)
+    assert torch.equal(together, views(indices))
+    order = np.random.default_rng(0).permutation(48)
+    assert torch.equal(together[torch.from_numpy(order)], views(order))
+    for chosen in (indices[:1], indices[7:8], indices[3:20], indices[::-3]):
+        assert torch.equal(together[torch.from_numpy(chosen.copy())], views(chosen))
+
+
+def test_the_bits_of_a_view_do_not_depend_on_the_number_of_threads() -> None:
+    images = np.stack([picture(200, 260, seed) for seed in range(8)])
+    small = np.stack([picture(32, 32, seed) for seed in range(64)])
+    threads, cv_threads = torch.get_num_threads(), cv2.getNumThreads()
+
+    def everything() -> list[np.ndarray]:
+        found = []
+        for name in VIEWS:
+            view = View(name, 160, ops=4)
+            u = uniforms(0, 0, np.arange(64), 0, view.draws)
+            found += [photo_view(image, view, row) for image, row in zip(images, u, strict=False)]
+            found.append(batch_view(small, View(name, 32), u).numpy())
+        return found
+
+    try:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        alone = everything()
+        torch.set_num_threads(3)
+        cv2.setNumThreads(4)
+        several = everything()
+    finally:
+        torch.set_num_threads(threads)
+        cv2.setNumThreads(cv_threads)
+    assert all(np.array_equal(one, other) for one, other in zip(alone, several, strict=True))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_another_seed_epoch_index_or_view_gives_another_picture(name: str) -> None:
+    view, image = View(name, 32), picture(64, 64)
+
+    def shown(seed: int, epoch: int, index: int, number: int) -> bytes:
+        return photo_view(image, view, uniforms(seed, epoch, np.array([index]), number, view.draws)[0]).tobytes()
+
+    keys = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
+    assert len({shown(*key) for key in keys}) == len(keys)
+    assert shown(0, 0, 0, 0) == shown(0, 0, 0, 0)
+
+
+def test_half_of_the_images_are_mirrored_unless_flip_is_off() -> None:
+    image = np.zeros((32, 32, 3), np.uint8)
+    image[:, :16] = 200
+    images = np.repeat(image[None], 400, 0)
+    for view, share in ((View("plain", 32), 0.5), (View("plain", 32, flip=False), 0.0)):
+        out = batch_view(images, view, uniforms(0, 0, np.arange(400), 0, view.draws)).float()
+        mirrored = out[..., 16:].mean((1, 2, 3)) > out[..., :16].mean((1, 2, 3))
+        assert mirrored.float().mean().item() == pytest.approx(share, abs=0.08)
+        rows = uniforms(0, 0, np.arange(400), 0, view.draws)
+        wide = View("plain", 32, crop_scale=(0.9, 1), flip=view.flip)
+        singles = np.stack([photo_view(image, wide, row) for row in rows]).astype(float)
+        turned = singles[:, :, 16:].mean((1, 2, 3)) > singles[:, :, :16].mean((1, 2, 3))
+        assert turned.mean() == pytest.approx(share, abs=0.08)
+
+
+def test_digits_are_shifted_by_one_pixel_and_never_mirrored() -> None:
+    digits = (load_digits().images[:60] * 15).astype(np.uint8)
+    images = np.repeat(digits[..., None], 3, 3)
+    view = View("plain", 8)
+    out = batch_view(images, view, uniforms(0, 0, np.arange(60), 0, view.draws))[:, 0].numpy()
+    padded = np.pad(digits, ((0, 0), (1, 1), (1, 1)))
+    seen = Counter[tuple[int, int]]()
+    for whole, shown in zip(padded, out, strict=True):
+        places = [(y, x) for y in range(3) for x in range(3) if np.array_equal(whole[y : y + 8, x : x + 8], shown)]
+        assert places
+        seen[places[0]] += 1
+    assert len(seen) == 9
+    for name in VIEWS:  # the same two pictures whatever the flip draw says
+        u = np.full((1, View(name, 8).draws), 0.7)
+        u[0, 22] = 0.1
+        flipped = batch_view(images[:1], View(name, 8), u)
+        u[0, 22] = 0.9
+        assert torch.equal(flipped, batch_view(images[:1], View(name, 8), u))
+
+
+def test_small_images_are_shifted_by_up_to_an_eighth_with_a_black_border() -> None:
+    images = np.repeat(spot(32, 32, 15.5, 15.5)[None], 500, 0)
+    view = View("plain", 32, flip=False)
+    out = batch_view(images, view, uniforms(0, 0, np.arange(500), 0, view.draws)).permute(0, 2, 3, 1).numpy()
+    moves = Counter(tuple(np.rint(centre(image) - centre(images[0])).astype(int).tolist()) for image in out)
+    assert {move for pair in moves for move in pair} == set(range(-4, 5))
+    white = np.full((1, 32, 32, 3), 255, np.uint8)
+    u = np.zeros((1, view.draws))
+    corner = batch_view(white, view, u)[0]
+    assert not corner[:, :4].any()
+    assert not corner[:, :, :4].any()
+    assert (corner[:, 4:, 4:] == 255).all()
+
+
+def test_cutout_is_one_black_square_that_may_hang_over_the_border() -> None:
+    view = View("cifar_regular", 32)
+    images = np.full((300, 32, 32, 3), 200, np.uint8)
+    u = uniforms(0, 0, np.arange(300), 0, view.draws)
+    u[:, 20:22] = 0.5  # no shift
+    u[:, 37] = 0.6  # a pair that ...
+    u[:, [38, 40]] = 0.999  # ... does nothing
+    black = (batch_view(images, view, u) == 0).all(1).numpy()
+    areas = black.sum((1, 2))
+    assert areas.min() < 100
+    assert areas.max() == 256
+    for mask, row, column in zip(black, (u[:, 35] * 32).astype(int), (u[:, 36] * 32).astype(int), strict=True):
+        expected = np.zeros((32, 32), bool)
+        expected[max(row - 8, 0) : row + 8, max(column - 8, 0) : column + 8] = True
+        assert np.array_equal(mask, expected)
+    single = photo_view(images[0], view, u[0])
+    assert np.array_equal(~single.any(2), black[0])
+
+
+def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
+    for height, width in ((375, 500), (500, 333), (64, 64), (100, 257)):
+        image = picture(height, width)
+        expected = TF.center_crop(TF.resize(Image.fromarray(image), 64), [56, 56])
+        assert difference(eval_photo(image, 56, 64), expected) < 0.5
+    with pytest.raises(ValueError, match="does not fit"):
+        eval_photo(image, 64, 56)
+
+    images = np.stack([picture(40, 48, seed) for seed in range(5)])
+    found = eval_batch(images, 32).permute(0, 2, 3, 1).numpy()
+    for image, out in zip(images, found, strict=True):
+        assert np.array_equal(out, np.asarray(Image.fromarray(image).resize((32, 32), Image.BILINEAR)))
+    same = eval_batch(images[:, :40, :40], 40)
+    assert np.array_equal(same.permute(0, 2, 3, 1).numpy(), images[:, :40, :40])
+
+
+def test_normalised_images_are_torchvisions_in_either_layout() -> None:
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+    images = torch.from_numpy(np.stack([picture(20, 30, seed) for seed in range(4)])).permute(0, 3, 1, 2)
+    expected = TF.normalize(images.float() / 255, mean, std)
+    for layout in (images, images.contiguous(), images[:, :, ::2]):
+        found = normalise(layout, mean, std)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, TF.normalize(layout.float() / 255, mean, std), rtol=1e-5, atol=1e-5)
+    assert normalise(images, mean, std).is_contiguous(memory_format=torch.channels_last)
+    assert normalise(images.contiguous(), mean, std).is_contiguous()
+    assert normalise(images[:0], mean, std).shape == expected[:0].shape
+
+
+def test_crop_scale_sets_how_much_of_the_image_is_seen() -> None:
+    image = picture(64, 64)
+    for name in VIEWS:
+        view = View(name, 32, crop_scale=(1.0, 1.0), flip=False)
+        u = np.full(view.draws, 0.5)
+        u[22:] = 0.999  # nothing but jitter
+        u[28:32] = 0.5  # which changes nothing
+        if name != "cifar_regular":  # whose hole is always there
+            expected = np.asarray(Image.fromarray(image).resize((32, 32), Image.BILINEAR))
+            assert difference(photo_view(image, view, u), expected) < 1
+            assert difference(batch_view(image[None], view, u[None])[0].permute(1, 2, 0), expected) < 1
+
+
+def test_wrong_settings_are_refused_with_a_remedy() -> None:
+    for wrong, cause, remedy in (
+        ({"name": "rand_stak"}, "did you mean 'rand_stack'", "cifar_regular"),
+        ({"size": 0}, "at least 1 pixel", "size"),
+        ({"ops": -1}, "-1 operations", "0 or more"),
+        ({"crop_scale": (0.5, 0.2)}, "0.5 to 0.2", "crop_scale"),
+        ({"crop_scale": (0.0, 1.0)}, "0.0 to 1.0", "crop_scale"),
+    ):
+        with pytest.raises(UserError) as caught:
+            View(**{"name": "sim", "size": 32} | wrong)
+        assert cause in caught.value.cause
+        assert remedy in caught.value.remedy
+    view = View("rand", 32, ops=3)
+    with pytest.raises(ValueError, match=f"needs {view.draws} uniform numbers"):
+        photo_view(picture(32, 32), view, np.zeros(view.draws - 1))
+    with pytest.raises(ValueError, match="2 rows for 3 images"):
+        batch_view(np.zeros((3, 32, 32, 3), np.uint8), view, np.zeros((2, view.draws)))
