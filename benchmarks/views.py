@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchvision.transforms as T
+from loss import machine
 from PIL import Image, ImageFilter
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
@@ -35,7 +36,6 @@ from gpaco.data import batch_ops
 from gpaco.data.images import read_image
 from gpaco.data.random import uniforms
 from gpaco.data.views import View, batch_view, normalise, photo_view
-from loss import machine
 
 Array = npt.NDArray[Any]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -46,9 +46,11 @@ def picture(height: int, width: int, seed: int) -> Array:
     """Smooth colours, shapes and noise, about as hard to compress as a photograph."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width] / max(height, width)
-    waves = [sum(rng.normal(0, 40 / k) * np.sin(k * 4 * (x * a + y * b) + c) for k in (1, 2, 5, 9)) for a, b, c in
-             rng.normal(0, 1, (3, 3))]  # fmt: skip
-    image = 128 + np.stack(waves, -1)
+    image = np.full((height, width, 3), 128.0)
+    for frequency in (4, 8, 20, 36):
+        for channel, (across, down, phase) in enumerate(rng.normal(0, 1, (3, 3))):
+            wave = np.sin(frequency * (x * across + y * down) + phase)
+            image[..., channel] += rng.normal(0, 160 / frequency) * wave
     for _ in range(12):
         top, left, size = rng.random(3)
         image[(y - top) ** 2 + (x - left) ** 2 < (0.02 + 0.1 * size) ** 2] = rng.random(3) * 255
@@ -89,17 +91,11 @@ def strong_pair(files: list[Path]) -> tuple[Callable[[], Tensor], Callable[[], T
                 out[i, sample] = photo_view(image, view, draws[i][sample])
         return normalise(torch.from_numpy(out).flatten(0, 1).permute(0, 3, 1, 2), MEAN, STD)
 
-    def start() -> list[Any]:
-        return [
-            T.RandomResizedCrop(size),
-            T.RandomHorizontalFlip(),
-            T.ColorJitter(0.4, 0.4, 0.4, 0),
-        ]
-
+    start = [T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4, 0)]
     policy = {"translate_const": 100, "img_mean": (124, 116, 104)}
     end = [rand_augment_transform("rand-n2-m10-mstd0.5", policy), T.ToTensor(), T.Normalize(MEAN, STD)]
-    rand = T.Compose([*start(), *end])
-    stack = T.Compose([*start(), T.RandomGrayscale(0.2), T.RandomApply([Blur()], 0.5), *end])
+    rand = T.Compose([*start, *end])
+    stack = T.Compose([*start, T.RandomGrayscale(0.2), T.RandomApply([Blur()], 0.5), *end])
 
     def theirs() -> Tensor:
         first, second = [], []
@@ -143,9 +139,7 @@ def cifar_pair(images: Array) -> tuple[Callable[[], Tensor], Callable[[], Tensor
     def ours() -> Tensor:
         nonlocal epoch
         epoch += 1
-        out = [
-            batch_view(images, view, uniforms(0, epoch, indices, i, view.draws)) for i, view in enumerate(views)
-        ]
+        out = [batch_view(images, view, uniforms(0, epoch, indices, i, view.draws)) for i, view in enumerate(views)]
         return normalise(torch.cat(out), MEAN, STD)
 
     end = [T.ToTensor(), T.Normalize(MEAN, STD)]

@@ -72,6 +72,9 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     target = folder / f"step-{step:08d}"
     work = folder / f".{target.name}.writing"
     content = json.dumps({"schema": SCHEMA, "step": step, "state": state}, allow_nan=False)
+    for name in tensors:
+        if not _FILE.fullmatch(f"{name}.safetensors"):
+            raise ValueError(f"a part must be called by small letters, digits and _, got {name!r}")
     with _explained(f"cannot save the checkpoint {target}"):
         folder.mkdir(parents=True, exist_ok=True)
         for entry in folder.iterdir():  # of a process that was killed in here
@@ -375,63 +378,62 @@ def _bytes(text: str) -> Tensor:
 
 # The lock of a run folder
 
-_held: set[Path] = set()
+_held: dict[Path, dict[str, Any]] = {}
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Keep all other processes from writing to a run folder.
 
-    The system's own lock on `run.lock` goes when its process does, however it ends; the file says who has it. Where the
-    file system has no locks, who is written there counts as long as that process lives.
+    The system's own lock on `run.lock` goes when its process does, however it ends, and also when that process closes
+    the file for any reason: do not read it while holding it. The file says who has it. Where the file system has no
+    locks, who is written there counts as long as that process lives.
     """
     path = folder.resolve() / "run.lock"
     with _explained(f"cannot lock {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if path in _held:  # the system would allow it: its locks are between processes
-            raise _in_use(folder, path)
+            raise _in_use(folder, _held[path])
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         with _explained(f"cannot lock {folder}"):
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in (EACCES, EAGAIN) or _may_live(path):
-                    raise _in_use(folder, path) from None
-            os.ftruncate(descriptor, 0)
+                holder = _holder(path)
+                if error.errno in (EACCES, EAGAIN) or _may_live(holder):
+                    raise _in_use(folder, holder) from None
             since = datetime.now().astimezone().isoformat(" ", "seconds")
-            os.write(
-                descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode()
-            )
-        _held.add(path)
+            holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(holder).encode())
+        _held[path] = holder
         try:
             yield
         finally:
-            _held.discard(path)
+            del _held[path]
             os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _in_use(folder: Path, path: Path) -> UserError:
-    holder = _holder(path)
+def _in_use(folder: Path, holder: Mapping[str, Any]) -> UserError:
     who = f"process {holder['pid']} on {holder['host']} since {holder['since']}" if holder else "another process"
     return UserError(
         f"{folder} is in use by {who}",
-        f"wait for it, stop it, or choose another --out; if it is gone for sure, delete {path.name} there",
+        "wait for it, stop it, or choose another --out; if it is gone for sure, delete run.lock there",
     )
 
 
-def _may_live(path: Path) -> bool:
-    holder = _holder(path)
+def _may_live(holder: Mapping[str, Any]) -> bool:
     if not holder or holder["host"] != socket.gethostname():
         return bool(holder)  # of another machine we cannot know
     try:
         os.kill(holder["pid"], 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True  # it lives, and is somebody else's
+    except PermissionError:  # it is somebody else's
+        return True
     return True
 
 

@@ -173,9 +173,11 @@ def test_files_and_folders_follow_the_umask(tmp_path: Path, mask: int) -> None:
     assert path.is_dir()
 
 
-def test_a_number_that_is_not_finite_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_number_that_is_not_finite_or_a_strange_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         save(tmp_path / "new", 1, {}, {"best": float("nan")})
+    with pytest.raises(ValueError, match=r"got '\.\./model'"):
+        save(tmp_path / "new", 1, {"../model": {}}, {})
     assert not (tmp_path / "new").exists()
 
 
@@ -186,21 +188,19 @@ def test_a_kill_at_any_point_of_saving_leaves_the_previous_or_the_new_checkpoint
     with child("crash-points", tmp_path) as process:
         assert process.wait(60) == 0
     killed = sorted(path for path in tmp_path.iterdir() if not (path / "finished").exists())
-    assert len(killed) >= 12 * 2
-    steps = []
+    assert len(killed) >= 30
+    steps = set()
     for folder in killed:
         found = load(folder)
-        steps.append(found.step)
+        assert found.step in ((2, 3) if folder.name.startswith("new") else (2,))
         assert_is_step(found, found.step)
         assert found.warnings == ()
-        if folder.name.startswith("new"):
-            assert found.step in (2, 3)
-            save_step(folder, 4)  # and life goes on
-            assert_is_step(load(folder), 4)
-            assert hidden(folder) == []
-        else:
-            assert found.step == 2
-    assert {2, 3} <= set(steps)
+        steps.add(found.step)
+        save_step(folder, 4)  # and life goes on
+        prune(folder, 1)
+        assert_is_step(load(folder), 4)
+        assert sorted(path.name for path in folder.iterdir()) == ["latest", "step-00000004"]
+    assert steps == {2, 3}
 
 
 def test_kills_at_random_moments_lose_nothing_that_was_confirmed(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_confirmed(tmp_path: Path)
         assert process.wait(120) == 0
     rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert len(rounds) == 16
-    assert rounds[-1]["found"] > 5
+    assert rounds[-1]["found"] >= 8
     for one in rounds:
         assert one["confirmed"] <= one["found"] <= one["confirmed"] + 1
     assert_is_step(load(tmp_path / "run"), rounds[-1]["found"], 2000)
@@ -350,7 +350,7 @@ def test_every_damage_is_noticed_and_the_newest_good_checkpoint_used(tmp_path: P
     save_step(tmp_path, 1)
     save_step(tmp_path, 2)
     noticed = 0
-    for what in mutants(tmp_path / "step-00000002", seed=0, count=400):
+    for what in mutants(tmp_path / "step-00000002", seed=0, count=320):
         found = load(tmp_path)
         assert found.step == 1, what
         (warning,) = found.warnings
@@ -358,7 +358,7 @@ def test_every_damage_is_noticed_and_the_newest_good_checkpoint_used(tmp_path: P
         with pytest.raises(UserError, match="step-00000002 is damaged"):
             load(tmp_path / "step-00000002")
         noticed += 1
-    assert noticed > 300
+    assert noticed >= 300
     assert_is_step(load(tmp_path), 2)
 
 
@@ -529,7 +529,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("prune"), st.integers(-1, 3), st.sets(st.integers(1, 9), max_size=2)),
     ),
     min_size=2,
-    max_size=12,
+    max_size=9,
 )
 
 
@@ -730,13 +730,22 @@ def test_a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_it_no_lo
             os.kill(helper, signal.SIGKILL)
 
 
+def can_be_locked_elsewhere(folder: Path) -> bool:
+    """Whether another process could take the system's lock."""
+    program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program, str(folder / "run.lock")]
+    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+
+
 def test_a_lock_can_be_taken_again_after_it_was_given_back_but_not_twice_at_once(tmp_path: Path) -> None:
     for _ in range(3):
         with lock(tmp_path / "run"):
             with pytest.raises(UserError, match=f"in use by process {os.getpid()}"), lock(tmp_path / "." / "run"):
                 pass
+            assert not can_be_locked_elsewhere(tmp_path / "run")
             with lock(tmp_path / "another"):
                 pass
+        assert can_be_locked_elsewhere(tmp_path / "run")
     with pytest.raises(ZeroDivisionError), lock(tmp_path / "run"):
         _ = 1 / 0
     with lock(tmp_path / "run"):
@@ -812,46 +821,42 @@ def test_a_row_that_is_not_json_leaves_the_log_alone(tmp_path: Path) -> None:
 
 
 def crash_points(root: Path) -> None:
-    """For every call that changes or syncs something: a process that dies just before or just after it.
-
-    Dying before a sync also takes half of what was not yet synced, as a power cut would.
-    """
+    """For every call in `save` that changes or syncs something: a process that dies just before it."""
     for kind in ("new", "same"):
-        for when in ("before", "after"):
-            for point in range(100):
-                folder = root / f"{kind}-{when}-{point:02d}"
-                with patch("os.fsync"):
-                    save_step(folder, 1)
-                    save_step(folder, 2)
-                process = os.fork()
-                if process == 0:
-                    _die_at(point, when)
+        for point in range(100):
+            folder = root / f"{kind}-{point:02d}"
+            with patch("os.fsync"):
+                save_step(folder, 1)
+                save_step(folder, 2)
+            process = os.fork()
+            if process == 0:
+                try:
+                    _die_before_call(point)
                     save_step(folder, 3 if kind == "new" else 2)
                     (folder / "finished").touch()
                     os._exit(0)
-                status = os.waitpid(process, 0)[1]
-                if not os.WIFSIGNALED(status):
-                    break
+                finally:
+                    os._exit(1)
+            status = os.waitpid(process, 0)[1]
+            if not os.WIFSIGNALED(status):  # there are no more points
+                assert os.WEXITSTATUS(status) == 0
+                break
 
 
-def _die_at(point: int, when: str) -> None:
-    calls = iter(range(1000))
+def _die_before_call(point: int) -> None:
+    """Dying before a sync also takes half of what was not yet synced, as a power cut would."""
+    calls, fsync = iter(range(1000)), os.fsync
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            last = next(calls) == point
-            if last and when == "before":
+        def call(*arguments: Any, **more: Any) -> Any:
+            if next(calls) == point:
                 if real is fsync and os.path.isfile(f"/proc/self/fd/{arguments[0]}"):
                     os.truncate(f"/proc/self/fd/{arguments[0]}", os.fstat(arguments[0]).st_size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
-            result = real(*arguments)
-            if last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+            return real(*arguments, **more)
 
         return call
 
-    fsync = os.fsync
     os.fsync, os.replace, os.mkdir, os.rmdir, os.unlink = map(  # type: ignore[assignment]
         dying, (os.fsync, os.replace, os.mkdir, os.rmdir, os.unlink)
     )
@@ -859,8 +864,8 @@ def _die_at(point: int, when: str) -> None:
 
 def random_kills(root: Path, rounds: int) -> None:
     """Start, resume, save and log in a loop, be killed; again and again in one folder."""
-    folder, dice = root / "run", random.Random(0)  # noqa: S311
-    for _ in range(rounds):
+    folder, dice, found = root / "run", random.Random(0), 0  # noqa: S311
+    for number in range(rounds):
         read, write = os.pipe()
         process = os.fork()
         if process == 0:
@@ -873,15 +878,16 @@ def random_kills(root: Path, rounds: int) -> None:
                     save_step(folder, step, 2000)
                     prune(folder, 2)
                     os.write(write, step.to_bytes(4, "little"))
-        time.sleep(dice.uniform(0.005, 0.15))
+        heard = os.read(read, 4) if number % 2 else b""  # every other time it gets at least that far
+        time.sleep(dice.uniform(0, 0.1))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         os.close(write)
-        confirmed = os.read(read, 1 << 20)
+        heard += os.read(read, 1 << 20)
         os.close(read)
-        before = int.from_bytes(confirmed[-4:], "little")
+        confirmed = int.from_bytes(heard[-4:], "little") if heard else found
         found = load(folder).step if find(folder) else 0
-        append_jsonl(root / "rounds.jsonl", {"confirmed": before or found, "found": found})
+        append_jsonl(root / "rounds.jsonl", {"confirmed": confirmed, "found": found})
 
 
 def hold_lock(folder: Path) -> None:

@@ -19,9 +19,6 @@ from gpaco.data.reading import read
 from gpaco.errors import UserError
 
 
-# ---------------------------------------------------------------- CIFAR
-
-
 def rows(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), np.uint8)
 
@@ -263,9 +260,6 @@ def test_bombs_in_archives_are_stopped(tmp_path: Path) -> None:
     bomb.write_bytes(gzip.compress(b"".join(tarfile.TarInfo(str(i)).tobuf() for i in range(2000)), 1))
     assert "more than 1000 members" in refused(bomb).cause
     assert time.perf_counter() - started < 10
-
-
-# ---------------------------------------------------------------- idx
 
 
 def idx_bytes(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:

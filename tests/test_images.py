@@ -1,5 +1,6 @@
 """`read_image`: odd files give the right picture, bad ones a `UserError` that names them, and nothing is written."""
 
+import copy
 import io
 import os
 import struct
@@ -262,6 +263,13 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "pipe.jpg") == "not a regular file"
     (tmp_path / "link.jpg").symlink_to(tmp_path / "absent.jpg")
     assert refused(tmp_path / "link.jpg") == "the file does not exist"
+
+
+def test_the_error_survives_the_way_out_of_a_worker_process(tmp_path: Path) -> None:
+    with pytest.raises(BadImageError) as caught:
+        read_image(tmp_path / "absent.jpg")
+    again = copy.copy(caught.value)  # as a process does it: by __reduce__
+    assert (str(again), again.remedy) == (str(caught.value), caught.value.remedy)
 
 
 def files_of_all_kinds() -> dict[str, bytes]:

@@ -12,9 +12,6 @@ from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
 
 
-# ---------------------------------------------------------------- samples
-
-
 def test_samples_have_images_or_paths_labels_in_range_and_a_name_each() -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     for wrong in (
@@ -52,9 +49,6 @@ def test_small_files_of_one_size_can_be_taken_into_memory(tmp_path: Path) -> Non
     save(tmp_path / "d" / "a" / "other.png", width=9)
     other = read(tmp_path / "d")
     assert in_memory(other) is other
-
-
-# ---------------------------------------------------------------- folders
 
 
 def test_a_folder_of_class_folders_gives_sorted_classes_and_upper_case_suffixes(tmp_path: Path) -> None:
@@ -181,9 +175,6 @@ def test_a_folder_that_vanished_is_a_named_error(tmp_path: Path) -> None:
     os.rename(root, tmp_path / "moved")
     with pytest.raises(UserError, match="does not exist"):
         splits.train.load(0)
-
-
-# ---------------------------------------------------------------- what is it?
 
 
 def test_unknown_paths_list_what_is_understood(tmp_path: Path) -> None:

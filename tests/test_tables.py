@@ -12,9 +12,6 @@ from gpaco.data.reading import read
 from gpaco.errors import UserError
 
 
-# ---------------------------------------------------------------- tables
-
-
 def table(folder: Path, text: str | bytes, name: str = "labels.csv") -> Path:
     """A table beside the images a.png, b.png, c d.png and sub/e,f.png."""
     for i, image in enumerate(("a.png", "b.png", "c d.png", "sub/e,f.png")):
@@ -93,7 +90,7 @@ def test_number_labels_keep_their_order_and_whole_floats_are_classes(
         ("path,label\n,x\n", "line 2 of labels.csv has no path"),
         ("path,label\na.png\n", "line 2 of labels.csv has too few columns"),
         ("path,label\nsub/e,f.png,x\n", "line 2 of labels.csv has 3 columns"),
-        ("path,label\na.png,x\nabsent.png,x\n", "1 of 2 images in labels.csv do not exist; the first is 'absent.png' on"),
+        ("path,label\na.png,x\nabsent.png,x\n", "1 of 2 images in labels.csv do not exist; the first is 'absent.png'"),
         ("path,label\nabsent.png,x\n", "none of the images in labels.csv exists"),
         ("path,label\na.png,x\nb.png,y\n\na.png,y\n", "lines 2 and 5 of labels.csv give 'a.png' two labels: 'x' and"),
         ("path,label\na.png,x\n../a.png,x\n", "line 3 of labels.csv leads out of the data folder: '../a.png'"),
@@ -201,9 +198,6 @@ def test_a_parquet_table_is_read_and_a_broken_one_refused(tmp_path: Path) -> Non
     assert "as Parquet" in refused(path).cause
     path.write_bytes(b"hello")
     assert "as Parquet" in refused(path).cause
-
-
-# ---------------------------------------------------------------- lists
 
 
 def lists(folder: Path, **texts: str) -> Path:

@@ -413,17 +413,19 @@ def test_a_whole_view_is_what_pillow_makes_of_the_same_draws(name: str) -> None:
 def test_any_view_works_on_photographs_and_on_images_in_memory(name: str) -> None:
     view = View(name, 40)
     u = uniforms(0, 0, np.arange(6), 0, view.draws)
-    for height, width in ((97, 131), (131, 60), (40, 40), (8, 8), (1, 30)):
+    for height, width in ((97, 131), (131, 60), (40, 40), (8, 8), (1, 30), (1, 1)):
         images = np.stack([picture(height, width, seed) for seed in range(6)])
         images.flags.writeable = False  # data is never written to
         out = batch_view(images, view, u)
         assert out.shape == (6, 3, 40, 40)
         assert out.dtype == torch.uint8
+        assert out.is_contiguous()
         for image, row in zip(images, u, strict=True):
             single = photo_view(image, view, row)
             assert single.shape == (40, 40, 3)
             assert single.dtype == np.uint8
             assert single.flags.c_contiguous
+        assert batch_view(images[:0], view, u[:0]).shape == (0, 3, 40, 40)
 
 
 @pytest.mark.parametrize("name", VIEWS)

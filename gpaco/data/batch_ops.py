@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.data.photo_ops import TABLED, blur_kernel, value_tables
+from gpaco.data.photo_ops import COUNTED, TABLED, blur_kernel, value_tables
 from gpaco.data.policies import GEOMETRIC, Box, Step, affine
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ def cutout(images: Tensor, rows: Tensor, columns: Tensor, side: int) -> Tensor:
 
 def resized_crops(images: Tensor, boxes: Sequence[Box], height: int, width: int) -> Tensor:
     """The part of each image inside its box, resized with the triangle filter: Pillow's BILINEAR, bit for bit."""
-    tops, lefts, heights, widths = np.array(boxes, np.int64).T
+    tops, lefts, heights, widths = np.array(boxes, np.int64).reshape(-1, 4).T
     images = _resample(images, 3, lefts, widths, width)
     return _resample(images, 2, tops, heights, height)
 
@@ -97,15 +97,15 @@ def _tables(images: Tensor, steps: list[Step]) -> Tensor:
     batch = len(images)
     flat = images.reshape(batch, 3, -1).long()
     counts, means = np.zeros((batch, 3, 256)), np.zeros(batch, np.int64)
-    needy = [i for i, step in enumerate(steps) if step.name in ("autocontrast", "equalize")]
-    if needy:
-        offsets = torch.arange(3 * len(needy)).view(-1, 3, 1) * 256
-        found = torch.bincount((flat[needy] + offsets).flatten(), minlength=3 * 256 * len(needy))
-        counts[needy] = found.view(-1, 3, 256).numpy()
-    grey = [i for i, step in enumerate(steps) if step.name == "contrast"]
-    if grey:
+    counted = [i for i, step in enumerate(steps) if step.name in COUNTED]
+    if counted:
+        offsets = torch.arange(3 * len(counted)).view(-1, 3, 1) * 256
+        found = torch.bincount((flat[counted] + offsets).flatten(), minlength=3 * 256 * len(counted))
+        counts[counted] = found.view(-1, 3, 256).numpy()
+    averaged = [i for i, step in enumerate(steps) if step.name == "contrast"]
+    if averaged:
         pixels = flat.shape[2]
-        means[grey] = ((2 * _grey(images[grey]).sum((1, 2, 3)) + pixels) // (2 * pixels)).numpy()
+        means[averaged] = ((2 * _grey(images[averaged]).sum((1, 2, 3)) + pixels) // (2 * pixels)).numpy()
     tables = np.empty((batch, 3, 256), np.uint8)
     for i, step in enumerate(steps):
         tables[i] = value_tables(step, counts[i], int(means[i]))
@@ -148,6 +148,7 @@ def _taps(positions: Tensor, resample: str) -> tuple[list[Tensor], list[Tensor]]
 
 
 def _color(images: Tensor, steps: list[Step]) -> Tensor:
+    """Saturation: from grey over the image to beyond it."""
     return _blend(_grey(images).float(), images, steps)
 
 
@@ -174,6 +175,7 @@ def _hue(images: Tensor, steps: list[Step]) -> Tensor:
 
 
 def _sharpness(images: Tensor, steps: list[Step]) -> Tensor:
+    """From a 3 x 3 smoothing (Pillow's SMOOTH) over the image to beyond it; the border stays."""
     wide = images.to(torch.int32)
     tall = wide[:, :, :-2] + wide[:, :, 1:-1] + wide[:, :, 2:]
     inner = tall[..., :-2] + tall[..., 1:-1] + tall[..., 2:] + 4 * wide[:, :, 1:-1, 1:-1]
@@ -183,6 +185,7 @@ def _sharpness(images: Tensor, steps: list[Step]) -> Tensor:
 
 
 def _blur(images: Tensor, steps: list[Step]) -> Tensor:
+    """Pillow's Gaussian, rows and columns in turn."""
     kernels = [blur_kernel(step.value) for step in steps]
     reach = max(len(kernel) for kernel in kernels) // 2
     weights = torch.zeros(len(images), 2 * reach + 1, 1, 1, 1)

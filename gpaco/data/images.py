@@ -30,6 +30,7 @@ Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 178_956_970  # where Pillow stops too: 512 MiB of RGB
 MAX_ASPECT = 100
+_MAX_BYTES = 512 << 20
 WHITE = (255, 255, 255)
 
 # The format is told by the first bytes, never by the suffix. Only these are opened: others have a history of holes.
@@ -73,7 +74,11 @@ class BadImageError(UserError):
             f"cannot read image {str(path)!r}: {reason}",
             "repair or remove the file, or leave bad images out: on_bad_image = skip (--on-bad-image skip)",
         )
+        self.path = path
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type["BadImageError"], tuple[Path, str]]:
+        return BadImageError, (self.path, self.reason)  # so that it gets out of a worker process
 
 
 @dataclass(frozen=True)
@@ -221,13 +226,22 @@ def _decode(image: ImageFile.ImageFile, file: IO[bytes], background: tuple[int, 
 
 def _plain_jpeg(file: IO[bytes]) -> Pixels | None:
     """The pixels by OpenCV: the same as Pillow's in less than half the time. None if Pillow should have a look."""
-    file.seek(0)
-    data = file.read()
-    file.seek(0)
+    data = _contents(file)
     if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill up truncated files in grey
         return None
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     return None if pixels is None else np.asarray(pixels, np.uint8)
+
+
+def _contents(file: IO[bytes]) -> bytes:
+    """The whole file for OpenCV; nothing of one that is too large for that, which Pillow reads piece by piece."""
+    if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+        return b""
+    place = file.tell()
+    file.seek(0)
+    data = file.read()
+    file.seek(place)
+    return data
 
 
 def _orientation(image: Image.Image) -> int:
@@ -257,8 +271,8 @@ def _stored_deep(image: ImageFile.ImageFile) -> bool:
 
 def _deep_colours(image: Image.Image, file: IO[bytes]) -> Image.Image | None:
     """All 16 bits by OpenCV, scaled; None unless its upper 8 bits are exactly what Pillow has."""
-    file.seek(0)
-    found = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_UNCHANGED)
+    data = _contents(file)
+    found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if found is None or found.dtype != np.uint16 or found.ndim != 3:
         return None
     values = np.asarray(found, np.uint16)[..., [2, 1, 0, 3][: found.shape[2]]]

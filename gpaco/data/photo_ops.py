@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 TABLED = frozenset(
     {"autocontrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "brightness", "contrast"}
 )
+COUNTED = frozenset({"autocontrast", "equalize"})  # those of them that need histograms
 _VALUES = np.arange(256)
 _FLOATS = _VALUES.astype(np.float32)  # Pillow blends in this precision
 _RESAMPLE = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
@@ -177,12 +178,13 @@ def equalize_tables(histograms: Array) -> Array:
 
 def _apply_table(image: Array, step: Step) -> Array:
     histograms = np.zeros((3, 256))
-    if step.name in ("autocontrast", "equalize"):
+    if step.name in COUNTED:
         histograms = np.stack([cv2.calcHist([image], [c], None, [256], [0, 256]).ravel() for c in range(3)])
     table = value_tables(step, histograms, 0)
     return cv2.LUT(image, table if table.ndim == 1 else np.ascontiguousarray(table.T)[None])
 
 
+# Brightness and contrast have tables too, but on large images arithmetic is faster.
 _ENHANCE = {
     "brightness": brightness,
     "contrast": contrast,

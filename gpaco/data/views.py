@@ -149,7 +149,7 @@ def batch_view(images: Array, view: View, u: Array) -> Tensor:
     if kind.hole:
         centres = torch.from_numpy((u[:, _HOLE] * size).astype(np.int64))
         out = batch_ops.cutout(out, centres[:, 0], centres[:, 1], size // 2)
-    return out
+    return out.contiguous()
 
 
 def eval_photo(image: Array, size: int, resize: int) -> Array:
@@ -183,7 +183,10 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     else:  # pixel by pixel: a row of pixels at a time is three times faster than a pixel at a time
         flat = images.permute(0, 2, 3, 1).flatten(2)  # (B, H, W 3)
         shift, scale = shift.repeat(images.shape[3], 1).view(-1), scale.repeat(images.shape[3], 1).view(-1)
-    out = _room(flat).copy_(flat).sub_(shift).mul_(scale)
+    out = _room(flat)
+    few = max(1, 2**18 // max(1, images[:1].numel()))  # images at a time, so that they stay in the cache
+    for part, target in zip(flat.split(few), out.split(few), strict=True):
+        target.copy_(part).sub_(shift).mul_(scale)
     return out.view(images.shape) if images.is_contiguous() else out.view(-1, *images.shape[2:], 3).permute(0, 3, 1, 2)
 
 
