@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
+    from gpaco.classification import train
+    from gpaco.comparison import compare
+    from gpaco.evaluation import evaluate
     from gpaco.loss import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
     from gpaco.memory import Memory
+    from gpaco.model import Classifier
+    from gpaco.prediction import predict
+    from gpaco.run import load
 
 __version__ = "0.1.0"
 
@@ -23,19 +29,31 @@ _HOME = {
     "focal_loss": "gpaco.classical",
     "class_balanced_weights": "gpaco.classical",
     "ldam_loss": "gpaco.classical",
+    "Classifier": "gpaco.model",
+    "train": "gpaco.classification",
+    "evaluate": "gpaco.evaluation",
+    "predict": "gpaco.prediction",
+    "compare": "gpaco.comparison",
+    "load": "gpaco.run",
 }
 
 __all__ = [
+    "Classifier",
     "GPaCoLoss",
     "Memory",
     "__version__",
     "balanced_softmax_loss",
     "class_balanced_weights",
+    "compare",
+    "evaluate",
     "focal_loss",
     "gpaco_loss",
     "ldam_loss",
+    "load",
     "pixel_gpaco_loss",
+    "predict",
     "supcon_loss",
+    "train",
 ]
 
 

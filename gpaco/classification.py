@@ -25,9 +25,9 @@ from gpaco.data.samples import Samples, Splits, in_memory
 from gpaco.data.splitting import with_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.data.views import View
-from gpaco.errors import UserError, nearest
+from gpaco.errors import Diverged, UserError, nearest
 from gpaco.evaluation import logits_of
-from gpaco.metrics import summarise
+from gpaco.metrics import groups, summarise
 from gpaco.model import Classifier, freeze
 from gpaco.recipe import Recipe, Stage
 from gpaco.run import Predictor, Run, build_model, is_run, load, newest
@@ -151,12 +151,29 @@ def splits_of(recipe: Recipe, data: Path | str | None = None, say: Say = lambda 
         splits = with_validation(splits, settings.validation, settings.seed)
     if settings.on_bad_image == "skip":
         bad = {name: find_bad(part) for name, part in splits.parts() if part.paths is not None}
+        for name, part in splits.parts():
+            for index, reason in bad.get(name, []):
+                say(f"left out: {part.names[index]}: {reason}")
         splits = without(splits, bad)
-    if splits.train.paths is not None and not settings.allow_leakage:
-        refuse_leaks(splits)
+    if not settings.allow_leakage:
+        splits = refuse_leaks(splits)
+    expect(splits, settings)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits)
+
+
+def expect(splits: Splits, settings: recipes.Data) -> None:
+    """Compare the data with what the recipe says there should be."""
+    images, counts = len(splits.train), splits.train.counts
+    found = tuple(
+        int((groups(counts, settings.many, settings.few) == name).sum()) for name in ("many", "medium", "few")
+    )
+    remedy = "check that it is the right data, or change what the recipe expects: --set data.expect_images=0"
+    if settings.expect_images and images != settings.expect_images:
+        raise UserError(f"the recipe expects {settings.expect_images:,} training images, here are {images:,}", remedy)
+    if settings.expect_groups and found != settings.expect_groups:
+        raise UserError(f"the recipe expects {settings.expect_groups} classes in its groups, here are {found}", remedy)
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
@@ -265,6 +282,7 @@ def run_stages(
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
     if not finished:
         finish(run, stages[-1], splits, device, say)
+        distributed.barrier()  # nobody looks before it is written
     return run
 
 
@@ -274,8 +292,11 @@ def classification_task(recipe: Recipe, splits: Splits, weights: dict[str, torch
     samples, settings = splits.train, recipe.train
     about = describe(recipe, splits)
     model = build_model(about, recipe.model.weights)
-    if weights is not None:
-        model.load_state_dict(weights)
+    if weights is not None:  # of the stage before; its projector may have had its day
+        mine = model.state_dict()
+        model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
+    elif recipe.model.head_std:
+        nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
     freeze(model, settings.part)
     shown = class_shares(samples.counts, settings.sampler) * len(samples)
     counts = torch.from_numpy(np.maximum(shown, 1e-9 if settings.sampler != "shuffle" else 1))
@@ -365,6 +386,11 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None)
     device = next(network.parameters()).device
     logits = logits_of(Predictor(network.eval(), about).to(device).eval(), samples)
     network.train(training)
+    if not np.isfinite(logits).all():
+        raise Diverged(
+            "the model gives numbers that are not finite on validation data; the last checkpoint is kept",
+            "lower the learning rate: --lr",
+        )
     result = summarise(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
     kept = ("top1", "many", "medium", "few", "macro")
     return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}

@@ -1,6 +1,7 @@
 """The command `gpaco`: verbs only. Each parses its words, calls a function, and prints what that gave."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -135,8 +136,9 @@ def train(
         show=_display(as_json),
         **flags,
     )
-    _print_figures(run.metrics, as_json)
-    _say(as_json)(f"The run, with its model and page: {run.folder}")
+    if os.environ.get("RANK", "0") == "0":
+        _print_figures(run.metrics, as_json)
+        _say(as_json)(f"The run, with its model and page: {run.folder}")
 
 
 @app.command()

@@ -10,9 +10,12 @@ class UserError(ValueError):
     exit_code = 2
 
     def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(f"{cause}\n{remedy}")
+        super().__init__(cause, remedy)
         self.cause = cause
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n{self.remedy}"
 
 
 class EnvironmentProblem(RuntimeError):  # noqa: N818
@@ -21,9 +24,12 @@ class EnvironmentProblem(RuntimeError):  # noqa: N818
     exit_code = 3
 
     def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(f"{cause}\n{remedy}")
+        super().__init__(cause, remedy)
         self.cause = cause
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n{self.remedy}"
 
 
 class Diverged(RuntimeError):  # noqa: N818
@@ -32,9 +38,12 @@ class Diverged(RuntimeError):  # noqa: N818
     exit_code = 4
 
     def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(f"{cause}\n{remedy}")
+        super().__init__(cause, remedy)
         self.cause = cause
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n{self.remedy}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

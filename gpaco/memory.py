@@ -55,14 +55,12 @@ class Memory(nn.Module):
     def __len__(self) -> int:
         return min(int(self.pushed), len(self.embeddings))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def read(self) -> tuple[Tensor, Tensor]:
         """The rows written so far: embeddings (M, D) and labels (M,) or (M, C). Views: the next push changes them."""
         written = len(self)
         return self.embeddings[:written], self.labels[:written]
 
     @torch.no_grad()
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def push(self, embeddings: Tensor, labels: Tensor) -> None:
         """Write the rows of all processes, in order of rank, over the oldest ones.
 

@@ -27,7 +27,7 @@ class Classifier(nn.Module):
         num_classes: C; the centres are a linear layer with bias, on the features as they are.
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
-            "none": embeddings are not computed, and come as (2B, 0).
+            "mae": as "gpaco" with GELU; "none": embeddings are not computed, and come as (2B, 0).
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
     >>> logits, embeddings = model(torch.randn(3, 3, 2, 2), torch.randn(3, 3, 2, 2))
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
         check_number(num_features, "num_features", 1)
         check_number(num_classes, "num_classes", 1)
         check_number(dim, "dim", 1)
-        check_choice(projector, "projector", ("gpaco", "paco", "none"))
+        check_choice(projector, "projector", ("gpaco", "paco", "mae", "none"))
         self.backbone = backbone
         self.centres = nn.Linear(num_features, num_classes)
         self.projector = _projector(projector, num_features, dim)
@@ -92,7 +92,8 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
         return None
     if kind == "paco":
         return nn.Sequential(nn.Linear(wide, wide), nn.BatchNorm1d(wide), nn.ReLU(), nn.Linear(wide, dim))
-    return nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, dim))
+    between = nn.GELU if kind == "mae" else nn.ReLU
+    return nn.Sequential(nn.Linear(wide, wide), between(), nn.Linear(wide, wide), between(), nn.Linear(wide, dim))
 
 
 def momentum_copy(model: Classifier) -> Classifier:

@@ -65,11 +65,9 @@ class Model:
     )
     ghost_batch: int = setting(0, "images that share batch-norm statistics in training; 0: the batch", low=0)
     drop_path: float = setting(0.0, "stochastic depth", low=0, below=1)
-    pool: str = setting("auto", "how a ViT's tokens become one feature", choices=("auto", "avg", "token"))
     head_std: float = setting(0.0, "deviation that the class centres start with; 0: the layer's own", low=0)
     size: int = setting(0, "width and height of an input image; 0: from the data or the weights", low=0)
     resize: int = setting(0, "shorter side before the centre crop at test time; 0: size / 0.875", low=0)
-    interpolation: str = setting("bilinear", "of that resize", choices=("bilinear", "bicubic"))
     mean: tuple[float, ...] = setting((), "of each channel, from 0 to 1; []: from the data or the weights")
     std: tuple[float, ...] = setting((), "of each channel; []: from the data or the weights", above=0)
 
@@ -84,7 +82,6 @@ class Views:
     ops: int = setting(2, "RandAugment's operations per image", low=0, high=100)
     magnitude: int = setting(10, "RandAugment's strength", low=0, high=30)
     flip: bool = setting(True, "mirror half of the images")
-    erase: float = setting(0.0, "share of images of which a rectangle is erased", low=0, high=1)
 
 
 @dataclass(frozen=True)

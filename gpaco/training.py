@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -83,7 +84,10 @@ def fit(
     wrapped: nn.Module = torch.compile(model) if settings.compile else model  # type: ignore[assignment]
     if distributed.world_size() > 1:
         # Buffers are ours to keep equal: batch-norm statistics are those of process 0, shared before evaluation.
-        wrapped = DistributedDataParallel(wrapped, broadcast_buffers=False)
+        known = signature(DistributedDataParallel).parameters
+        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its old name
+        option: dict[str, Any] = {name: False}
+        wrapped = DistributedDataParallel(wrapped, **option)
     amp = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.amp)
     autocast = torch.autocast(device.type, dtype=amp) if amp else nullcontext()
     bad_steps, now = 0, time.perf_counter
@@ -162,7 +166,9 @@ def fit(
                     progress.best, progress.best_step = score, (progress.epoch + 1) * task.steps
             row["time"] = {
                 "seconds": round(seconds, 3),
-                "images_per_second": round((progress.images - images_before) / max(seconds, 1e-9), 1),
+                "images_per_second": round(
+                    distributed.world_size() * (progress.images - images_before) / max(seconds, 1e-9), 1
+                ),
                 "waiting": round(seconds_waiting, 3),
             }
             if distributed.rank() == 0:

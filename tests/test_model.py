@@ -124,7 +124,7 @@ def test_maps_stay_channels_last_through_the_shortcuts() -> None:
 
 
 def test_wrong_arguments_are_explained() -> None:
-    with pytest.raises(ValueError, match="projector must be one of 'gpaco', 'paco', 'none', got 'moco'"):
+    with pytest.raises(ValueError, match="projector must be one of 'gpaco', 'paco', 'mae', 'none', got 'moco'"):
         Classifier(nn.Flatten(), 12, 5, projector="moco")
     with pytest.raises(ValueError, match="num_classes must be at least 1"):
         Classifier(nn.Flatten(), 12, 0)

