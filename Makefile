@@ -11,7 +11,7 @@ TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 .PHONY: demo test lint setup bench lock clean
 
 demo: .venv/ready
-	$(BIN)/python examples/own_loop.py
+	$(BIN)/gpaco demo --out demo
 
 test: .venv/ready
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2

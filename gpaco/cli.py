@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from gpaco import __version__
@@ -15,7 +14,7 @@ from gpaco.errors import Diverged, EnvironmentProblem, UserError, nearest
 
 app = typer.Typer(
     help="Image classifiers that also work on the rare classes.",
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -125,6 +124,8 @@ def train(
     }
     if dry_run:
         try_out(data, recipe=recipe, settings=settings, device=device, say=_say(as_json), **flags)
+        if as_json:
+            print(json.dumps({"dry_run": "everything works"}))
         return
     run = run_training(
         data,
@@ -155,12 +156,12 @@ def evaluate(
 ) -> None:
     """Figures of a run on its test data, or on other data."""
     from gpaco.evaluation import evaluate as evaluate_runs
-    from gpaco.run import is_run
+    from gpaco.run import as_run, is_run
 
     runs = [path for path in paths if is_run(path)]
     others = [path for path in paths if not is_run(path)]
     if not runs:
-        raise UserError(f"{paths[0]} is not a run: it has no recipe.toml", "give the folder that `gpaco train` wrote")
+        as_run(paths[0])  # says what is wrong with it
     if len(others) > 1:
         raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
     with _bar("evaluating", as_json) as progress:
@@ -273,8 +274,11 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Print a recipe complete, with a word on every setting."""
-    from gpaco.recipe import Recipe, dumps, load
+    from gpaco.recipe import Recipe, dumps, load, names
 
+    known = [*names(), "default"]
+    if name not in known and not Path(name).exists():
+        raise UserError(f"there is no recipe {name!r}{nearest(name, known)}", "`gpaco recipes` lists them all")
     print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
 
 
@@ -288,15 +292,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _fail(error.cause, error.remedy)
         code = error.exit_code
-    except click.ClickException as error:
-        _fail(error.format_message(), _usage(error))
-        code = 2
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         code = 130
     except Exception as error:
         from gpaco.signals import Stopped
 
-        if isinstance(error, Stopped):
+        if hasattr(error, "format_message"):  # of click, which some versions of typer have a copy of
+            _fail(*_usage(error))
+            code = 2
+        elif isinstance(error, Stopped):
             print(f"{error}; the same command goes on", file=sys.stderr)
             code = error.exit_code
         elif "--debug" in words:
@@ -316,6 +320,7 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(__version__)
         return 0
+    words = words or ["--help"]
     if words and not words[0].startswith("-") and words[0] not in command.commands:
         raise UserError(
             f"there is no command {words[0]!r}{nearest(words[0], command.commands)}",
@@ -325,9 +330,16 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"`{context.command_path} --help` tells more" if context else "`gpaco --help` tells more"
+def _usage(error: Any) -> tuple[str, str]:
+    """Cause and remedy of words that the command line does not have."""
+    context = error.ctx
+    cause = " ".join(error.format_message().split()).rstrip(".")
+    option = getattr(error, "option_name", "")
+    if option and hasattr(error, "possibilities"):
+        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        known += ["--help", "--version"]
+        cause = f"there is no option {option!r}{nearest(option, known)}"
+    return cause[:1].lower() + cause[1:], f"`{context.command_path if context else 'gpaco'} --help` tells more"
 
 
 def _leave() -> None:

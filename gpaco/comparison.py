@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.classification import train
+from gpaco.classification import FLAGS, requested, train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
 from gpaco.run import Run
@@ -30,7 +30,12 @@ def compare(
 
     A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all.
     """
+    if seeds < 1:
+        raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
+    short = {key: value for key, value in flags.items() if key in FLAGS}
+    for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
+        requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
     folder = Path(out)
     rows = []
     for word, name, own in parsed:

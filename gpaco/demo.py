@@ -4,13 +4,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpaco.comparison import compare, table
 from gpaco.pages.simple import write_page
 from gpaco.run import Run
 
 METHODS = ("ce", "balanced-softmax", "gpaco")
-# Chosen on validation data, for under 90 seconds on two cores.
-SETTINGS = ("train.epochs=40", "train.batch_size=32", "optimiser.lr=0.05", "method.memory=256", "method.alpha=0.05")
+# Chosen on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores. All
+# images train and the last epoch counts: with two images in the rarest class there are none to spare for validation.
+SETTINGS = (
+    "data.validation=0",
+    "train.epochs=40",
+    "train.batch_size=32",
+    "optimiser.lr=0.05",
+    "method.memory=256",
+    "train.checkpoint_every=20",
+)
 
 
 def run_demo(
@@ -21,9 +31,12 @@ def run_demo(
 ) -> dict[str, Any]:
     """Compare the methods on long-tailed digits and write the page; what `gpaco demo` does."""
     folder = Path(out)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # images of 8 pixels: threads would wait for each other longer than they work
     result = compare(
         "digits", METHODS, seeds=seeds, out=folder, settings=SETTINGS, long_tail=50, say=lambda line: None, show=show
     )
+    torch.set_num_threads(threads)
     say(table(result))
     runs = [Run(Path(row["runs"][0])) for row in result["rows"]]
     write_page(runs, folder / "report.html", [row["method"] for row in result["rows"]])

@@ -13,19 +13,23 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
     began = time.monotonic()
     shown = 0.0
     epochs = 0
+    first = current = -1  # epochs done before this run or stage began here, and now
 
     def show(row: dict[str, Any]) -> None:
-        nonlocal shown, epochs
+        nonlocal began, shown, epochs, first, current
         if "steps" in row:  # a step
             now = time.monotonic()
+            if first < 0 or row["epoch"] < current:
+                began, first, epochs = now, row["epoch"], 0
+            current = row["epoch"]
             if live and now - shown > 0.2:
                 shown = now
                 where = f"epoch {row['epoch'] + 1}{f'/{epochs}' if epochs else ''}, step {row['step']}/{row['steps']}"
                 print(f"\r\x1b[K{where}  loss {row['loss']:.3f}", end="", file=stream, flush=True)
             return
-        epochs = row["epochs"]
+        epochs, current = row["epochs"], row["epoch"]
         passed = time.monotonic() - began
-        left = passed / row["epoch"] * (epochs - row["epoch"])
+        left = passed / max(row["epoch"] - first, 1) * (epochs - row["epoch"])
         parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.3f}"]
         if "val_top1" in row:
             groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))

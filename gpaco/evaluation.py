@@ -83,6 +83,11 @@ def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = N
     return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
 
 
+def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) -> None:
+    """Raise now what `final_logits` would raise after all images have been looked at."""
+    final_logits(np.zeros((0, len(predictor.classes)), np.float32), predictor.about, prior=prior, unbiased=unbiased)
+
+
 def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     """Log probabilities of a CSV file of `class,probability` rows (counts will do), one for each class."""
     if not path.is_file():
@@ -96,6 +101,8 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
         for line, row in enumerate(csv.reader(file), 1):
             if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
                 continue
+            if row[0] in shares:
+                raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
             try:
                 shares[row[0]] = float(row[1])
             except (IndexError, ValueError):
@@ -104,7 +111,7 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
                 ) from None
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
-    if unknown or missing or min(shares.values(), default=0) <= 0:
+    if unknown or missing or not all(0 < share < np.inf for share in shares.values()):
         what = (
             f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}" if unknown else "a share that is not above 0"
         )
@@ -153,26 +160,27 @@ def evaluate(
     if isinstance(data, Samples):
         samples = data
     else:
-        splits = splits_of(several[0].recipe, data)
-        samples = splits.test or splits.val or splits.train
+        recipe = several[0].recipe
+        splits = splits_of(recipe, data)
+        own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+        samples = own_part or splits.test or splits.val or splits.train
     predictors = [load(run, which=which) for run in several]
     classes = predictors[0].classes
     if any(predictor.classes != classes for predictor in predictors):
         raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
     samples = in_order_of(samples, classes)
+    about = predictors[0].about
+    many, few = about["many"] if many is None else many, about["few"] if few is None else few
+    if few > many:
+        raise UserError(f"few ({few}) must not be above many ({many})", "--many 100 --few 20 is usual")
+    for predictor in predictors:
+        check_correction(predictor, prior, unbiased)
     summed = sum(
         final_logits(logits_of(predictor, samples, show=show), predictor.about, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
-    about = predictors[0].about
-    result = summarise(
-        np.asarray(summed),
-        samples.labels,
-        np.asarray(about["counts"]),
-        classes,
-        many=about["many"] if many is None else many,
-        few=about["few"] if few is None else few,
-    )
+    result = summarise(np.asarray(summed), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few)
     if out is not None:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))
     return result

@@ -13,7 +13,7 @@ import torch
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.views import eval_photo
 from gpaco.errors import UserError
-from gpaco.evaluation import final_logits
+from gpaco.evaluation import check_correction, final_logits
 from gpaco.metrics import groups
 from gpaco.run import Predictor, Runs, as_runs, load
 
@@ -40,6 +40,8 @@ def predict(
     predictors = [load(run, device=device) for run in as_runs(runs)]
     if any(predictor.classes != predictors[0].classes for predictor in predictors):
         raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+    for predictor in predictors:
+        check_correction(predictor, prior, unbiased)
     files = find_files([paths] if isinstance(paths, Path | str) else paths)
     about = predictors[0].about
     group = groups(about["counts"], about["many"], about["few"])

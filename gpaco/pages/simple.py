@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gpaco.checkpoint import write_atomic
+from gpaco.errors import UserError
 from gpaco.run import Run
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 760, 300, 48, 40
@@ -20,7 +21,13 @@ def write_page(runs: Sequence[Run], out: Path, names: Sequence[str] | None = Non
         loader=PackageLoader("gpaco.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     figures = [run.metrics for run in runs]
-    labels = list(names) if names else [run.folder.name for run in runs]
+    for run, one in zip(runs, figures, strict=True):
+        if [row["name"] for row in one["per_class"]] != [row["name"] for row in figures[0]["per_class"]]:
+            raise UserError(
+                f"{runs[0].folder} and {run.folder} do not have the same classes", "give runs on the same data"
+            )
+    short = [run.folder.name for run in runs]
+    labels = list(names) if names else short if len(set(short)) == len(runs) else [str(run.folder) for run in runs]
     classes = [_class_row(figures, k) for k in range(len(figures[0]["per_class"]))]
     classes.sort(key=lambda row: -row["count"])
     rows = [
@@ -41,6 +48,7 @@ def write_page(runs: Sequence[Run], out: Path, names: Sequence[str] | None = Non
         width=WIDTH,
         height=HEIGHT,
     )
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, html)
 
 

@@ -1,0 +1,107 @@
+"""What a step of `fit` costs beyond the same forward, loss, backward and step written bare. About two minutes.
+
+    python benchmarks/loop.py [--out benchmarks/results]
+
+Both do the same steps (resnet8, two views of 128 images of 32 px, GPaCo with a memory of 1,024, SGD), in turn, in one
+process, with batches made beforehand, so that only the loop is compared. Random images will do: nothing is learnt.
+"""
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from loss import machine
+
+from gpaco import methods, training
+from gpaco.backbones import build
+from gpaco.data.loading import Batch
+from gpaco.methods.setup import Method
+from gpaco.model import Classifier
+from gpaco.recipe import Recipe, override
+
+STEPS, ROUNDS, CLASSES = 10, 6, 100
+
+
+def parts() -> tuple[Recipe, Classifier, Method, list[Batch]]:
+    """A recipe, a model, a method and the batches, the same every time."""
+    torch.manual_seed(0)
+    recipe = override(
+        Recipe(),
+        ["method.memory=1024", "train.epochs=1", "schedule.warmup=0", "views.first=plain", "views.second=plain"],
+    )
+    backbone = build("resnet8")
+    model = Classifier(backbone.module, backbone.num_features, CLASSES)
+    method = methods.build(recipe, model, CLASSES, torch.ones(CLASSES))
+    batches = [
+        Batch([torch.randn(128, 3, 32, 32) for _ in range(2)], torch.randint(CLASSES, (128,))) for _ in range(STEPS)
+    ]
+    return recipe, model, method, batches
+
+
+def with_fit() -> float:
+    """Seconds per step of `fit`, without its checkpoint at the end."""
+    recipe, model, method, batches = parts()
+    stamps: list[float] = []
+
+    def epoch(number: int, start: int) -> Iterator[Batch]:
+        yield from batches[start:]
+
+    task = training.Task(
+        model=model,
+        extra=method,
+        steps=STEPS,
+        batches=epoch,
+        loss=lambda network, batch: method(network, batch.views, batch.labels),
+        after_step=lambda: method.after_step(model),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        training.fit(
+            task,
+            recipe,
+            Path(folder),
+            torch.device("cpu"),
+            show=lambda row: stamps.append(time.perf_counter()) if "steps" in row else None,
+        )
+    return (stamps[-1] - stamps[0]) / (STEPS - 1)
+
+
+def bare() -> float:
+    """Seconds per step of the same, written out."""
+    _, model, method, batches = parts()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    stamps = []
+    for batch in batches:
+        loss = method(model, batch.views, batch.labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        stamps.append(time.perf_counter())
+    return (stamps[-1] - stamps[0]) / (STEPS - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    times: dict[str, list[float]] = {"fit": [], "bare": []}
+    for _ in range(ROUNDS):
+        times["bare"].append(bare())
+        times["fit"].append(with_fit())
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    ratio = statistics.median(fit / raw for fit, raw in zip(times["fit"], times["bare"], strict=True))
+    print(f"bare {seconds['bare']:.4f} s, fit {seconds['fit']:.4f} s per step: {100 * (ratio - 1):+.1f} %")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "loop.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["loop", "seconds_per_step", "rounds", "machine"])
+        for name, value in seconds.items():
+            writer.writerow([name, round(value, 5), ROUNDS, machine()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+"""The command as a new user meets it: help, messages, JSON, and one command from a folder of images to a model."""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import ENVIRONMENT, fails, run
+from pictures import drawing, save, tree_hash
+from PIL import Image
+
+import gpaco
+from gpaco import recipe as recipes
+from gpaco.cli import main
+from gpaco.display import display
+from gpaco.errors import UserError
+from gpaco.run import Run
+
+COMMANDS = ("demo", "check", "train", "evaluate", "predict", "compare", "report", "recipes", "show")
+QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
+
+Command = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "gpaco"
+    quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+    gpaco.train("digits", out=folder, settings=["method.memory=64"], **quick)
+    return folder
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What a command prints on standard output, in this process; it must exit with `code`."""
+
+    def command(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out
+
+    return command
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The cause and the remedy, one line each, on standard error; exit 2."""
+
+    def command(*words: object, code: int = 2) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        errors = capsys.readouterr().err
+        assert left.value.code == code, errors
+        assert re.fullmatch(r"error: \S.*\n  \S.*\n", errors), errors
+        return errors
+
+    return command
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, prints: Command) -> None:
+    text = prints(command, "--help")
+    assert text.startswith(f"Usage: gpaco {command}")
+    assert prints(command, "-h") == text
+    options = re.findall(r"^  (?:-h, )?--[a-z-]+", text, re.MULTILINE)
+    assert 1 < len(options) <= 25
+    assert command in prints("--help")
+
+
+def test_no_words_at_all_give_help(prints: Command) -> None:
+    assert prints() == prints("--help")
+
+
+def test_help_comes_at_once_and_without_torch() -> None:
+    code = f"""
+import sys
+from gpaco.cli import main
+for words in [["--help"], ["--version"], *([name, "--help"] for name in {COMMANDS})]:
+    try:
+        main(words)
+    except SystemExit as left:
+        assert left.code == 0
+heavy = {{"torch", "numpy", "timm", "cv2", "sklearn", "PIL"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    result = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert "Usage: gpaco train" in run("train", "--help")
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < 1  # 0.3 s on a machine that does nothing else
+
+
+def test_version_is_printed(prints: Command) -> None:
+    assert prints("--version") == f"{gpaco.__version__}\n"
+
+
+# Words that do not exist
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian", "digits"], "no command 'trian'; did you mean 'train'?"),
+        (["--hepl"], "no option '--hepl'; did you mean '--help'?"),
+        (["train", "digits", "--epoch", "3"], "no option '--epoch'; did you mean '--epochs'?"),
+        (["train", "digits", "--out", "OUT", "--epochs", "many"], "--epochs"),
+        (["train", "digits", "--out", "OUT", "--epochs", "-1"], "at least 0, got -1"),
+        (["train", "digits"], "--out"),
+        (["train"], "data"),
+        (["train", "digits", "more", "--out", "OUT"], "more"),
+        (["train", "digits", "--out", "OUT", "--method", "gpcao"], "did you mean 'gpaco'?"),
+        (["train", "digits", "--out", "OUT", "--sampler", "balance"], "did you mean 'balanced'?"),
+        (["train", "digits", "--out", "OUT", "--recipe", "imagenet"], "no recipe 'imagenet'"),
+        (["train", "digits", "--out", "OUT", "--set", "method.alhpa=1"], "'alhpa'; did you mean 'alpha'?"),
+        (["train", "digits", "--out", "OUT", "--set", "alpha=1"], "did you mean method.alpha?"),
+        (["train", "digits", "--out", "OUT", "--set", "mehtod.alpha=1"], "'mehtod'; did you mean 'method'?"),
+        (["train", "digits", "--out", "OUT", "--set", "method.alpha"], "expected section.key=value"),
+        (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
+        (["train", "digist", "--out", "OUT"], "did you mean 'digits'?"),
+        (["compare", "digits", "--methods", "ce,gpco", "--out", "OUT"], "no method 'gpco'; did you mean 'gpaco'?"),
+        (["show", "defualt"], "no recipe 'defualt'; did you mean 'default'?"),
+        (["evaluate", "OUT"], "OUT does not exist"),
+        (["report", "OUT"], "OUT does not exist"),
+        (["predict", "OUT", "some.png"], "OUT does not exist"),
+        (["check", "digist"], "did you mean 'digits'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_word_is_exit_2_with_cause_and_remedy_and_nothing_is_written(
+    words: list[str], message: str, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refuses(*words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_flag_is_called_as_it_was_typed(refuses: Command, tmp_path: Path) -> None:
+    assert "--epochs -1" in refuses("train", "digits", "--out", tmp_path / "run", "--epochs", -1).splitlines()[0]
+
+
+def test_a_wrong_model_does_not_stand_in_the_way_of_the_right_one(
+    capsys: pytest.CaptureFixture[str], prints: Command, tmp_path: Path
+) -> None:
+    words = ("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run")
+    prints(*words, "--model", "resnet9", code=2)
+    prints(*words, "--model", "resnet8")
+
+
+def test_wrong_words_in_a_process_of_its_own() -> None:
+    assert "did you mean '--method'?" in fails("train", "digits", "--methd", "ce", "--out", "nowhere")
+
+
+def test_a_wrong_model_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no model 'resnet_8'; did you mean 'resnet8'\?"):
+        gpaco.train("digits", out=tmp_path / "run", model="resnet_8", say=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prior", "unifrom"], "no file 'unifrom'; did you mean 'uniform'?"),
+        (["--checkpoint", "lst"], "best or last"),
+        (["--many", "5", "--few", "50"], "few"),
+    ],
+    ids=["prior", "checkpoint", "cuts"],
+)
+def test_wrong_options_of_evaluate_are_exit_2(words: list[str], message: str, trained: Path, refuses: Command) -> None:
+    assert message in refuses("evaluate", trained, *words)
+
+
+def test_unbiased_on_a_run_of_cross_entropy_is_exit_2(refuses: Command, tmp_path: Path) -> None:
+    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
+    gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
+    assert "nothing to correct" in refuses("evaluate", tmp_path / "ce", "--unbiased")
+
+
+# JSON and nothing else
+
+
+def test_train_prints_json_and_nothing_else_on_standard_output(tmp_path: Path) -> None:
+    figures = json.loads(run("train", "digits", *QUICK, "--out", tmp_path / "run", "--json"))
+    assert figures == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {"top1", "many", "medium", "few", "macro", "macro_f1", "ece", "per_class", "counts", "seed"} <= set(figures)
+
+
+def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints: Command, tmp_path: Path) -> None:
+    picture = save(tmp_path / "one.png")
+    assert json.loads(prints("evaluate", trained, "--json"))["top1"] == Run(trained).metrics["top1"]
+    rows = json.loads(prints("predict", trained, picture, "--out", tmp_path / "rows.csv", "--json"))
+    assert rows[0]["path"] == str(picture)
+    assert json.loads(prints("check", "digits", "--json"))["classes"] == 10
+    assert json.loads(prints("recipes", "--json")) == [{"name": n} | _source(n) for n in recipes.names()]
+    words = ("compare", "digits", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--long-tail", 20)
+    assert json.loads(prints(*words, "--out", tmp_path / "all", "--json"))["rows"][0]["method"] == "ce"
+    words = ("train", "digits", *QUICK, "--out", tmp_path / "run", "--dry-run", "--json")
+    assert json.loads(prints(*words))
+
+
+def _source(name: str) -> dict[str, str]:
+    source = recipes.load(name).source
+    return {"table": source.table, "row": source.row, "paper": source.paper}
+
+
+# What the commands say
+
+
+def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints: Command) -> None:
+    text = prints("evaluate", trained)
+    metrics = Run(trained).metrics
+    assert f"all                {100 * metrics['top1']:5.1f} %" in text
+    assert f"({metrics['groups']['few']} classes)" in text
+
+
+def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
+    save(tmp_path / "in" / "good.png")
+    (tmp_path / "in" / "bad.png").write_bytes(b"no image")
+    text = prints("predict", trained, tmp_path / "in", "--out", tmp_path / "rows.csv")
+    assert "1 of them could not be read" in text
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+
+
+def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
+    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
+    gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
+    assert prints("report", trained, tmp_path / "ce", "--out", tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
+    page = (tmp_path / "page.html").read_text()
+    assert "http" not in page
+    assert page.count("<td>gpaco</td>") == page.count("<td>ce</td>") == 1
+
+
+def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:
+    default = prints("show", "default")
+    assert recipes.loads(default) == recipes.Recipe()
+    assert all("# " in line for line in default.splitlines() if "=" in line and not line.startswith("name"))
+    assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
+    assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
+
+
+def test_recipes_are_listed_or_said_to_be_none(prints: Command) -> None:
+    text = prints("recipes")
+    assert all(name in text for name in recipes.names())
+    assert text.strip()
+
+
+def test_time_left_is_of_the_run_at_hand(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, *range(1000, 1100, 10), *range(5000, 5100, 10)])
+    monkeypatch.setattr("gpaco.display.time.monotonic", lambda: float(next(clock)))
+    show = display(sys.stdout)
+    for resumed in (0, 6):  # a run from its beginning, then one that was at epoch 6 already
+        for epoch in range(resumed, 8):
+            show({"epoch": epoch, "step": 1, "steps": 1, "loss": 1.0, "lr": 0.1})
+            show({"epoch": epoch + 1, "epochs": 8, "loss": 1.0, "time": {"images_per_second": 100}})
+            if epoch == resumed:
+                assert re.search(r"0:\d\d left|1:\d\d left", capsys.readouterr().out), "10 s an epoch, 7 or 1 to go"
+
+
+# A dry run
+
+
+def test_a_dry_run_takes_under_half_a_minute_and_leaves_nothing_behind(
+    prints: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    began = time.monotonic()
+    for method in ("gpaco", "supcon"):
+        text = prints("train", "digits", "--method", method, "--long-tail", 20, "--out", "run", "--dry-run")
+        assert "after resuming" in text
+    assert time.monotonic() - began < 30
+    assert not list((tmp_path / "here").iterdir())
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+# Stages and one's own images
+
+
+def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Command) -> None:
+    said: list[str] = []
+    quick = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "say": said.append}
+    result = gpaco.train("digits", out=tmp_path / "run", method="supcon", settings=["method.memory=64"], **quick)
+    assert [line for line in said if line.startswith("stage")] == [
+        "stage 1 of 2: features",
+        "stage 2 of 2: classifier",
+    ]
+    features = Run(tmp_path / "run" / "stage-1-features")
+    assert features.recipe.method.name == "supcon"
+    assert len(features.history) == 3
+    assert len(result.history) == 1
+    assert result.metrics["assumes"] == "uniform"
+    assert gpaco.evaluate(result)["top1"] == result.metrics["top1"]
+    before, after = (gpaco.load(one, which="last").state_dict() for one in (features, result))
+    weights = [name for name in before if "backbone" in name and name.endswith("weight")]
+    assert weights
+    assert all((before[name] == after[name]).all() for name in weights), "the second stage trains the head alone"
+
+
+def test_a_folder_of_small_pictures_trains_and_the_guesses_are_said(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for k, (name, count) in enumerate({"round": 24, "flat": 8, "tall": 4}.items()):
+        for i in range(count):
+            save(data / name / f"{i}.png", seed=100 * k + i, width=16, height=16)
+    before, said = tree_hash(data), []
+    result = gpaco.train(data, out=tmp_path / "run", epochs=1, say=said.append)
+    assert tree_hash(data) == before
+    assert [row["name"] for row in result.metrics["per_class"]] == ["flat", "round", "tall"]
+    text = "\n".join(said)
+    for guess in ("data: folder of class folders", "--model overrides", "--size overrides", "--lr overrides", "test:"):
+        assert guess in text
+    rows = gpaco.predict(result, data / "tall")
+    assert len(rows) == 4
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for k, (name, count) in enumerate({"cat": 80, "dog": 30, "owl": 10}.items()):
+        (folder / name).mkdir()
+        for i in range(count):
+            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(folder / name / f"{i}.jpg")
+    return folder
+
+
+PHOTOS = ("--model", "resnet18", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
+
+
+def test_photographs_train_with_worker_processes(photographs: Path, prints: Command, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    prints("train", photographs, *PHOTOS, "--out", out)
+    recipe = Run(out).recipe
+    assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "rand")
+    assert Run(out).metrics["n"] == 24
+    assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
+
+
+def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
+    photographs: Path, capsys: pytest.CaptureFixture[str], prints: Command, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for folder in photographs.iterdir():
+        (data / folder.name).mkdir()
+        for path in folder.iterdir():
+            content = path.read_bytes()
+            short = path.name == "7.jpg" and folder.name == "cat"
+            (data / folder.name / path.name).write_bytes(content[: len(content) // 2] if short else content)
+    words = ("train", data, *PHOTOS, "--out", tmp_path / "run")
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    errors = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert "cat/7.jpg" in errors[-2]
+    assert "--on-bad-image skip" in errors[-1]
+    text = prints(*words, "--on-bad-image", "skip")
+    assert "left out: cat/7.jpg: " in text
+    assert "left out: 1 bad images of 120" in text
+    metrics = Run(tmp_path / "run").metrics
+    assert metrics["n"] + sum(metrics["counts"]) < 120
+    assert "7.jpg" in " ".join(path.name for path in (data / "cat").iterdir())

@@ -1,0 +1,185 @@
+"""Methods against each other, the table, the page about runs, and the demo that has all of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+import gpaco
+from gpaco import demo
+from gpaco.comparison import COLUMNS, interval, parse, table
+from gpaco.errors import UserError
+from gpaco.pages.simple import write_page
+from gpaco.run import Run
+
+RELEASED = "gpaco+prior=counts+start=released"
+QUICK = {
+    "long_tail": 20,
+    "epochs": 1,
+    "batch_size": 64,
+    "lr": 0.05,
+    "settings": ["method.memory=64"],
+    "say": lambda line: None,
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    gpaco.compare("digits", ["ce", RELEASED], seeds=2, out=folder, **QUICK)
+    return folder
+
+
+def result_of(folder: Path) -> dict:
+    return json.loads((folder / "comparison.json").read_text())
+
+
+def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> None:
+    rows = result_of(compared)["rows"]
+    assert [row["method"] for row in rows] == ["ce", RELEASED]
+    for row, (name, prior, start) in zip(
+        rows, [("ce", "unbiased", "balanced"), ("gpaco", "counts", "released")], strict=True
+    ):
+        for seed, place in enumerate(row["runs"]):
+            recipe = Run(Path(place)).recipe
+            assert recipe.train.seed == seed
+            assert (recipe.method.name, recipe.method.prior, recipe.method.start) == (name, prior, start)
+            assert recipe.train.epochs == 1
+
+
+def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
+    result = result_of(compared)
+    for row in result["rows"]:
+        runs = [Run(Path(place)).metrics for place in row["runs"]]
+        for key in COLUMNS:
+            values = [metrics[key] for metrics in runs]
+            assert row[key]["mean"] == pytest.approx(sum(values) / 2)
+            assert row[key]["interval"] == pytest.approx(stats.t.ppf(0.975, 1) * stats.sem(values))
+    text = table(result)
+    assert text in (compared / "comparison.md").read_text()
+    lines = text.splitlines()
+    assert lines[0] == "| method | all | many | medium | few | macro | ECE |"
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    first = result["rows"][0]["top1"]
+    assert f"| ce | {100 * first['mean']:.1f} ± {100 * first['interval']:.1f} |" in lines[2]
+
+
+def test_given_again_it_trains_nothing_and_says_the_same(compared: Path) -> None:
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in compared.rglob("checkpoints/**/*")}
+
+    before, result = times(), result_of(compared)
+    shown: list[dict] = []
+    again = gpaco.compare("digits", ["ce", RELEASED], seeds=2, out=compared, show=shown.append, **QUICK)
+    assert times() == before
+    assert len(before) > 20
+    assert not shown
+    assert again == result
+
+
+@pytest.mark.parametrize("values", [[0.5, 0.6, 0.7], [0.1, 0.9], [0.25, 0.25, 0.5, 1.0]])
+def test_the_interval_is_that_of_scipy(values: list[float]) -> None:
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=sum(values) / len(values), scale=stats.sem(values))
+    found = interval(values)
+    assert found["mean"] == pytest.approx((low + high) / 2)
+    assert found["interval"] == pytest.approx((high - low) / 2)
+
+
+def test_one_seed_has_no_interval_and_an_empty_group_no_mean() -> None:
+    assert interval([0.5]) == {"mean": 0.5, "interval": None, "values": [0.5]}
+    assert interval([None, None])["mean"] is None
+    row = {"method": "ce", **dict.fromkeys(COLUMNS, interval([None]))}
+    assert "| ce | none | none |" in table({"seeds": 1, "rows": [row]})
+
+
+def test_settings_of_a_method_are_of_the_method_unless_they_name_their_section() -> None:
+    word = "gpaco+alpha=0.1+train.ema=0.9"
+    assert parse(word) == (word, "gpaco", ["method.alpha=0.1", "train.ema=0.9"])
+    with pytest.raises(UserError, match=r"no method 'gpcao'; did you mean 'gpaco'\?"):
+        parse("gpcao+alpha=0.1")
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "message"),
+    [
+        (["ce", "gpaco+pior=counts"], 1, "no setting 'pior'; did you mean 'prior'"),
+        (["ce", "balanced"], 1, r"no method 'balanced'"),
+        (["ce"], 0, "0 seeds"),
+    ],
+)
+def test_what_is_wrong_with_the_last_method_is_said_before_the_first_one_trains(
+    methods: list[str], seeds: int, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        gpaco.compare("digits", methods, seeds=seeds, out=tmp_path / "out", **QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_demo_compares_three_methods_and_writes_a_page_that_refers_to_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "SETTINGS", ("train.epochs=1", "train.batch_size=32", "method.memory=64"))
+    said: list[str] = []
+    result = demo.run_demo(tmp_path / "demo", say=said.append)
+    assert [row["method"] for row in result["rows"]] == ["ce", "balanced-softmax", "gpaco"]
+    counts = Run(Path(result["rows"][0]["runs"][0])).metrics["counts"]
+    assert max(counts) / min(counts) >= 30  # 50 before a tenth was held back for validation
+    budget = {
+        (recipe.train.epochs, recipe.train.batch_size, recipe.views, recipe.optimiser)
+        for recipe in (Run(Path(row["runs"][0])).recipe for row in result["rows"])
+    }
+    assert len(budget) == 1
+    assert said[0] == table(result)
+    assert str(tmp_path / "demo" / "report.html") in said[-1]
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert_alone(page)
+    for name in ("ce", "balanced-softmax", "gpaco"):
+        assert name in page
+
+
+def assert_alone(page: str) -> None:
+    """Nothing in the page is fetched from anywhere."""
+    assert "http" not in page
+    assert not re.search(r"(src|href|action)\s*=|url\(|@import|<script|<link|<iframe", page)
+
+
+def test_a_page_about_two_runs_has_both_and_every_class(compared: Path, tmp_path: Path) -> None:
+    runs = [Run(Path(row["runs"][0])) for row in result_of(compared)["rows"]]
+    out = tmp_path / "new" / "page.html"
+    write_page(runs, out)
+    page = out.read_text()
+    assert_alone(page)
+    for run in runs:
+        assert str(run.folder.parent.name) in page  # both folders are called seed-0, which tells nobody anything
+        for c in range(10):
+            recall = run.metrics["per_class"][c]["recall"]
+            assert f"<td>{100 * recall:.1f}</td>" in page
+
+
+def test_names_of_classes_and_runs_stay_text(compared: Path, tmp_path: Path) -> None:
+    source = Path(result_of(compared)["rows"][0]["runs"][0])
+    bad = "<script>alert(1)</script>"
+    metrics = json.loads((source / "metrics.json").read_text())
+    metrics["per_class"][0]["name"] = bad
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    write_page([Run(tmp_path)], tmp_path / "page.html", ['"><img src=x onerror=alert(2)>'])
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_runs_with_other_classes_are_not_put_on_one_page(compared: Path, tmp_path: Path) -> None:
+    source = Path(result_of(compared)["rows"][0]["runs"][0])
+    metrics = json.loads((source / "metrics.json").read_text())
+    metrics["per_class"][0]["name"] = "another"
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(UserError, match="do not have the same classes"):
+        write_page([Run(source), Run(tmp_path)], tmp_path / "page.html")
+
+
+def test_a_run_that_is_not_finished_has_no_page(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has not come to its end"):
+        write_page([Run(tmp_path)], tmp_path / "page.html")

@@ -1,0 +1,228 @@
+"""Figures of runs: on their own data and on other data, of ensembles, under priors, corrected for the loss's bias."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gpaco
+from gpaco.data.reading import read
+from gpaco.errors import UserError
+from gpaco.evaluation import final_logits, logits_of
+from gpaco.metrics import summarise
+from gpaco.run import Run
+
+QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Small runs: of our method as published with two seeds, with our prior, and cross-entropy."""
+    folder = tmp_path_factory.mktemp("runs")
+    published = {"method": "gpaco", "settings": ["method.memory=64", "method.prior=counts", "method.alpha=0.05"]}
+    wanted = {
+        "counts": published,
+        "other": published | {"seed": 1},
+        "unbiased": {"method": "gpaco", "settings": ["method.memory=64"]},
+        "ce": {"method": "ce"},
+    }
+    return {name: gpaco.train("digits", out=folder / name, **QUICK, **more) for name, more in wanted.items()}
+
+
+def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    file = np.load(run.folder / "predictions.npz")
+    return file["logits"], file["labels"]
+
+
+def write_digits(folder: Path, rename: dict[str, str] | None = None, only: set[str] | None = None) -> Path:
+    """The test part of the digits as a PNG file each, in a folder per class."""
+    samples = read("digits").test
+    assert samples is not None
+    for i, label in enumerate(samples.labels):
+        name = samples.classes[label]
+        if only is None or name in only:
+            home = folder / (rename or {}).get(name, name)
+            home.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(samples.load(i)).save(home / f"{i:04}.png")
+    return folder
+
+
+def write_prior(path: Path, rows: list[tuple[str, object]]) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def test_the_figures_of_a_run_come_out_again(runs: dict[str, Run]) -> None:
+    run = runs["counts"]
+    again = gpaco.evaluate(run)
+    logits, labels = stored(run)
+    from_file = summarise(logits, labels, run.metrics["counts"], [str(c) for c in range(10)])
+    assert again == from_file
+    assert {key: run.metrics[key] for key in again} == again
+    assert gpaco.evaluate(str(run.folder)) == gpaco.evaluate(run.folder) == again
+
+
+def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path) -> None:
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", settings=["data.evaluate_on=val"], **QUICK)
+    assert run.metrics["evaluated_on"] == "val"
+    assert gpaco.evaluate(run)["n"] == run.metrics["n"]
+
+
+def test_a_folder_of_the_same_images_gives_the_same_figures(runs: dict[str, Run], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    one, other = gpaco.evaluate(runs["ce"], data), gpaco.evaluate(runs["ce"])
+    assert one["per_class"] == other["per_class"]
+    assert {key: one[key] for key in ("n", "top1", "top5")} == {key: other[key] for key in ("n", "top1", "top5")}
+    assert one["ece"] == pytest.approx(other["ece"])
+    assert not list(data.glob("*.*"))
+
+
+def test_data_with_some_of_the_classes_is_numbered_by_name(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "7"}))
+    whole = runs["ce"].metrics["per_class"]
+    assert result["absent"] == 8
+    assert [result["per_class"][c]["recall"] for c in (3, 7)] == [whole[c]["recall"] for c in (3, 7)]
+    assert result["per_class"][0]["recall"] is None
+
+
+def test_data_with_an_unknown_class_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", {str(k): f"digit-{k}" for k in range(10)}, only={"0", "1", "2"})
+    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, say=lambda line: None)
+    other = write_digits(tmp_path / "other", {"1": "digit-1", "2": "dgit-2"}, only={"1", "2"})
+    with pytest.raises(UserError, match=r"class 'dgit-2' that the model does not know; did you mean 'digit-2'\?"):
+        gpaco.evaluate(run, other)
+
+
+def test_an_ensemble_adds_logits_up(runs: dict[str, Run]) -> None:
+    pair = [runs["counts"], runs["other"]]
+    summed = stored(pair[0])[0] + stored(pair[1])[0]
+    labels = stored(pair[0])[1]
+    result = gpaco.evaluate(pair)
+    assert result == summarise(summed, labels, pair[0].metrics["counts"], [str(c) for c in range(10)])
+    assert result["top1"] != gpaco.evaluate(pair[0])["top1"]
+
+
+def test_an_ensemble_of_runs_with_other_classes_is_refused(runs: dict[str, Run], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", only={"0", "1"})
+    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, say=lambda line: None)
+    with pytest.raises(UserError, match="do not have the same classes"):
+        gpaco.evaluate([runs["ce"], run])
+
+
+@pytest.mark.parametrize("name", ["ce", "unbiased"])
+def test_a_prior_shifts_logits_from_what_the_method_assumes(name: str, runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs[name]
+    logits, labels = stored(run)
+    counts = np.array(run.metrics["counts"], dtype=float)
+    train = np.log(counts / counts.sum()).astype(np.float32)
+    assumed = train if name == "ce" else np.zeros(10, np.float32)
+    wanted = np.arange(1, 11) / 55
+    file = write_prior(
+        tmp_path / "prior.csv", [("class", "probability"), *((str(c), 2 * wanted[c]) for c in reversed(range(10)))]
+    )
+    for prior, target in {"uniform": 0 * train, "train": train, file: np.log(wanted)}.items():
+        by_hand = logits - assumed + target
+        result = gpaco.evaluate(run, prior=prior)
+        expected = summarise(by_hand, labels, counts, [str(c) for c in range(10)])
+        for key in ("top1", "macro", "ece"):
+            assert result[key] == pytest.approx(expected[key], abs=1e-6), (prior, key)
+    assert gpaco.evaluate(run, prior="train" if name == "ce" else "uniform")["top1"] == run.metrics["top1"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(str(c), 1) for c in range(9)], "no row for class '9'"),
+        ([*((str(c), 1) for c in range(10)), ("nine", 1)], "unknown class 'nine'"),
+        ([(str(c), float(c)) for c in range(10)], "a share that is not above 0"),
+        ([(str(c), "nan") for c in range(10)], "a share that is not above 0"),
+        ([*((str(c), 1) for c in range(10)), ("3", 2)], "line 11: a second row for class '3'"),
+        (
+            [*((str(c), 1) for c in range(9)), ("9", "much")],
+            r"line 10: expected class,probability, got \['9', 'much'\]",
+        ),
+        ([*((str(c), 1) for c in range(9)), ("9",)], r"line 10: expected class,probability, got \['9'\]"),
+    ],
+    ids=["missing class", "unknown class", "share 0", "nan", "twice", "no number", "one column"],
+)
+def test_a_bad_prior_file_is_refused(
+    rows: list[tuple[str, object]], message: str, runs: dict[str, Run], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        gpaco.evaluate(runs["ce"], prior=write_prior(tmp_path / "prior.csv", rows))
+    assert "prior.csv" in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+def test_unbiased_takes_the_log_of_the_share_of_the_centre_from_the_logits(runs: dict[str, Run]) -> None:
+    run = runs["counts"]
+    logits, labels = stored(run)
+    counts = np.array(run.metrics["counts"], dtype=np.float64)
+    # DESIGN.md section 2: of the positive mass of class c, the centre has 1 / (1 + alpha * expected positives of c).
+    extra = 2 * 64 + 64 - 1  # two views of a batch and the memory, without the anchor itself
+    share = 1 / (1 + 0.05 * extra * counts / counts.sum())
+    loaded = gpaco.load(run).about["centre_share"]
+    assert loaded is not None
+    corrected = summarise(logits - np.log(np.float32(loaded)), labels, counts, [str(c) for c in range(10)])
+    assert gpaco.evaluate(run, unbiased=True) == corrected
+    assert np.argsort(loaded).tolist() == np.argsort(share, kind="stable").tolist()
+    np.testing.assert_allclose(loaded, share, rtol=0.1)
+
+
+def test_unbiased_changes_nothing_where_training_was_unbiased(runs: dict[str, Run]) -> None:
+    assert gpaco.evaluate(runs["unbiased"], unbiased=True) == gpaco.evaluate(runs["unbiased"])
+
+
+def test_unbiased_is_refused_where_there_was_no_parametric_contrast(runs: dict[str, Run]) -> None:
+    with pytest.raises(UserError, match="not trained with parametric contrast") as caught:
+        gpaco.evaluate(runs["ce"], unbiased=True)
+    assert caught.value.exit_code == 2
+
+
+def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
+    result = gpaco.evaluate(runs["ce"], many=0, few=0)
+    assert result["groups"] == {"many": 10, "medium": 0, "few": 0}
+    assert result["medium"] is None
+    assert result["many"] == result["macro"]
+
+
+def test_figures_are_written_where_asked(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], out=tmp_path / "new" / "figures.json")
+    assert json.loads((tmp_path / "new" / "figures.json").read_text()) == result
+
+
+def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> None:
+    model = gpaco.load(runs["ce"])
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(images), model(images.float() / 255))
+        assert model(images).shape == (5, 10)
+    assert not model.training
+    assert model.classes == tuple(str(c) for c in range(10))
+
+
+def test_logits_do_not_depend_on_the_size_of_a_batch(runs: dict[str, Run]) -> None:
+    samples = read("digits").test
+    assert samples is not None
+    model = gpaco.load(runs["ce"])
+    np.testing.assert_allclose(logits_of(model, samples, batch_size=7), logits_of(model, samples), rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_checkpoint_can_be_asked_for(runs: dict[str, Run]) -> None:
+    best, last = (gpaco.load(runs["ce"], which=which) for which in ("best", "last"))
+    history = runs["ce"].history
+    same = history[-1]["val_macro"] > max(row["val_macro"] for row in history[:-1])
+    equal = all(torch.equal(a, b) for a, b in zip(best.state_dict().values(), last.state_dict().values(), strict=True))
+    assert equal == same
+    with pytest.raises(UserError, match="best or last"):
+        gpaco.load(runs["ce"], which="bset")
+
+
+def test_logits_without_a_wish_stay_as_they_are(runs: dict[str, Run]) -> None:
+    logits, _ = stored(runs["counts"])
+    assert final_logits(logits, gpaco.load(runs["counts"]).about) is logits
