@@ -128,7 +128,13 @@ def requested(
     if path:
         base = replace(base, data=replace(base.data, path=path))
     given |= {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
-    return recipes.override(base, changes), given
+    try:
+        return recipes.override(base, changes), given
+    except UserError as error:  # a flag is called as it was typed
+        cause = error.cause
+        for flag, value in flags.items():
+            cause = cause.replace(f"--set {FLAGS[flag]}={value}:", f"--{flag.replace('_', '-')} {value}:")
+        raise UserError(cause, error.remedy) from None
 
 
 def splits_of(recipe: Recipe, data: Path | str | None = None, say: Say = lambda line: None) -> Splits:
@@ -235,7 +241,7 @@ def prepared(folder: Path, recipe: Recipe, say: Say) -> Iterator[None]:
             if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
                 raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
             stack.enter_context(checkpoint.lock(folder))
-            if is_run(folder):
+            if is_run(folder) and any(folder.glob("**/checkpoints/*")):  # a run that failed before is none yet
                 refuse_other_run(folder, recipe)
                 say(f"going on with the run in {folder}")
             else:
@@ -367,6 +373,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "projector": "none" if plain and not recipe.stage else recipe.model.projector,
         "ghost_batch": recipe.model.ghost_batch,
         "size": recipe.model.size or backbone.size,
+        "whole": splits.train.images is not None and not recipe.model.resize,  # small images: resized, not cropped
         "resize": recipe.model.resize or round((recipe.model.size or backbone.size) / 0.875),
         "mean": list(recipe.model.mean or backbone.mean),
         "std": list(recipe.model.std or backbone.std),
@@ -464,7 +471,7 @@ def dry_run(
     with tempfile.TemporaryDirectory() as folder:
         order = np.random.default_rng(0).permutation(len(splits.train))[:size]
         for epochs in (1, 2):
-            short = recipes.override(resolved, [f"train.epochs={epochs}"])
+            short = replace(resolved, train=replace(resolved.train, epochs=epochs))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
             task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
             run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)

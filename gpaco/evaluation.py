@@ -45,15 +45,15 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
 def _images(predictor: Predictor, samples: Samples, indices: NDArray[Any], size: int) -> Iterator[torch.Tensor]:
     """Batches of test-time images, (B, 3, S, S) uint8. Files are decoded by threads, one batch ahead."""
     chunks = [indices[k : k + size] for k in range(0, len(indices), size)]
-    target, resize = predictor.about["size"], predictor.about["resize"]
-    if samples.images is not None:
+    about = predictor.about
+    if samples.images is not None and about["whole"]:
         for rows in chunks:
-            yield eval_batch(samples.images[rows], target)
+            yield eval_batch(samples.images[rows], about["size"])
         return
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
         def photo(i: int) -> NDArray[np.uint8]:
-            return eval_photo(samples.load(i), target, resize)
+            return as_tested(samples.load(i), about)
 
         ahead: list[Any] = []
         for chunk in [*chunks, None]:
@@ -62,6 +62,14 @@ def _images(predictor: Predictor, samples: Samples, indices: NDArray[Any], size:
             if ahead and (len(ahead) > 1 or chunk is None):
                 stacked = np.stack([future.result() for future in ahead.pop(0)])
                 yield torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous()
+
+
+def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uint8]:
+    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the centre of it."""
+    if about["whole"]:
+        whole: NDArray[np.uint8] = eval_batch(image[None], about["size"])[0].permute(1, 2, 0).numpy()
+        return whole
+    return eval_photo(image, about["size"], about["resize"])
 
 
 def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = None, unbiased: bool = False) -> Logits:

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from gpaco.data.images import SUFFIXES, read_image
-from gpaco.data.views import eval_photo
 from gpaco.errors import UserError
-from gpaco.evaluation import check_correction, final_logits
+from gpaco.evaluation import as_tested, check_correction, final_logits
 from gpaco.metrics import groups
 from gpaco.run import Predictor, Runs, as_runs, load
 
@@ -76,7 +75,7 @@ def find_files(paths: Sequence[Path | str]) -> list[Path]:
 
 def _read(path: Path, about: dict[str, Any]) -> np.ndarray | str:
     try:
-        return eval_photo(read_image(path), about["size"], about["resize"])
+        return as_tested(read_image(path), about)
     except UserError as error:
         return error.cause
 

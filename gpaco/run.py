@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpaco import backbones, checkpoint
-from gpaco.errors import UserError
+from gpaco.errors import UserError, nearest
 from gpaco.model import Classifier, ghost_batch
 from gpaco.recipe import Recipe
 from gpaco.recipe import load as load_recipe
@@ -99,6 +99,10 @@ def load(run: Run | Path | str, *, which: str = "best", device: str | torch.devi
 
     `which` is "best" (by validation data; the last one where there is none) or "last".
     """
+    if which not in ("best", "last"):
+        raise UserError(
+            f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
+        )
     run = as_run(run)
     found = newest(run)
     best = found.state["progress"]["best_step"]
