@@ -34,6 +34,7 @@ from gpaco.run import Predictor, Run, build_model, is_run, load, newest
 from gpaco.training import Task, fit
 
 Say = Callable[[str], None]
+LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
 
 # Flags of the command line and keyword arguments of train(): the setting each stands for.
 FLAGS = {
@@ -86,9 +87,9 @@ def train(
     if distributed.rank():
         say, show = (lambda line: None), (lambda row: None)
     wanted, given = requested(what, recipe, settings, flags)
-    splits = splits_of(wanted, say=say)
-    resolved = resolve(wanted, given, splits, where, say)
     folder = Path(out)
+    splits = splits_of(wanted, say=say, thorough=not is_run(folder))
+    resolved = resolve(wanted, given, splits, where, say)
     with prepared(folder, resolved, say):
         return run_stages(resolved, splits, folder, where, say, show)
 
@@ -137,17 +138,26 @@ def requested(
         raise UserError(cause, error.remedy) from None
 
 
-def splits_of(recipe: Recipe, data: Path | str | None = None, say: Say = lambda line: None) -> Splits:
-    """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on."""
+def splits_of(
+    recipe: Recipe, data: Path | str | None = None, say: Say = lambda line: None, *, thorough: bool = False
+) -> Splits:
+    """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on.
+
+    `thorough` reads every file of no more than LOOKED_AT: for leakage between parts, and whether validation and test
+    images can be decoded, which would otherwise show after the last epoch.
+    """
     settings = recipe.data
     path = settings.path if data is None else str(data)
     if not path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
-    splits = read(
-        path, root=settings.root or None, allow_empty_classes=settings.allow_empty_classes or data is not None
-    )
     if data is not None:
-        return in_memory(splits)
+        return in_memory(read(path, allow_empty_classes=True, allow_outside=settings.allow_outside))
+    splits = read(
+        path,
+        root=settings.root or None,
+        allow_empty_classes=settings.allow_empty_classes,
+        allow_outside=settings.allow_outside,
+    )
     if splits.test is None and splits.val is None:
         splits = with_test(splits, seed=settings.seed)
     if settings.long_tail > 1:
@@ -161,12 +171,28 @@ def splits_of(recipe: Recipe, data: Path | str | None = None, say: Say = lambda 
             for index, reason in bad.get(name, []):
                 say(f"left out: {part.names[index]}: {reason}")
         splits = without(splits, bad)
-    if not settings.allow_leakage:
+    small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
+    if thorough and not small:
+        say("too many files to look at each before training; `gpaco check` does")
+    if thorough and small and not settings.allow_leakage:
         splits = refuse_leaks(splits)
+    if thorough and small:
+        refuse_bad(splits)
     expect(splits, settings)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits)
+
+
+def refuse_bad(splits: Splits) -> None:
+    for name, part in (("validation", splits.val), ("test", splits.test)):
+        bad = find_bad(part) if part is not None and part.paths is not None else []
+        if part is not None and bad:
+            index, reason = bad[0]
+            raise UserError(
+                f"{len(bad)} of the {name} images cannot be read, the first {part.names[index]}: {reason}",
+                "mend or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
+            )
 
 
 def expect(splits: Splits, settings: recipes.Data) -> None:
@@ -184,7 +210,8 @@ def expect(splits: Splits, settings: recipes.Data) -> None:
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
     """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
-    guess = suggest(splits, gpu=device.type != "cpu")
+    chosen = recipe.train.batch_size if "train.batch_size" in given else None
+    guess = suggest(splits, gpu=device.type != "cpu", batch_size=chosen)
     method = recipe.method.name
     short = {value: f"--{key.replace('_', '-')}" for key, value in FLAGS.items()}
     guesses: dict[str, Any] = {
@@ -456,7 +483,7 @@ def dry_run(
     """Try what training would do, with two steps on a few images: train, evaluate, save, resume. Nothing stays."""
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags)
-    splits = splits_of(wanted, say=say)
+    splits = splits_of(wanted, say=say, thorough=True)
     resolved = resolve(wanted, given, splits, where, say)
     size = resolved.train.batch_size
 

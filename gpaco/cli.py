@@ -65,7 +65,7 @@ def check(
         print(json.dumps(result))
     else:
         print("\n".join(lines(result)))
-    if result.get("bad") or result.get("leaks"):
+    if result["problems"]:
         raise typer.Exit(2)
 
 
@@ -224,7 +224,13 @@ def compare(
     from gpaco.comparison import compare as compare_methods
     from gpaco.comparison import table
 
-    flags = {"model": model, "epochs": epochs, "batch_size": batch_size, "lr": lr, "long_tail": long_tail}
+    flags: dict[str, Any] = {
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "long_tail": long_tail,
+    }
     result = compare_methods(
         data,
         [word.strip() for word in methods.split(",")],

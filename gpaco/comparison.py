@@ -24,6 +24,7 @@ def compare(
     out: Path | str,
     settings: Sequence[str] = (),
     say: Callable[[str], None] = print,
+    details: Callable[[str], None] | None = None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
@@ -37,13 +38,14 @@ def compare(
     for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
         requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
     folder = Path(out)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []
         for seed in range(seeds):
             say(f"{word}, seed {seed}")
             cell = folder / word.replace("=", "-") / f"seed-{seed}"
-            runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=say, **flags))
+            tell = (details or say) if not rows and not runs else _quiet  # the same guesses every time: once will do
+            runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=tell, **flags))
         figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
@@ -74,6 +76,10 @@ def interval(values: Sequence[float | None]) -> dict[str, Any]:
     if len(numbers) > 1:
         half = student(len(numbers) - 1) * float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers))
     return {"mean": round(mean, 12), "interval": half, "values": numbers}
+
+
+def _quiet(line: str) -> None:
+    pass
 
 
 def student(freedom: int) -> float:

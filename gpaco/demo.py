@@ -34,7 +34,15 @@ def run_demo(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # images of 8 pixels: threads would wait for each other longer than they work
     result = compare(
-        "digits", METHODS, seeds=seeds, out=folder, settings=SETTINGS, long_tail=50, say=lambda line: None, show=show
+        "digits",
+        METHODS,
+        seeds=seeds,
+        out=folder,
+        settings=SETTINGS,
+        long_tail=50,
+        say=say,
+        details=lambda line: None,
+        show=show,
     )
     torch.set_num_threads(threads)
     say(table(result))

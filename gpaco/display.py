@@ -17,6 +17,9 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
 
     def show(row: dict[str, Any]) -> None:
         nonlocal began, shown, epochs, first, current
+        if "note" in row:
+            print(row["note"], file=stream, flush=True)
+            return
         if "steps" in row:  # a step
             now = time.monotonic()
             if first < 0 or row["epoch"] < current:

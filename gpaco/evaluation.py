@@ -157,7 +157,7 @@ def evaluate(
     out: Path | str | None = None,
     show: Show | None = None,
 ) -> dict[str, Any]:
-    """Figures of a run, or of several as an ensemble (raw logits are added up), on its own test data or on other data.
+    """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes.
@@ -187,7 +187,9 @@ def evaluate(
         final_logits(logits_of(predictor, samples, show=show), predictor.about, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
-    result = summarise(np.asarray(summed), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few)
+    result = summarise(
+        np.asarray(summed) / len(predictors), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few
+    )
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))

@@ -103,7 +103,7 @@ def _rows(
             )
             for predictor in predictors
         )
-        probabilities = torch.from_numpy(np.asarray(summed)).softmax(1)
+        probabilities = torch.from_numpy(np.asarray(summed) / len(predictors)).softmax(1)
     classes = predictors[0].classes
     for k, (file, image) in enumerate(zip(files, images, strict=True)):
         if isinstance(image, str):

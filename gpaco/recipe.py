@@ -49,6 +49,7 @@ class Data:
     on_bad_image: str = setting("error", "stop, or leave the image out and list it", choices=("error", "skip"))
     allow_empty_classes: bool = setting(False, "keep classes without a training image")
     allow_leakage: bool = setting(False, "go on if the same image is in two parts")
+    allow_outside: bool = setting(False, "follow paths of a table or list that lead out of its folder")
     many: int = setting(100, "classes with more training images are 'many'", low=0)
     few: int = setting(20, "classes with fewer training images are 'few'", low=0)
     expect_images: int = setting(0, "training images there must be; 0: any number", low=0)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import checkpoint, distributed
-from gpaco.errors import Diverged, UserError
+from gpaco.errors import Diverged
 from gpaco.recipe import Recipe
 from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
 from gpaco.signals import Stopped, catch_signals
@@ -79,7 +79,9 @@ def fit(
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     parts = {"model": model, "extra": extra} | ({"ema": ema} if ema is not None else {})
-    progress = resume(folder, parts, optimiser, scaler) or Progress()
+    progress, notes = resume(folder, parts, optimiser, scaler)
+    for note in notes:
+        show({"note": note})
 
     wrapped: nn.Module = torch.compile(model) if settings.compile else model  # type: ignore[assignment]
     if distributed.world_size() > 1:
@@ -253,21 +255,21 @@ def write(
 
 def resume(
     folder: Path, parts: dict[str, nn.Module], optimiser: torch.optim.Optimizer, scaler: torch.amp.GradScaler
-) -> Progress | None:
-    """Load the newest good checkpoint of the folder into the parts, if there is one."""
+) -> tuple[Progress, list[str]]:
+    """Load the newest good checkpoint of the folder, if there is one; where the run is, and what to tell about it."""
     if not checkpoint.find(folder / "checkpoints"):
-        return None
+        return Progress(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
     checkpoint.unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
-    drift(state["environment"], next(parts["model"].parameters()).device)
+    differs = drift(state["environment"], next(parts["model"].parameters()).device)
     progress = Progress(**state["progress"])
     if distributed.rank() == 0:
         checkpoint.trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= progress.epoch)
-    return progress
+    return progress, [*found.warnings, *(f"this machine differs, so bits may: {what}" for what in differs)]
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -280,13 +282,8 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def drift(recorded: dict[str, Any], device: torch.device, strict: bool = False) -> list[str]:
-    """Restore the number of threads; say in what else this machine differs from the one that wrote the checkpoint."""
+def drift(recorded: dict[str, Any], device: torch.device) -> list[str]:
+    """Restore the number of threads; what else is different from the machine that wrote the checkpoint."""
     torch.set_num_threads(int(recorded["threads"]))
     present = environment(device)
-    differs = [f"{key} was {recorded[key]}, is {present[key]}" for key in present if recorded.get(key) != present[key]]
-    if differs and strict:
-        raise UserError(
-            f"this machine differs: {'; '.join(differs)}", "leave out --strict-resume to go on all the same"
-        )
-    return differs
+    return [f"{key} was {recorded[key]}, is {present[key]}" for key in present if recorded.get(key) != present[key]]

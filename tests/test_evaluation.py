@@ -98,12 +98,12 @@ def test_data_with_an_unknown_class_is_refused_with_the_nearest_name(tmp_path: P
         gpaco.evaluate(run, other)
 
 
-def test_an_ensemble_adds_logits_up(runs: dict[str, Run]) -> None:
+def test_an_ensemble_is_the_mean_of_the_logits(runs: dict[str, Run]) -> None:
     pair = [runs["counts"], runs["other"]]
-    summed = stored(pair[0])[0] + stored(pair[1])[0]
+    mean = (stored(pair[0])[0] + stored(pair[1])[0]) / 2
     labels = stored(pair[0])[1]
     result = gpaco.evaluate(pair)
-    assert result == summarise(summed, labels, pair[0].metrics["counts"], [str(c) for c in range(10)])
+    assert result == summarise(mean, labels, pair[0].metrics["counts"], [str(c) for c in range(10)])
     assert result["top1"] != gpaco.evaluate(pair[0])["top1"]
 
 

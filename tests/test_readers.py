@@ -115,7 +115,7 @@ def test_a_class_without_training_images_is_refused_unless_allowed(tmp_path: Pat
     root = class_folders(tmp_path / "d", {"a": 2, "empty": 0, "b": 1})
     error = refused(root)
     assert "'empty'" in error.cause
-    assert "--allow-empty-classes" in error.remedy
+    assert "--set data.allow_empty_classes=true" in error.remedy
     splits = watched(root, allow_empty_classes=True)
     assert splits.train.counts.tolist() == [2, 1, 0]
     assert "'empty'" in splits.notes[-1]

@@ -116,7 +116,7 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path, text: str, ca
 def test_a_table_may_lead_outside_if_that_is_allowed(tmp_path: Path) -> None:
     outside = save(tmp_path / "out.png", seed=9)
     path = table(tmp_path / "in", f"path,label\na.png,x\n../out.png,x\n{outside},y\n")
-    assert "--allow-outside" in refused(path).remedy
+    assert "--set data.allow_outside=true" in refused(path).remedy
     splits = watched(path, allow_outside=True)
     assert len(splits.train) == 3
     assert (splits.train.load(1) == splits.train.load(2)).all()

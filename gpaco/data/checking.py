@@ -92,7 +92,7 @@ def refuse_leaks(
         return splits.noting(f"leak: {len(groups)} images of one part are in another part too, as published")
     raise UserError(
         f"{_number(len(groups), 'image')} in more than one part, for instance {' = '.join(groups[0][:3])}",
-        "remove them from one part (gpaco check lists them), or allow it: allow_leaks (--allow-leaks)",
+        "remove them from one part (gpaco check lists them), or allow it: --set data.allow_leakage=true",
     )
 
 
@@ -212,7 +212,9 @@ def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
     if facts["bad"]:
         problems.append(f"{_number(len(facts['bad']), 'bad image')} (--on-bad-image skip leaves them out)")
     if facts["leaks"] and not published:
-        problems.append(f"{_number(len(facts['leaks']), 'image')} in more than one part (--allow-leaks)")
+        problems.append(
+            f"{_number(len(facts['leaks']), 'image')} in more than one part (--set data.allow_leakage=true allows it)"
+        )
     return problems
 
 

@@ -84,7 +84,7 @@ def find(rows: Iterable[Row], source: Path, root: Path, allow_outside: bool) -> 
         if not allow_outside and _reaches_outside(row.path):
             raise UserError(
                 f"line {row.line} of {source.name} leads out of the data folder: {row.path!r}",
-                f"make it relative to {str(root)!r}, or allow it: allow_outside (--allow-outside)",
+                f"make it relative to {str(root)!r}, or allow it: --set data.allow_outside=true",
             )
         key = row.split, os.path.normpath(row.path)
         earlier = first.setdefault(key, row)

@@ -154,7 +154,7 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     hint = ", or number the labels from 0" if names == [splits.classes[0]] == ["0"] else ""
     raise UserError(
         f"{'class' if len(names) == 1 else f'{len(names)} classes'} without a training image: {some(names)}{only}",
-        f"add images or remove the class{hint}; to keep it without images: allow_empty_classes (--allow-empty-classes)",
+        f"add images or remove the class{hint}; to keep it without images: --set data.allow_empty_classes=true",
     )
 
 

@@ -14,18 +14,18 @@ FLAGS = {
     "size": "--size",
     "batch_size": "--batch-size",
     "epochs": "--epochs",
-    "memory": "--memory",
-    "views": "--views",
+    "memory": "--set method.memory=",
+    "views": "--set views.first=",
     "lr": "--lr",
 }
 _LOOKED_AT = 25  # files, for the usual size
 
 
-def suggest(splits: Splits, *, gpu: bool | None = None) -> dict[str, Any]:
+def suggest(splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None) -> dict[str, Any]:
     """Model, image size, batch size, epochs, length of the memory, pair of views and learning rate for these data.
 
     Decided by the usual size of the images, whether they are in memory, how many there are, and `gpu` (looked up
-    unless given).
+    unless given). Epochs and rate go with the batch size, if that is given already.
     """
     if gpu is None:
         import torch
@@ -44,7 +44,7 @@ def suggest(splits: Splits, *, gpu: bool | None = None) -> dict[str, Any]:
         views = ("plain", "plain")
     else:
         views = ("cifar_regular", "cifar_aug") if in_memory else ("rand", "sim")
-    batch_size = min(most, max(8, _power_below(images / 16)))
+    batch_size = batch_size or min(most, max(8, _power_below(images / 16)))
     return {
         "model": model,
         "size": size,
