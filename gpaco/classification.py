@@ -79,8 +79,7 @@ def train(
         say: is told every decision in a line.
         show: is told of every step and epoch.
 
-    >>> run = train("digits", out="runs/first", long_tail=50, epochs=30)  # doctest: +SKIP
-    >>> run.metrics["few"]  # doctest: +SKIP
+    For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
     """
     where = choose_device(device)
     distributed.start(where)
