@@ -34,6 +34,7 @@ def main() -> None:
     logits, embeddings = net(images[first].repeat(2, 1, 1, 1))
     criterion.balance(net.centres, logits, embeddings, labels[first].repeat(2))
     model = DistributedDataParallel(net)
+    torch.manual_seed(rank)  # from here on each process draws its own views
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for epoch in range(20):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch)).to(device)

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.checks import at_least_float32, check_choice, check_labels, check_number, check_scores, class_counts_tensor
+from gpaco.checks import (
+    at_least_float32,
+    check_choice,
+    check_labels,
+    check_number,
+    check_scores,
+    class_counts_tensor,
+    widened,
+)
 
 Counts = Tensor | Sequence[int] | Sequence[float]
 
@@ -36,7 +44,7 @@ def balanced_softmax_loss(
     >>> balanced_softmax_loss(logits, torch.tensor([0]), [10, 90])  # the rare class has to win by more
     tensor(0.7966)
     """
-    logits = _checked(logits, labels, ignore_index, reduction)
+    logits, labels = _checked(logits, labels, ignore_index, reduction)
     counts = class_counts_tensor(class_counts, logits.shape[1], logits.device)
     prior = (counts / counts.sum()).log().to(logits.dtype)
     return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
@@ -60,7 +68,7 @@ def focal_loss(
     tensor(0.0018)
     """
     check_number(gamma, "gamma", 0)
-    logits = _checked(logits, labels, ignore_index, reduction)
+    logits, labels = _checked(logits, labels, ignore_index, reduction)
     log_p = logits.log_softmax(1)
     losses = -((-log_p.expm1()).clamp_min(0) ** gamma) * log_p if gamma else -log_p
     if weight is not None:
@@ -108,7 +116,7 @@ def ldam_loss(
     """
     check_number(max_margin, "max_margin", 0)
     check_number(scale, "scale", 0, low_too=False)
-    logits = _checked(logits, labels, ignore_index, reduction)
+    logits, labels = _checked(logits, labels, ignore_index, reduction)
     margins = class_counts_tensor(class_counts, logits.shape[1], logits.device) ** -0.25
     margins = (margins * (max_margin / margins.max())).to(logits.dtype)
     if labels.dim() == 1:
@@ -119,11 +127,13 @@ def ldam_loss(
     return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction)
 
 
-def _checked(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
+def _checked(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> tuple[Tensor, Tensor]:
+    labels = widened(labels)
     check_scores(logits, "logits")
     check_labels(labels, logits, logits.shape[1], ignore_index)
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
-    return at_least_float32(logits)
+    logits = at_least_float32(logits)
+    return logits, labels.to(logits.dtype) if labels.is_floating_point() else labels
 
 
 def _cross_entropy(

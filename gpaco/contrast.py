@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpaco.checks import at_least_float32, check_labels, check_match, check_scores
+from gpaco.checks import at_least_float32, check_labels, check_match, check_scores, widened
 from gpaco.similarity import similarity_logsumexp
 
 
@@ -45,16 +45,34 @@ def checked_sources(
         raise ValueError("memory and memory_labels go together: pass both or neither")
     if num_classes is None:
         num_classes = _columns(labels, memory_labels)
+    labels = widened(labels)
     check_scores(embeddings, "embeddings", "(N, D)")
     check_labels(labels, embeddings, num_classes, ignore_index)
     if memory is None or memory_labels is None:
         return [Source(embeddings, labels)]
-    check_scores(memory, "memory", "(M, D)")
-    check_match(embeddings, memory, "embeddings and memory")
-    if memory.shape[1] != embeddings.shape[1]:
-        raise ValueError(f"rows of memory must be as long as embeddings, {embeddings.shape[1]}, got {memory.shape[1]}")
-    check_labels(memory_labels, memory, num_classes, ignore_index, "memory_labels")
-    return [Source(embeddings, labels), Source(memory, memory_labels)]
+    return [
+        Source(embeddings, labels),
+        checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index),
+    ]
+
+
+def checked_references(
+    embeddings: Tensor,
+    references: Tensor,
+    labels: Tensor,
+    num_classes: int | None,
+    ignore_index: int,
+    name: str = "memory",
+) -> Source:
+    """Further references, fit to be compared with the embeddings."""
+    check_scores(references, name, "(M, D)")
+    check_match(embeddings, references, f"embeddings and {name}")
+    if references.shape[1] != embeddings.shape[1]:
+        raise ValueError(
+            f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {references.shape[1]}"
+        )
+    check_labels(labels, references, num_classes, ignore_index, f"{name}_labels")
+    return Source(references, labels)
 
 
 def contrast(

@@ -20,9 +20,10 @@ from gpaco.checks import (
     check_same_rows,
     check_scores,
     class_counts_tensor,
+    widened,
 )
 from gpaco.classical import Counts
-from gpaco.contrast import Source, checked_sources, class_counts, contrast
+from gpaco.contrast import Source, checked_references, checked_sources, class_counts, contrast
 from gpaco.memory import Memory
 
 
@@ -92,7 +93,9 @@ def supcon_loss(
     """Supervised contrastive loss (Khosla et al., 2020) with the averages outside the logarithm.
 
     For each anchor the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``. An anchor
-    without positives costs 0 and does not count in the mean. Arguments as in `gpaco_loss`; indices may be any integers.
+    without positives costs 0 and does not count in the mean; with rows of probabilities that holds for each class of an
+    anchor of which all others together have less than a thousandth of its mass. Arguments as in `gpaco_loss`; indices
+    may be any integers.
 
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
     tensor(0.0067)
@@ -102,7 +105,8 @@ def supcon_loss(
     sources = checked_sources(embeddings, labels, memory, memory_labels, None, ignore_index)
     with _no_autocast(embeddings):
         seen = contrast(sources, slice(0, len(embeddings)), temperature, None, ignore_index)
-        share = seen.share * (seen.positives > 0)
+        # Of a class that others hardly have, the positives are a difference of near-equal sums: all of it is rounding.
+        share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
     return _reduce(losses, share.sum(1), reduction)
@@ -184,8 +188,9 @@ class GPaCoLoss(nn.Module):
         logits, embeddings = model(torch.cat([view1, view2]))
         loss = criterion(logits, embeddings, labels.repeat(2))
 
-    In training mode a call reads the memory and then pushes the last view; in evaluation mode it does neither. Save
-    and restore it with the model: the memory and the prior are in its `state_dict`. Its parameters are none.
+    In training mode a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
+    under `no_grad` nothing is pushed. Save and restore it with the model: memory and prior are in its `state_dict`. It
+    has no parameters. Compile the model rather than the criterion, whose memory changes its size; keep it in float32.
 
     Args:
         num_classes: C.
@@ -253,7 +258,7 @@ class GPaCoLoss(nn.Module):
             log_prior = (counts / counts.sum()).log().float()
         self.register_buffer("log_prior", log_prior)
         self.register_buffer("centre_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
-        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("steps", torch.tensor(0))  # that centre_share is a mean of, since the memory is full
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Scalar loss.
@@ -265,20 +270,25 @@ class GPaCoLoss(nn.Module):
             keys: (B, dim), embeddings of the same images by a momentum copy of the network: further references, and
                 what is remembered instead of the last view. With views = 1 and keys this is PaCo.
         """
+        labels = widened(labels)
         sources, anchors = self._references(logits, embeddings, labels, keys)
-        if self.training:
-            self.steps += 1
-            # A plain mean at first, then one over about the last hundred steps.
-            weight = self.steps.to(self.centre_share).reciprocal().clamp_min(0.01)
-            self.centre_share.lerp_(self._centre_share(sources, keys), weight)
+        share, learning = self.centre_share, self.training and torch.is_grad_enabled()
+        if learning:
+            # While the memory fills, what this batch says; then a mean, in the end over about a hundred steps.
+            full = len(self.memory) == len(self.memory.embeddings)
+            steps = self.steps + 1 if full else torch.ones_like(self.steps)
+            weight = steps.to(share).reciprocal().clamp_min(0.01)
+            share = torch.lerp(share, self._centre_share(sources, keys), weight)
         losses, weights = _parametric(
-            logits, sources, anchors, self.alpha, self.temperature, self._prior(), self.label_smoothing
+            logits, sources, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
         )
         cost, count = losses.sum(), weights.sum()
         if self._gathers():  # anchors may be spread unevenly: the mean is over all of them, not of the means
             cost, count = distributed.total(cost), distributed.total(count)
         loss = _mean(cost, count)
-        if self.training:
+        if learning:
+            self.centre_share.copy_(share)
+            self.steps.copy_(steps if full else torch.zeros_like(steps))
             last = len(embeddings) // self.views
             self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
         return loss
@@ -309,6 +319,7 @@ class GPaCoLoss(nn.Module):
                 f"balance() shifts the bias of the class layer, shape ({self.num_classes},), but "
                 f"{type(centres).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
             )
+        labels = widened(labels)
         sources, anchors = self._references(logits, embeddings, labels, keys)
         with _no_autocast(logits):
             seen = contrast(sources, anchors, self.temperature, self.num_classes, -100)
@@ -320,8 +331,11 @@ class GPaCoLoss(nn.Module):
         target = float(wanted.mean())
         if not 0 < target < 1:  # nan without anchors, 1 without positives
             raise ValueError(
-                "balance() needs a batch in which some image has a positive; pass all views, or a larger batch"
+                "balance() needs alpha above 0 and a batch in which some image has a positive; pass all views, or a "
+                "larger batch"
             )
+        if not bool(ahead.isfinite().all()):
+            raise ValueError("balance() needs finite logits and embeddings, got some that are not; nothing was changed")
         low, high = -float(ahead.max()), -float(ahead.min())
         edge = float(torch.tensor(target, dtype=torch.float64).logit())
         for _ in range(100):  # the share rises with the shift: halve the interval down to rounding
@@ -353,25 +367,44 @@ class GPaCoLoss(nn.Module):
             )
         check_scores(logits, "logits")
         check_same_rows(logits, embeddings, "logits and embeddings")
-        if labels.dim() == 2 and self.training:
-            self.memory.hold_probabilities(self.num_classes)
-        memory, memory_labels = self.memory.read() if self.training else (None, None)
-        sources = checked_sources(embeddings, labels, memory, memory_labels, self.num_classes, -100)
+        if len(labels) * self.views == len(logits) and self.views > 1 and len(labels):
+            raise ValueError(
+                f"labels must have one row per row of logits, got {len(labels)} for {len(logits)}: repeat them for "
+                f"each view, labels.repeat({self.views}{', 1' if labels.dim() == 2 else ''})"
+            )
+        if self.centre_share.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
+        if (
+            len(self.memory.embeddings)
+            and embeddings.dim() == 2
+            and embeddings.shape[1] != self.memory.embeddings.shape[1]
+        ):
+            raise ValueError(
+                f"embeddings have {embeddings.shape[1]} columns, dim is {self.memory.embeddings.shape[1]}: "
+                f"GPaCoLoss(..., dim={embeddings.shape[1]})"
+            )
+        sources = checked_sources(embeddings, labels, None, None, self.num_classes, -100)
         if keys is not None:
             last = labels[-(len(labels) // self.views) :]
-            sources.insert(1, checked_sources(embeddings, labels, keys, last, self.num_classes, -100)[1])
+            sources.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
+        if self.training and len(self.memory.embeddings):
+            if labels.dim() == 2:
+                self.memory.hold_probabilities(self.num_classes)
+            sources.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
         if not self._gathers():
             return sources, slice(0, len(embeddings))
         counts = distributed.row_counts(embeddings)
         before = sum(counts[: distributed.rank()])
         batch = 1 if keys is None else 2  # the memory is the same everywhere already
-        sources[:batch] = [Source(distributed.gather(x), distributed.gather(y)) for x, y in sources[:batch]]
+        for k, rows in enumerate((counts, [count // self.views for count in counts])[:batch]):
+            x, y = sources[k]
+            sources[k] = Source(distributed.gather(x, rows), distributed.gather(y, rows))
         return sources, slice(before, before + len(embeddings))
 
-    def _prior(self, centre_share: Tensor | None = None) -> Tensor | None:
+    def _prior(self, centre_share: Tensor) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":
             return self.log_prior
-        return self.log_prior + (self.centre_share if centre_share is None else centre_share).log()
+        return self.log_prior + centre_share.log()
 
     @torch.no_grad()
     def _centre_share(self, sources: list[Source], keys: Tensor | None) -> Tensor:

@@ -22,7 +22,8 @@ class Memory(nn.Module):
         num_classes: keep labels as rows of probabilities over that many classes.
         official_start: begin as the released code does, full of random rows with random labels. The rows are
             normalised over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
-            labels act as false positives until the memory has been filled once. Needs `num_classes`.
+            labels act as false positives until the memory has been filled once. Needs `num_classes` to draw from, and
+            keeps labels as indices.
 
     >>> memory = Memory(size=3, dim=2)
     >>> memory.push(torch.eye(2), torch.tensor([7, 8]))
@@ -46,8 +47,8 @@ class Memory(nn.Module):
                 raise ValueError("official_start draws random labels: pass num_classes too")
             embeddings = F.normalize(torch.randn(size, dim), dim=0)
             labels = torch.randint(num_classes, (size,))
-        if num_classes is not None:
-            labels = F.one_hot(labels, num_classes).float()
+        elif num_classes is not None:
+            labels = torch.zeros(size, num_classes)
         self.register_buffer("embeddings", embeddings)
         self.register_buffer("labels", labels)
         self.register_buffer("pushed", torch.tensor(size if official_start else 0))  # rows pushed since the start
@@ -88,6 +89,8 @@ class Memory(nn.Module):
         labels = gather(labels, counts)
         keep = labels >= 0 if labels.dim() == 1 else labels.any(1)
         keep &= embeddings.isfinite().all(1)
+        if labels.dim() == 2:
+            keep &= labels.isfinite().all(1)
         embeddings, labels = embeddings[keep], labels[keep]
 
         size, new = len(self.embeddings), len(embeddings)
@@ -101,7 +104,10 @@ class Memory(nn.Module):
     def hold_probabilities(self, num_classes: int) -> None:
         """Keep labels as rows of probabilities from now on; rows that are here already become one-hot."""
         if self.labels.dim() == 1:
-            self.labels = F.one_hot(self.labels, num_classes).to(self.embeddings.dtype)
+            if len(self) and int(self.labels[: len(self)].max()) >= num_classes:
+                raise ValueError(f"the memory holds labels of {num_classes} and above; renumber them from 0")
+            with torch.inference_mode(False):
+                self.labels = F.one_hot(self.labels.clone(), num_classes).to(self.embeddings.dtype)
 
     def _in_our_form(self, labels: Tensor) -> Tensor:
         if self.labels.dim() == 1:
@@ -120,8 +126,8 @@ class Memory(nn.Module):
         return labels.to(self.labels.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A memory that has turned to rows of probabilities while training is loaded into one that has not yet.
+        # One memory may have turned to rows of probabilities while the other has not: take the form that comes.
         labels = state_dict.get(f"{prefix}labels")
-        if labels is not None and labels.dim() == 2:
-            self.hold_probabilities(labels.shape[1])
+        if labels is not None and labels.dim() != self.labels.dim():
+            self.labels = torch.zeros_like(labels, device=self.labels.device)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 
 def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = None) -> Tensor:
@@ -26,6 +27,10 @@ def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = 
         references: (R, D).
         own: row of `references` that is anchor 0, or None.
     """
+    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in (anchors, references)):
+        raise RuntimeError(
+            "The contrastive losses of gpaco have no forward-mode derivative (jvp, jacfwd): use backward() or grad()."
+        )
     with_mean = torch.is_grad_enabled() and anchors.requires_grad
     lse: Tensor = _logsumexp(anchors, references, -1 if own is None else own, with_mean)[0]
     return lse
@@ -33,7 +38,7 @@ def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = 
 
 def _block_rows(columns: int, device: torch.device) -> int:
     # A block of products should stay in a CPU's cache but be large enough to fill an accelerator; below 64 rows
-    # matrix products lose their speed. Measured with benchmarks/loss.py.
+    # matrix products lose their speed.
     elements = 2**20 if device.type == "cpu" else 2**24
     return max(64, elements // max(columns, 1))
 
@@ -84,7 +89,8 @@ def _reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tens
 
 @_logsumexp.register_fake
 def _(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
-    return anchors.new_empty(len(anchors)), anchors.new_empty(len(anchors) if with_mean else 0, anchors.shape[1])
+    rows, dim = anchors.shape  # not len(), which would bind a compiled graph to one size
+    return anchors.new_empty(rows), anchors.new_empty(rows if with_mean else 0, dim)
 
 
 @_reference_gradient.register_fake

@@ -94,7 +94,7 @@ def supcon(
         z = {k: similarity(references[i], references[k], temperature) for k in others}
         for c in range(num_classes):
             positives = sum(float(rows[k, c]) for k in others)
-            if rows[i, c] > 0 and positives > 0:
+            if rows[i, c] > 0 and positives > 1e-3 * (positives + float(rows[i, c])):
                 terms = sum(float(rows[k, c]) * neg_log_softmax(z[k], list(z.values())) for k in others)
                 cost = cost + float(rows[i, c]) * terms / positives
                 count += float(rows[i, c])

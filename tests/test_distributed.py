@@ -108,6 +108,17 @@ def scenarios() -> Results:
     layer = nn.Linear(2, CLASSES).double()
     results["shift"] = torch.tensor(criterion.balance(layer, *rows_of(rank, 0)), dtype=torch.float64)
 
+    keyed = GPaCoLoss(CLASSES, alpha=0.3, memory=23, dim=DIM, views=1, class_counts=COUNTS, contrast="global").double()
+    for step in range(3):
+        logits, embeddings, labels = rows_of(rank, step)
+        results["keyed"] = keyed(logits, embeddings, labels, embeddings.flip(0))
+    results["keyed_share"] = keyed.centre_share
+
+    criterion.eval()
+    for _ in range(rank + 1):  # another number of batches on each process: nothing may wait for the others
+        criterion(*rows_of(rank, 0))
+    assert distributed.agree(rank, 7 - rank) == [dist.get_world_size() - 1, 7]
+
     for contrast in ("global", "local"):
         model, criterion = DistributedDataParallel(Network()), criterion_for(contrast)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -178,6 +189,18 @@ def test_global_contrast_gives_the_loss_and_the_gradient_of_one_process(results:
         assert result["shift"].item() == pytest.approx(shift, abs=1e-12)
 
 
+def test_global_contrast_with_momentum_keys_is_that_of_one_process(results: list[Results]) -> None:
+    world = len(results)
+    keyed = GPaCoLoss(CLASSES, alpha=0.3, memory=23, dim=DIM, views=1, class_counts=COUNTS).double()
+    for step in range(3):
+        parts = [rows_of(rank, step) for rank in range(world)]
+        logits, embeddings, labels = (torch.cat(column) for column in zip(*parts, strict=True))
+        loss = keyed(logits, embeddings, labels, torch.cat([part[1].flip(0) for part in parts]))
+    for result in results:
+        torch.testing.assert_close(result["keyed"], loss, **EXACT)
+        torch.testing.assert_close(result["keyed_share"], keyed.centre_share, **EXACT)
+
+
 def test_twenty_steps_of_global_training_end_where_one_process_ends(results: list[Results]) -> None:
     world = len(results)
     model, criterion = Network(), criterion_for("local")
@@ -203,7 +226,7 @@ def test_twenty_steps_of_local_training_end_where_one_process_ends_that_does_the
     log_frequency = criterion_for("local").log_prior
     assert log_frequency is not None
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    share = torch.zeros(CLASSES, dtype=torch.float64)
+    share, averaged = torch.zeros(CLASSES, dtype=torch.float64), 0
     for step in range(STEPS):
         shards = [images_of(rank, step) for rank in range(world)]
         held, held_labels = (x.clone() for x in memory.read())
@@ -213,7 +236,8 @@ def test_twenty_steps_of_local_training_end_where_one_process_ends_that_does_the
             everyone = torch.cat([labels, held_labels])
             others = [[(everyone == c).sum() - 2 * (y == c).long() for c in range(CLASSES)] for y in labels[:4]]
             shares.append((1 / (1 + 0.3 * (1 + torch.tensor(others).double()))).mean(0))
-        share = share + (torch.stack(shares).mean(0) - share) / (step + 1)
+        averaged = averaged + 1 if len(memory) == 23 else 0  # while the memory fills, what the step itself says
+        share = share + (torch.stack(shares).mean(0) - share) / max(averaged, 1)
         options = {"alpha": 0.3, "log_prior": log_frequency + share.log()}
         outputs = [(*model(images), labels) for images, labels in shards]
         losses = [gpaco_loss(*output, held, held_labels, **options) for output in outputs]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco import GPaCoLoss, Memory, gpaco_loss, pixel_gpaco_loss, supcon_loss
+from gpaco import GPaCoLoss, Memory, focal_loss, gpaco_loss, pixel_gpaco_loss, supcon_loss
 
 
 def unit(rows: int, dim: int = 4) -> Tensor:
@@ -96,6 +96,53 @@ def test_ten_thousand_classes_and_one_class() -> None:
         assert_finite(gpaco_loss(logits, embeddings, torch.zeros(6, dtype=torch.int64)), logits, embeddings)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "num_classes"), [(torch.uint8, 200), (torch.uint8, 256), (torch.int8, 128), (torch.int16, 32_000)]
+)
+def test_labels_in_narrow_integers_mean_what_they_say(dtype: torch.dtype, num_classes: int) -> None:
+    # In uint8 156 would equal -100, in int8 128 classes would end at -128.
+    highest = min(num_classes, torch.iinfo(dtype).max + 1) - 1
+    labels = torch.tensor([0, 156 if dtype == torch.uint8 else 100, highest], dtype=dtype)
+    logits, embeddings = torch.randn(3, num_classes), unit(3)
+    expected = gpaco_loss(logits, embeddings, labels.long(), reduction="none")
+    assert torch.equal(gpaco_loss(logits, embeddings, labels, reduction="none"), expected)
+    assert expected.all()
+    assert torch.equal(supcon_loss(embeddings, labels), supcon_loss(embeddings, labels.long()))
+    assert torch.equal(focal_loss(logits, labels), focal_loss(logits, labels.long()))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func itself
+def test_a_forward_mode_derivative_is_refused_since_it_would_be_wrong() -> None:
+    embeddings = unit(4)
+    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda z: gpaco_loss(torch.zeros(4, 3), z, Y), (embeddings,), (embeddings,))
+
+
+def test_soft_supcon_in_float32_is_near_float64_for_confident_rows() -> None:
+    embeddings = F.normalize(torch.randn(64, 16), dim=1)
+    for sharpness in (5, 20, 60):
+        rows = (sharpness * torch.randn(64, 100).double()).softmax(1)
+        exact = supcon_loss(embeddings.double(), rows, temperature=0.07, reduction="none")
+        ours = supcon_loss(embeddings, rows.float(), temperature=0.07, reduction="none")
+        assert (ours - exact).abs().max() < 0.05
+
+
+def test_validation_under_no_grad_leaves_no_trace_in_a_criterion() -> None:
+    criterion = GPaCoLoss(3, dim=4)
+    with torch.no_grad():
+        criterion(L, E, Y)
+    assert len(criterion.memory) == 0
+    assert criterion.steps == 0
+
+
+def test_a_call_that_fails_changes_nothing() -> None:
+    criterion = GPaCoLoss(3, dim=4)
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    with pytest.raises(ValueError, match="float64"):
+        criterion(L.double(), E, Y)
+    assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
+
+
 def test_integer_labels_of_any_width_are_accepted() -> None:
     logits, embeddings = torch.randn(4, 3), unit(4)
     expected = gpaco_loss(logits, embeddings, torch.tensor([0, 1, 2, 0]))
@@ -168,7 +215,11 @@ def test_bad_input_to_gpaco_loss_says_what_was_expected_and_what_came(
         (lambda: GPaCoLoss(3, memory=-1), "size must be at least 0"),
         (lambda: GPaCoLoss(3, dim=4)(L[:3], E[:3], Y[:3]), r"logits must be \(2 \* B, 3\).*got \(3, 3\); set views"),
         (lambda: GPaCoLoss(5, dim=4)(L, E, Y), r"logits must be \(2 \* B, 5\)"),
-        (lambda: GPaCoLoss(3, dim=9)(L, E, Y), "rows of memory must be as long as embeddings, 4, got 9"),
+        (lambda: GPaCoLoss(3, dim=9)(L, E, Y), r"embeddings have 4 columns, dim is 9: GPaCoLoss\(..., dim=4\)"),
+        (lambda: GPaCoLoss(3, dim=4)(L, E, Y[:2]), r"got 2 for 4: repeat them for each view, labels.repeat\(2\)"),
+        (lambda: GPaCoLoss(3, dim=4).bfloat16()(L, E, Y), "must stay in float32"),
+        (lambda: GPaCoLoss(3, dim=4, views=1)(L, E, Y, E[:3]), "rows and keys_labels must have one row"),
+        (lambda: gpaco_loss(L, E, torch.full((4, 3), float("nan"))), "must be probabilities"),
         (lambda: GPaCoLoss(3, dim=4)(L.double(), E.double(), Y), r"criterion with its memory by .double\(\)"),
         (lambda: Memory(4, 4).push(E[:, :2], Y), r"takes embeddings of shape \(B, 4\), got \(4, 2\)"),
         (lambda: Memory(4, 4).push(E, Y[:2]), "embeddings and labels must have one row"),

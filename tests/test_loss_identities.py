@@ -89,18 +89,17 @@ def test_one_hot_rows_cost_what_indices_cost() -> None:
 def test_a_mixed_row_costs_the_mixture_of_its_two_losses() -> None:
     logits, embeddings, labels = batch()
     rows = F.one_hot(labels, 4).double()
-    rows[5] = torch.tensor([0.3, 0.0, 0.7, 0.0])
+    rows[5] = torch.tensor([0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
 
     def cost(row: list[float]) -> Tensor:
         mine = rows.clone()
-        mine[5] = torch.tensor(row)
+        mine[5] = torch.tensor(row, dtype=torch.float64)
         return gpaco_loss(logits, embeddings, mine, alpha=0.3, reduction="none")[5]
 
     torch.testing.assert_close(
         gpaco_loss(logits, embeddings, rows, alpha=0.3, reduction="none")[5],
         0.3 * cost([1, 0, 0, 0]) + 0.7 * cost([0, 0, 1, 0]),
-        rtol=1e-7,  # 0.3 and 0.7 are float32 here
-        atol=0,
+        **EXACT,
     )
 
 
@@ -156,6 +155,26 @@ def test_a_compiled_loss_is_one_graph_with_the_same_value_and_gradient(backend: 
         results.append((loss, *torch.autograd.grad(loss, [logits, embeddings])))
     for mine, yours in zip(*results, strict=True):
         torch.testing.assert_close(mine, yours, **EXACT)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_compiled_graph_serves_batches_of_any_size() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(gpaco_loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in range(5, 17):
+        logits, embeddings, labels = batch(rows)
+        torch.testing.assert_close(compiled(logits, embeddings, labels), gpaco_loss(logits, embeddings, labels))
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+def test_a_prior_may_differ_from_row_to_row() -> None:
+    logits, embeddings, labels = batch()
+    prior = torch.randn_like(logits)
+    expected = gpaco_loss(logits + prior, embeddings, labels)
+    torch.testing.assert_close(gpaco_loss(logits, embeddings, labels, log_prior=prior), expected, **EXACT)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -203,10 +203,13 @@ def test_half_precision_is_no_further_from_float64_than_cross_entropy_of_the_sam
 def test_under_autocast_similarities_are_taken_in_float32() -> None:
     embeddings, labels = unit_rows(32, 16).float(), torch.randint(4, (32,))
     logits = torch.randn(32, 4)
+    soft = F.normalize(torch.rand(32, 4), p=1, dim=1)
     alone = gpaco_loss(logits, embeddings, labels, temperature=0.05)
+    alone_soft = gpaco_loss(logits, embeddings, soft, temperature=0.05)
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype):
             inside = gpaco_loss(logits, embeddings, labels, temperature=0.05)
+            assert torch.equal(gpaco_loss(logits, embeddings, soft, temperature=0.05), alone_soft)
             z = embeddings.clone().requires_grad_()
             gpaco_loss(logits, z, labels, temperature=0.05).backward()
         assert inside.dtype == torch.float32

@@ -87,6 +87,13 @@ def test_an_image_without_labels_costs_nothing_and_all_gradients_are_finite(samp
     assert not gradient.any()
 
 
+def test_an_image_without_labels_counts_in_the_mean_over_images() -> None:
+    logits, embeddings, masks = maps()
+    alone = pixel_gpaco_loss(logits[:1], embeddings[:1], masks[:1])
+    masks[1] = 255
+    torch.testing.assert_close(pixel_gpaco_loss(logits, embeddings, masks), alone / 2)
+
+
 def test_prior_and_memory_reach_the_loss() -> None:
     logits, embeddings, masks = maps()
     prior, memory = torch.tensor([-1.0, -2.0, -3.0, -4.0]).double(), embeddings[0, :, 0].t()
