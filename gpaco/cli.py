@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpaco import __version__
-from gpaco.errors import Diverged, EnvironmentProblem, UserError, nearest
+from gpaco.errors import Problem, UserError, nearest
 
 app = typer.Typer(
     help="Image classifiers that also work on the rare classes.",
@@ -293,7 +293,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(words)
-    except (UserError, EnvironmentProblem, Diverged) as error:
+    except Problem as error:
         if "--debug" in words:
             raise
         _fail(error.cause, error.remedy)

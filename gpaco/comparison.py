@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.classification import FLAGS, requested, train
+from gpaco.classification import train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
+from gpaco.preparing import FLAGS, requested
 from gpaco.run import Run
 
 COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}

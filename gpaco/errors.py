@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class UserError(ValueError):
-    """Wrong input: a setting, data or a checkpoint. The cause, and what to do about it."""
+class Problem(Exception):
+    """A cause, and what to do about it."""
 
-    exit_code = 2
+    exit_code = 1
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(cause, remedy)
@@ -18,32 +18,22 @@ class UserError(ValueError):
         return f"{self.cause}\n{self.remedy}"
 
 
-class EnvironmentProblem(RuntimeError):  # noqa: N818
+class UserError(Problem, ValueError):
+    """Wrong input: a setting, data or a checkpoint."""
+
+    exit_code = 2
+
+
+class EnvironmentProblem(Problem, RuntimeError):
     """The machine will not: disk, memory, other processes."""
 
     exit_code = 3
 
-    def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(cause, remedy)
-        self.cause = cause
-        self.remedy = remedy
 
-    def __str__(self) -> str:
-        return f"{self.cause}\n{self.remedy}"
-
-
-class Diverged(RuntimeError):  # noqa: N818
+class Diverged(Problem, RuntimeError):
     """Training ran into numbers that are not finite."""
 
     exit_code = 4
-
-    def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(cause, remedy)
-        self.cause = cause
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"{self.cause}\n{self.remedy}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

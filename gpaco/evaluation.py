@@ -16,6 +16,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import adjust, summarise
+from gpaco.preparing import splits_of
 from gpaco.run import Predictor, Runs, as_runs, load
 
 Show = Callable[[int, int], None]
@@ -162,8 +163,6 @@ def evaluate(
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes.
     """
-    from gpaco.classification import splits_of  # late, since training evaluates
-
     several = as_runs(runs)
     if isinstance(data, Samples):
         samples = data

@@ -9,7 +9,7 @@ from types import FrameType
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-class Stopped(Exception):  # noqa: N818 - it is not an error
+class Stopped(Exception):
     """The run was asked to stop, has saved itself, and goes on when the same command is given again."""
 
     def __init__(self, number: int) -> None:
