@@ -64,7 +64,7 @@ def train(
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The named device, or the best there is; with several processes, each its own."""
+    """The named device, or a CUDA one if there is, else the CPU; with several processes, each its own."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -91,7 +91,7 @@ def train(
     ghost_batch: Annotated[int | None, typer.Option(help="Images that share batch-norm statistics.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="error or skip.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is if not given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
     compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
     seed: Seed = None,
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
