@@ -22,7 +22,8 @@ from gpaco.backbones import build
 from gpaco.data.loading import Batch
 from gpaco.methods.setup import Method
 from gpaco.model import Classifier
-from gpaco.recipe import Recipe, override
+from gpaco.recipe import override
+from gpaco.settings import Recipe
 
 STEPS, ROUNDS, CLASSES = 10, 6, 100
 

@@ -13,18 +13,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpaco import __version__, backbones, checkpoint, distributed, methods
+from gpaco import __version__, backbones, distributed, methods
 from gpaco import recipe as recipes
 from gpaco.data.loading import Batch, batches, class_shares, mix, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import View
 from gpaco.errors import Diverged, UserError
 from gpaco.evaluation import logits_of
+from gpaco.files import write_atomic
+from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import Say, requested, resolve, splits_of
-from gpaco.recipe import Recipe, Stage
 from gpaco.run import Predictor, Run, build_model, is_run, load, newest
+from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
 
 
@@ -85,12 +87,12 @@ def prepared(folder: Path, recipe: Recipe, say: Say) -> Iterator[None]:
         if distributed.rank() == 0:
             if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
                 raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
-            stack.enter_context(checkpoint.lock(folder))
+            stack.enter_context(lock(folder))
             if is_run(folder) and any(folder.glob("**/checkpoints/*")):  # a run that failed before is none yet
                 refuse_other_run(folder, recipe)
                 say(f"going on with the run in {folder}")
             else:
-                checkpoint.write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
+                write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
         distributed.barrier()
         yield
 
@@ -125,7 +127,7 @@ def run_stages(
             say(f"stage {number} of {len(stages)}: {stage.name}")
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
-                checkpoint.write_atomic(home / "recipe.toml", recipes.dumps(stage))
+                write_atomic(home / "recipe.toml", recipes.dumps(stage))
         task = classification_task(stage, splits, weights)
         fit(task, stage, home, device, show)
         weights = newest(Run(home)).tensors["model"]
@@ -277,7 +279,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
     )
     from gpaco.pages.simple import write_page
 
-    checkpoint.write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
+    write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
     write_page([run], run.folder / "report.html")
 
 

@@ -3,13 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gpaco import __version__
+from gpaco.console import bar, display, fail, print_figures, say, usage
 from gpaco.errors import Problem, UserError, nearest
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ def demo(
     """Long-tailed handwritten digits, three methods, a table and a page: about a minute."""
     from gpaco.demo import run_demo
 
-    result = run_demo(out, seeds, say=_say(as_json), show=_display(as_json))
+    result = run_demo(out, seeds, say=say(as_json), show=display(as_json))
     if as_json:
         print(json.dumps(result))
 
@@ -59,7 +59,7 @@ def check(
     from gpaco.data.checking import check as check_data
     from gpaco.data.checking import lines
 
-    with _bar("looking at images", as_json) as progress:
+    with bar("looking at images", as_json) as progress:
         result = check_data(data, root=root, progress=progress)
     if as_json:
         print(json.dumps(result))
@@ -123,7 +123,7 @@ def train(
         "seed": seed,
     }
     if dry_run:
-        try_out(data, recipe=recipe, settings=settings, device=device, say=_say(as_json), **flags)
+        try_out(data, recipe=recipe, settings=settings, device=device, say=say(as_json), **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
         return
@@ -133,13 +133,13 @@ def train(
         recipe=recipe,
         settings=settings,
         device=device,
-        say=_say(as_json),
-        show=_display(as_json),
+        say=say(as_json),
+        show=display(as_json),
         **flags,
     )
     if os.environ.get("RANK", "0") == "0":
-        _print_figures(run.metrics, as_json)
-        _say(as_json)(f"The run, with its model and page: {run.folder}")
+        print_figures(run.metrics, as_json)
+        say(as_json)(f"The run, with its model and page: {run.folder}")
 
 
 @app.command()
@@ -164,7 +164,7 @@ def evaluate(
         as_run(paths[0])  # says what is wrong with it
     if len(others) > 1:
         raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
-    with _bar("evaluating", as_json) as progress:
+    with bar("evaluating", as_json) as progress:
         result = evaluate_runs(
             runs,
             others[0] if others else None,
@@ -176,7 +176,7 @@ def evaluate(
             out=out,
             show=progress,
         )
-    _print_figures(result, as_json)
+    print_figures(result, as_json)
 
 
 @app.command()
@@ -192,13 +192,13 @@ def predict(
     """The class of each image. A file that cannot be read is a row with its error."""
     from gpaco.prediction import predict as predict_files
 
-    with _bar("predicting", as_json) as progress:
+    with bar("predicting", as_json) as progress:
         rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress)
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
-    say = _say(as_json)
-    say(f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}")
+    line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
+    say(as_json)(line)
 
 
 @app.command()
@@ -238,8 +238,8 @@ def compare(
         out=out,
         settings=settings,
         recipe=recipe,
-        say=_say(as_json),
-        show=_display(as_json),
+        say=say(as_json),
+        show=display(as_json),
         validation=validation,
         **flags,
     )
@@ -280,7 +280,8 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Print a recipe complete, with a word on every setting."""
-    from gpaco.recipe import Recipe, dumps, load, names
+    from gpaco.recipe import dumps, load, names
+    from gpaco.settings import Recipe
 
     known = [*names(), "default"]
     if name not in known and not Path(name).exists():
@@ -296,7 +297,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Problem as error:
         if "--debug" in words:
             raise
-        _fail(error.cause, error.remedy)
+        fail(error.cause, error.remedy)
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = 130
@@ -304,7 +305,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         from gpaco.signals import Stopped
 
         if hasattr(error, "format_message"):  # of click, which some versions of typer have a copy of
-            _fail(*_usage(error))
+            fail(*usage(error))
             code = 2
         elif isinstance(error, Stopped):
             print(f"{error}; the same command goes on", file=sys.stderr)
@@ -312,7 +313,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         elif "--debug" in words:
             raise
         else:
-            _fail(
+            fail(
                 f"a bug in gpaco {__version__}: {type(error).__name__}: {error}",
                 "add --debug to see where, and tell us",
             )
@@ -336,53 +337,8 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: Any) -> tuple[str, str]:
-    """Cause and remedy of words that the command line does not have."""
-    context = error.ctx
-    cause = " ".join(error.format_message().split()).rstrip(".")
-    option = getattr(error, "option_name", "")
-    if option and hasattr(error, "possibilities"):
-        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-        known += ["--help", "--version"]
-        cause = f"there is no option {option!r}{nearest(option, known)}"
-    return cause[:1].lower() + cause[1:], f"`{context.command_path if context else 'gpaco'} --help` tells more"
-
-
 def _leave() -> None:
     if "torch" in sys.modules:
         from gpaco.distributed import stop
 
         stop()
-
-
-def _fail(cause: str, remedy: str) -> None:
-    print(f"error: {cause}\n  {remedy}", file=sys.stderr)
-
-
-def _say(as_json: bool) -> Callable[[str], None]:
-    return (lambda line: print(line, file=sys.stderr)) if as_json else print
-
-
-def _display(as_json: bool) -> Callable[[dict[str, Any]], None]:
-    from gpaco.display import display
-
-    return display(sys.stderr if as_json else sys.stdout)
-
-
-def _bar(title: str, as_json: bool) -> Any:
-    from gpaco.display import bar
-
-    return bar(title)
-
-
-def _print_figures(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result))
-        return
-    keys = {"top1": "all", "top5": "top 5", "many": "many", "medium": "medium", "few": "few", "macro": "macro"}
-    keys |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
-    for key, name in keys.items():
-        value = result.get(key)
-        classes = result.get("groups", {}).get(key)
-        extra = "" if classes is None else f"   ({classes} classes)"
-        print(f"{name:<18} {'none' if value is None else f'{100 * value:5.1f} %'}{extra}")

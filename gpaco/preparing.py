@@ -18,7 +18,7 @@ from gpaco.data.splitting import with_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import groups
-from gpaco.recipe import Recipe, Stage
+from gpaco.settings import SECTIONS, Data, Recipe, Stage
 
 Say = Callable[[str], None]
 LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
@@ -55,7 +55,7 @@ def requested(
     else:
         path = str(what)
     base = Recipe() if recipe is None else recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
-    given = set() if recipe is None else {f"{s}.{k}" for s in recipes.SECTIONS for k in asdict(getattr(base, s))}
+    given = set() if recipe is None else {f"{s}.{k}" for s in SECTIONS for k in asdict(getattr(base, s))}
     unknown = set(flags) - set(FLAGS)
     if unknown:
         word = sorted(unknown)[0]
@@ -131,7 +131,7 @@ def refuse_bad(splits: Splits) -> None:
             )
 
 
-def expect(splits: Splits, settings: recipes.Data) -> None:
+def expect(splits: Splits, settings: Data) -> None:
     """Compare the data with what the recipe says there should be."""
     images, counts = len(splits.train), splits.train.counts
     found = tuple(

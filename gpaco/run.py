@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gpaco import backbones, checkpoint
 from gpaco.errors import UserError, nearest
 from gpaco.model import Classifier, ghost_batch
-from gpaco.recipe import Recipe
 from gpaco.recipe import load as load_recipe
+from gpaco.settings import Recipe
 
 
 @dataclass(frozen=True)

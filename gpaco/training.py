@@ -20,8 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import checkpoint, distributed
 from gpaco.errors import Diverged
-from gpaco.recipe import Recipe
+from gpaco.files import append_jsonl, trim_jsonl
+from gpaco.packing import pack_optimizer, unpack_optimizer
 from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
+from gpaco.settings import Recipe
 from gpaco.signals import Stopped, catch_signals
 
 BAD_STEPS = 5  # in a row, before a run is given up
@@ -174,7 +176,7 @@ def fit(
                 "waiting": round(seconds_waiting, 3),
             }
             if distributed.rank() == 0:
-                checkpoint.append_jsonl(folder / "metrics.jsonl", row)
+                append_jsonl(folder / "metrics.jsonl", row)
             progress.epoch, progress.step, progress.loss = progress.epoch + 1, 0, 0.0
             show(row | {"epochs": settings.epochs})
             done = progress.epoch == settings.epochs
@@ -238,7 +240,7 @@ def write(
     keep: int,
 ) -> None:
     """A checkpoint of everything, and the pruning of older ones."""
-    packed, meta = checkpoint.pack_optimizer(optimiser)
+    packed, meta = pack_optimizer(optimiser)
     tensors = {name: dict(part.state_dict()) for name, part in parts.items()} | {"optimizer": packed}
     state = {
         "progress": vars(progress),
@@ -263,12 +265,12 @@ def resume(
     tensors, state = found.tensors, found.state
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
-    checkpoint.unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])
+    unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
     differs = drift(state["environment"], next(parts["model"].parameters()).device)
     progress = Progress(**state["progress"])
     if distributed.rank() == 0:
-        checkpoint.trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= progress.epoch)
+        trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= progress.epoch)
     return progress, [*found.warnings, *(f"this machine differs, so bits may: {what}" for what in differs)]
 
 

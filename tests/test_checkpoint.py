@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,22 +32,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gpaco import checkpoint
-from gpaco.checkpoint import (
-    append_jsonl,
-    find,
-    load,
-    lock,
-    pack_optimizer,
-    prune,
-    random_state,
-    restore_random_state,
-    save,
-    trim_jsonl,
-    unpack_optimizer,
-    verify,
-    write_atomic,
-)
+from gpaco.checkpoint import find, load, prune, save, verify
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.locking import lock
+from gpaco.packing import pack_optimizer, unpack_optimizer
 
 
 def parts(step: int, size: int = 50) -> dict[str, dict[str, Tensor]]:
@@ -606,7 +594,7 @@ def test_pruning_does_not_follow_links_and_does_nothing_without_a_last_checkpoin
     assert prune(tmp_path / "missing", 0) == []
 
 
-# Optimisers and random numbers
+# Optimisers
 
 
 def small_model() -> nn.Module:
@@ -673,39 +661,6 @@ def test_a_state_of_another_optimiser_or_model_is_refused() -> None:
     for key in ("99.momentum_buffer", "x", "-1.momentum_buffer"):
         with pytest.raises(UserError):
             unpack_optimizer(sgd, {key: torch.zeros(1)}, meta)
-
-
-def test_random_numbers_go_on_where_they_were() -> None:
-    random.gauss(0, 1)
-    np.random.seed(3)
-    np.random.standard_normal(3)
-    torch.manual_seed(5)
-    torch.randn(3)
-    state = json.loads(json.dumps(random_state(), allow_nan=False))
-
-    def draw() -> list[Any]:
-        return [*(random.gauss(0, 1) for _ in range(3)), *np.random.standard_normal(5), *torch.randn(5).tolist()]
-
-    first = draw()
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
-    assert draw() != first
-    restore_random_state(state)
-    assert draw() == first
-
-
-def test_a_spoilt_random_state_is_refused() -> None:
-    state = random_state()
-    for change in (
-        {"torch": "00"},
-        {"torch": "zz"},
-        {"python": {}},
-        {"numpy": 3},
-        {"python": state["python"] | {"words": "00"}},
-    ):
-        with pytest.raises(UserError, match="random state"):
-            restore_random_state(state | change)
 
 
 # The lock

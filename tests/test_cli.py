@@ -21,6 +21,7 @@ from gpaco import recipe as recipes
 from gpaco.cli import main
 from gpaco.display import display
 from gpaco.run import Run
+from gpaco.settings import Recipe
 
 COMMANDS = ("demo", "check", "train", "evaluate", "predict", "compare", "report", "recipes", "show")
 QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
@@ -252,7 +253,7 @@ def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_pa
 
 def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:
     default = prints("show", "default")
-    assert recipes.loads(default) == recipes.Recipe()
+    assert recipes.loads(default) == Recipe()
     assert all("# " in line for line in default.splitlines() if "=" in line and not line.startswith("name"))
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")

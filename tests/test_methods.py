@@ -14,7 +14,8 @@ from gpaco.methods import METHODS, WITHOUT_PROJECTOR, assumed_prior
 from gpaco.methods import build as build_method
 from gpaco.methods.setup import Method
 from gpaco.model import Classifier
-from gpaco.recipe import Recipe, override
+from gpaco.recipe import override
+from gpaco.settings import Recipe
 
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gpaco import recipe as module
 from gpaco.errors import UserError
-from gpaco.recipe import SECTIONS, Recipe, as_dict, diff, dumps, load, loads, names, override, stages
+from gpaco.recipe import as_dict, diff, dumps, load, loads, names, override, stages
 from gpaco.schedule import learning_rate
+from gpaco.settings import SCHEDULES, SECTIONS, Recipe
 
 IMAGENET_LT = """
 name = "imagenet-lt-resnet50-gpaco"
@@ -203,7 +204,7 @@ def test_a_schedule_section_is_what_the_schedule_function_takes() -> None:
     kept = {field.name: getattr(recipe.schedule, field.name) for field in fields(recipe.schedule)}
     last = learning_rate(399, steps_per_epoch=1, epochs=recipe.train.epochs, lr=recipe.optimiser.lr, **kept)
     assert last == pytest.approx(6.5e-7, rel=0.01)
-    for name in module.SCHEDULES:
+    for name in SCHEDULES:
         learning_rate(3, steps_per_epoch=1, epochs=9, lr=0.1, **(kept | {"name": name}))
 
 

@@ -18,7 +18,7 @@ from gpaco.methods.setup import Method, Setup
 
 if TYPE_CHECKING:
     from gpaco.model import Classifier
-    from gpaco.recipe import Recipe
+    from gpaco.settings import Recipe
 
 METHODS: dict[str, Callable[[Setup], Method]] = {
     "gpaco": GPaCo,

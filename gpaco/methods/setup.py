@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from gpaco.model import Classifier
-    from gpaco.recipe import Method as MethodSettings
+    from gpaco.settings import Method as MethodSettings
 
 
 class Setup(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gpaco.checkpoint import write_atomic
 from gpaco.errors import UserError
+from gpaco.files import write_atomic
 from gpaco.run import Run
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 760, 300, 48, 40

@@ -1,0 +1,55 @@
+"""An optimiser's state, made ready for a checkpoint, and back."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gpaco.errors import UserError
+
+
+def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as named tensors, and all the rest of it ready for JSON."""
+    whole = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, values in whole["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                numbers.setdefault(str(index), {})[name] = value
+    groups = [
+        {key: list(v) if isinstance(v, tuple) else v for key, v in group.items()} for group in whole["param_groups"]
+    ]
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "numbers": numbers}
+
+
+def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Give an optimiser the state that `pack_optimizer` took from one for the same model."""
+    now = optimizer.state_dict()["param_groups"]
+    theirs = [len(group["params"]) for group in meta["groups"]]
+    ours = [len(group["params"]) for group in now]
+    strange = [key for key in tensors if not re.fullmatch(r"\d+\..+", key) or int(key.split(".")[0]) >= sum(ours)]
+    if strange or meta["kind"] != type(optimizer).__name__ or theirs != ours:
+        raise UserError(
+            f"the checkpoint is of {meta['kind']} with parameters in groups of {theirs}, this run has "
+            f"{type(optimizer).__name__} with groups of {ours}",
+            "resume with the recipe the run was started with, or choose another --out",
+        )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in meta["numbers"].items()}
+    for key, tensor in tensors.items():
+        index, _, name = key.partition(".")
+        like = parameters[int(index)]
+        if tensor.shape == like.shape:  # in the memory layout of its parameter
+            tensor = torch.empty_like(like, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+        state.setdefault(int(index), {})[name] = tensor
+    groups = [
+        {key: tuple(v) if isinstance(mine.get(key), tuple) else v for key, v in group.items()}
+        for group, mine in zip(meta["groups"], now, strict=True)
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
