@@ -286,10 +286,11 @@ def _geometry(measured: "Measured") -> Geometry:
     middle = centres - centres.mean(0)
     unit = middle / np.maximum(np.linalg.norm(middle, axis=1, keepdims=True), 1e-12)
     nearest = np.full(len(centres), np.nan)
-    for c in range(
-        len(centres) if len(centres) > 1 else 0
-    ):  # row by row: all pairs of 10,000 classes would be a gigabyte
-        nearest[c] = np.delete(unit @ unit[c], c).max()
+    for start in range(0, len(centres) if len(centres) > 1 else 0, 512):  # all pairs of 10,000 would be a gigabyte
+        cosines = unit[start : start + 512] @ unit.T
+        own = np.arange(len(cosines))
+        cosines[own, start + own] = -np.inf
+        nearest[start : start + 512] = cosines.max(1)
     sizes = np.bincount(labels, minlength=len(centres))
     means = np.zeros_like(centres)
     np.add.at(means, labels, features)
