@@ -32,7 +32,8 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
 
     Args:
         name: "resnet8", "resnet20" or "resnet32" (CIFAR's, 64 features), "resnet50_cifar" (ResNet-50 with a 3x3 stem
-            and no pooling after it), or a name of timm's, with a tag or without.
+            and no pooling after it), or a name of timm's, with a tag or without. ViTs with the tag "mae" have the mean
+            of their patches as features, and a norm after it.
         size: of the images, in pixels; the usual one of the model if not given. Models made for one size, as ViTs are,
             are built for this one, and positions in pretrained weights are resampled by timm.
         drop_path: chance to skip a block in training (stochastic depth), where the model has it.
@@ -59,22 +60,25 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
     return Backbone(module, _width(module, name, size or usual, usual), mean, std, size or usual)
 
 
-def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ...] = ()) -> None:
-    """Fill `module` from a safetensors file, without what the file has below the names in `classifiers`.
+def load_weights(
+    module: nn.Module, path: str | Path, dropped: tuple[str, ...] = (), fresh: tuple[str, ...] = ()
+) -> None:
+    """Fill `module` from a safetensors file, without what the file has below the names in `dropped`.
 
-    All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
+    All else has to match by name and shape. What is below the names in `fresh` may be missing in the file: it stays as
+    it is. Batch norm's counters of batches may be missing, and may be of shape (1,).
     """
     given = _read_safetensors(Path(path))
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
-    dropped = tuple(f"{classifier}." for classifier in classifiers)
-    given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
+    below, new = (tuple(f"{name}." for name in names) for names in (dropped, fresh))
+    given = {key: value for key, value in given.items() if key in wanted or not key.startswith(below)}
     reshaped = [
         f"{key} {tuple(given[key].shape)} for {tuple(value.shape)}"
         for key, value in wanted.items()
         if key in given and given[key].shape != value.shape
     ]
-    missing = [key for key in wanted if key not in given and not _counter(key)]
+    missing = [key for key in wanted if key not in given and not _counter(key) and not key.startswith(new)]
     extra = [key for key in given if key not in wanted]
     faults = {"missing in the file": missing, "not in the model": extra, "of another shape": reshaped}
     if any(faults.values()):
@@ -161,12 +165,19 @@ def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Pat
         ) from None
     # Models that ignore a setting, or do not know it, should only meet it when it says something.
     options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    if name.startswith("vit_") and name.endswith(".mae"):
+        options["global_pool"] = "avg"  # as its authors fine-tune it: the mean of the patches, then a norm
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
     model = _create(name, **options)
     classifiers = model.pretrained_cfg.get("classifier") or ()
-    load_weights(model, weights, (classifiers,) if isinstance(classifiers, str) else tuple(classifiers))
+    dropped = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    if isinstance(getattr(model, "fc_norm", None), nn.LayerNorm):
+        # Pretrained for another pooling: the norm that comes before it is not used, the one after it starts anew.
+        load_weights(model, weights, (*dropped, "norm"), fresh=("fc_norm",))
+    else:
+        load_weights(model, weights, dropped)
     if resize:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
@@ -226,7 +237,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise UserError(
             f"{path} is no safetensors file: {_one_line(error)}",
-            "pickled weights (.pth, .pt, .bin) are not read; save them with safetensors.torch.save_file first",
+            "pickled weights (.pth, .pt, .bin) have to go through `gpaco convert FILE --out NAME.safetensors` first",
         ) from error
 
 
