@@ -198,6 +198,8 @@ def state_of(value: Any) -> tuple[str, dict[str, View]]:
     for key, item in (value[where] if where else value).items():
         if not isinstance(key, str):
             raise Refused(f"its tensors are named by {kind(key)}, not by text")
+        if not key.isprintable() or len(key) > 500:
+            raise Refused(f"a tensor in it is called {shown(key)}")
         tensors[key] = view_of(item, key)
     if not tensors:
         raise Refused("it holds no tensor")
