@@ -321,6 +321,20 @@ def convert(
         print(json.dumps(result))
 
 
+@app.command()
+def weights(
+    folder: Annotated[Path, typer.Argument(help="Where to look beside packages and caches.")] = Path(),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Pretrained weights that are on this machine, and where each came from. Nothing is downloaded."""
+    from gpaco.pretrained import lines, local_weights
+
+    with _bar("looking at weights", as_json) as progress:
+        rows = local_weights(folder, show=progress)
+    print(json.dumps(rows) if as_json else "\n".join(lines(rows)))
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
     words = sys.argv[1:] if arguments is None else arguments
