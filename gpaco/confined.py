@@ -55,7 +55,8 @@ def report(file: BinaryIO, out: BinaryIO, length: int) -> dict[str, Any]:
         write(tensors, source.read, out, 2 * length)
         if where:
             said = {"values": _plain(source.value), "settings": _plain(source.value.get("args"))}
-            said["keys"] = [key[:200] for key in islice(source.value, 100) if isinstance(key, str) and key != where]
+            others = (key for key in source.value if isinstance(key, str) and key.isprintable() and key != where)
+            said["keys"] = [key[:200] for key in islice(others, 100)]
         said["where"] = where
     except Refused as error:
         said["refused"] = str(error)

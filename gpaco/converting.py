@@ -118,10 +118,10 @@ def read(path: Path) -> Foreign:
         process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         said = _report(path, process)
         from safetensors import SafetensorError
-        from safetensors.torch import load
+        from safetensors.torch import load_file
 
         try:
-            found = dict(sorted(load(tensors.read_bytes()).items()))
+            found = dict(sorted(load_file(tensors).items()))
         except SafetensorError as error:
             raise _refused(path, " ".join(str(error).split())[:200]) from error
     with path.open("rb") as file:
