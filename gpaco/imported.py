@@ -61,7 +61,7 @@ def write_run(
     say(f"images: {about['size']} pixels, mean {mean}, deviation {std}  (--recipe or --set model.mean= overrides)")
     if len(names) == _INATURALIST and recipe is None and not resolved.model.mean:
         say(
-            "8,142 classes: if it is iNaturalist 2018, take --recipe inat-resnet50-gpaco or give its mean and deviation"
+            "8,142 classes: the released models for iNaturalist have a mean and a deviation of their own: --recipe NAME"
         )
     network = build_model(about)
     backbones.fill(network, tensors, foreign.path)
