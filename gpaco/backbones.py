@@ -3,6 +3,7 @@
 Nothing is downloaded: pretrained weights come from a local safetensors file.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from gpaco.errors import UserError, nearest
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
+SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # models for images that are taken whole
 _CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # mean and deviation, of CIFAR-10 and used for both
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models refuse a setting
 
@@ -32,7 +34,8 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
 
     Args:
         name: "resnet8", "resnet20" or "resnet32" (CIFAR's, 64 features), "resnet50_cifar" (ResNet-50 with a 3x3 stem
-            and no pooling after it), or a name of timm's, with a tag or without.
+            and no pooling after it), or a name of timm's, with a tag or without. ViTs with the tag "mae" have the mean
+            of their patches as features, and a norm after it.
         size: of the images, in pixels; the usual one of the model if not given. Models made for one size, as ViTs are,
             are built for this one, and positions in pretrained weights are resampled by timm.
         drop_path: chance to skip a block in training (stochastic depth), where the model has it.
@@ -45,12 +48,12 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
             raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a model of timm's")
         small = SmallResNet(_SMALL[name])
         if weights:
-            load_weights(small, weights, ("fc", "linear"))
+            load_weights(small, weights)
         return Backbone(small, 64, *_CIFAR, size or 32)
     if name == "resnet50_cifar":
         module = _resnet50_cifar(drop_path)
         if weights:
-            load_weights(module, weights, ("fc",))
+            load_weights(module, weights)
         (mean, std), usual = _CIFAR, 32
     else:
         module = _from_timm(name, size, drop_path, weights)
@@ -59,30 +62,52 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
     return Backbone(module, _width(module, name, size or usual, usual), mean, std, size or usual)
 
 
-def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ...] = ()) -> None:
-    """Fill `module` from a safetensors file, without what the file has below the names in `classifiers`.
+def load_weights(module: nn.Module, path: str | Path) -> None:
+    """Fill `module` from a safetensors file, without the classifier that the file may have.
 
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
     """
-    given = _read_safetensors(Path(path))
+    fill(module, _read_safetensors(Path(path)), path)
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+    """What `load_weights` does, with tensors that are here already; `path` is where they came from."""
+    given = dict(tensors)
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
-    wanted = module.state_dict()
-    dropped = tuple(f"{classifier}." for classifier in classifiers)
-    given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
-    reshaped = [
-        f"{key} {tuple(given[key].shape)} for {tuple(value.shape)}"
-        for key, value in wanted.items()
-        if key in given and given[key].shape != value.shape
-    ]
-    missing = [key for key in wanted if key not in given and not _counter(key)]
-    extra = [key for key in given if key not in wanted]
-    faults = {"missing in the file": missing, "not in the model": extra, "of another shape": reshaped}
-    if any(faults.values()):
+    if faults := _faults(module, {key: tuple(value.shape) for key, value in given.items()}):
         raise UserError(
-            f"{path} does not fit the model: " + "; ".join(_first(what, keys) for what, keys in faults.items() if keys),
+            f"{path} does not fit the model: {faults}",
             "choose with --model the architecture that the file was saved from, or a file with timm's names for it",
         )
-    module.load_state_dict(given, strict=False)
+    wanted = module.state_dict()
+    module.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
+
+
+def misfit(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What keeps weights with these names and shapes out of the backbone `name`, in words; "" if nothing does."""
+    with torch.device("meta"):  # no weights are made
+        module = build(name).module
+    return _faults(module, {key: () if _counter(key) and shape == (1,) else shape for key, shape in shapes.items()})
+
+
+def _faults(module: nn.Module, given: Mapping[str, tuple[int, ...]]) -> str:
+    """What in names and shapes keeps tensors from being loaded into `module`, in words; "" if nothing does."""
+    wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
+    classifiers = getattr(module, "pretrained_cfg", {}).get("classifier") or ("fc", "linear")
+    spare = [classifiers] if isinstance(classifiers, str) else [*classifiers]
+    fresh: tuple[str, ...] = ()
+    if isinstance(getattr(module, "fc_norm", None), nn.LayerNorm):
+        # Pretrained for another pooling: the norm that comes before it is not used, the one after it starts anew.
+        spare, fresh = [*spare, "norm"], ("fc_norm.",)
+    dropped = tuple(f"{name}." for name in spare)
+    faults = {
+        "missing in the file": [k for k in wanted if k not in given and not _counter(k) and not k.startswith(fresh)],
+        "not in the model": [key for key in given if key not in wanted and not key.startswith(dropped)],
+        "of another shape": [
+            f"{key} {given[key]} for {shape}" for key, shape in wanted.items() if given.get(key, shape) != shape
+        ],
+    }
+    return "; ".join(_first(what, keys) for what, keys in faults.items() if keys)
 
 
 class SmallResNet(nn.Module):
@@ -145,7 +170,7 @@ def _resnet50_cifar(drop_path: float) -> Any:
 def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Path) -> Any:
     from timm.models import get_pretrained_cfg, is_model, list_models
 
-    own = [*_SMALL, "resnet50_cifar"]
+    own = list(SMALL_IMAGES)
     if ":" in name or "/" in name or not is_model(name):
         raise UserError(
             f"there is no model {name!r}{nearest(name, own + list_models())}",
@@ -161,12 +186,13 @@ def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Pat
         ) from None
     # Models that ignore a setting, or do not know it, should only meet it when it says something.
     options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    if name.startswith("vit_") and name.endswith(".mae"):
+        options["global_pool"] = "avg"  # as its authors fine-tune it: the mean of the patches, then a norm
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
     model = _create(name, **options)
-    classifiers = model.pretrained_cfg.get("classifier") or ()
-    load_weights(model, weights, (classifiers,) if isinstance(classifiers, str) else tuple(classifiers))
+    load_weights(model, weights)
     if resize:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
@@ -226,7 +252,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise UserError(
             f"{path} is no safetensors file: {_one_line(error)}",
-            "pickled weights (.pth, .pt, .bin) are not read; save them with safetensors.torch.save_file first",
+            "pickled weights (.pth, .pt, .bin) have to go through `gpaco convert FILE --out NAME.safetensors` first",
         ) from error
 
 

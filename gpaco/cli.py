@@ -289,6 +289,53 @@ def show(
     print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
 
 
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A .pth, .pt, .bin or .tar file that torch.save wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="A name with .safetensors for weights, a folder for a run.")],
+    model: Annotated[str | None, typer.Option(help="The network, where shapes do not tell.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that a run was trained by: what its file omits.")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File with a class name per line; else they are numbers.")
+    ] = None,
+    counts: Annotated[
+        Path | None, typer.Option(help="Training images of each class: class,count rows or a list.")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Other people's checkpoints, without running what is in them: to safetensors, or to a run."""
+    from gpaco.converting import convert as convert_file
+
+    result = convert_file(
+        file,
+        out,
+        model=model,
+        recipe=recipe,
+        settings=settings,
+        classes=classes,
+        counts=counts,
+        say=say(as_json),
+    )
+    if as_json:
+        print(json.dumps(result))
+
+
+@app.command()
+def weights(
+    folder: Annotated[Path, typer.Argument(help="Where to look beside packages and caches.")] = Path(),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Pretrained weights that are on this machine, and where each came from. Nothing is downloaded."""
+    from gpaco.pretrained import lines, local_weights
+
+    with bar("looking at weights", as_json) as progress:
+        rows = local_weights(folder, show=progress)
+    print(json.dumps(rows) if as_json else "\n".join(lines(rows)))
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
     words = sys.argv[1:] if arguments is None else arguments

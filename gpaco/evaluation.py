@@ -75,7 +75,11 @@ def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uin
 
 def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = None, unbiased: bool = False) -> Logits:
     """Logits corrected for the loss's own bias, if asked, and made right for a class distribution at test time."""
-    counts = np.maximum(np.asarray(about["counts"], dtype=float), 1)
+    if about["counts"] is None and (unbiased or (prior is not None and "train" in (prior, about["assumes"]))):
+        raise UserError(
+            "this run does not know how many training images its classes had",
+            "convert it again with --counts FILE, or leave out --prior and --unbiased",
+        )
     if unbiased:
         if about["centre_share"] is None:
             raise UserError(
@@ -85,8 +89,9 @@ def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = N
             logits = logits - np.log(np.asarray(about["centre_share"], dtype=np.float32))
     if prior is None:
         return logits
+    uniform = np.zeros(len(about["classes"]))
+    counts = uniform + 1 if about["counts"] is None else np.maximum(np.asarray(about["counts"], dtype=float), 1)
     train = np.log(counts / counts.sum())
-    uniform = np.zeros(len(counts))
     assumed = train if about["assumes"] == "train" else uniform
     wanted = {"train": train, "uniform": uniform}.get(prior)
     return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
@@ -187,7 +192,7 @@ def evaluate(
         for predictor in predictors
     )
     result = summarise(
-        np.asarray(summed) / len(predictors), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few
+        np.asarray(summed) / len(predictors), samples.labels, about["counts"], classes, many=many, few=few
     )
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)

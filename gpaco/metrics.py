@@ -120,7 +120,7 @@ def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
 def summarise(
     logits: NDArray[Any],
     labels: ArrayLike,
-    counts: ArrayLike,
+    counts: ArrayLike | None,
     classes: Sequence[str],
     *,
     many: int = 100,
@@ -136,16 +136,17 @@ def summarise(
     Args:
         logits: (N, C).
         labels: class indices (N,).
-        counts: training images of each class (C,): they make the groups.
+        counts: training images of each class (C,): they make the groups. Where they are not known (None), there are no
+            groups, and nothing is said about training's distribution.
         classes: C names.
         many, few: cuts of the groups, see `groups`.
         prior: class probabilities (C,) expected at test time.
     """
-    counts = np.asarray(counts)
-    num_classes = len(classes)
-    if logits.ndim != 2 or logits.shape[1] != num_classes or counts.shape != (num_classes,):
+    num_classes, known = len(classes), counts is not None
+    train = np.zeros(num_classes, np.int64) if counts is None else np.asarray(counts)
+    if logits.ndim != 2 or logits.shape[1] != num_classes or train.shape != (num_classes,):
         raise UserError(
-            f"logits of shape {logits.shape} and {len(counts)} counts do not fit {num_classes} class names",
+            f"logits of shape {logits.shape} and {len(train)} counts do not fit {num_classes} class names",
             "the model and the data must have the same classes in the same order",
         )
     labels = _labels(labels, num_classes)
@@ -161,7 +162,7 @@ def summarise(
         recalls = right / np.where(test, test, np.nan)
         precisions = right / np.where(predicted, predicted, np.nan)
     f1 = np.where(test, 2 * right / np.maximum(test + predicted, 1), np.nan)
-    group = groups(counts, many, few)
+    group = groups(train, many, few) if known else np.full(num_classes, "")
     group_of_image = group[labels]
 
     seen = recalls[~np.isnan(recalls)]
@@ -175,9 +176,9 @@ def summarise(
         "geometric_mean": _geometric_mean(seen),
         "ece": ece(confidence, correct),
         **{f"ece_{g}": ece(confidence[group_of_image == g], correct[group_of_image == g]) for g in GROUPS},
-        "long_tailed": reweighted_accuracy(recalls, long_tailed_prior(counts)),
-        "reversed": reweighted_accuracy(recalls, reversed_prior(counts)),
-        "groups": {name: int((group == name).sum()) for name in GROUPS},
+        "long_tailed": reweighted_accuracy(recalls, long_tailed_prior(train)) if known else None,
+        "reversed": reweighted_accuracy(recalls, reversed_prior(train)) if known else None,
+        "groups": {name: int((group == name).sum()) if known else None for name in GROUPS},
         "cuts": {"many": many, "few": few},
         "absent": int((test == 0).sum()),
     }
@@ -186,8 +187,8 @@ def summarise(
     summary["per_class"] = [
         {
             "name": str(classes[c]),
-            "group": str(group[c]),
-            "train": int(counts[c]),
+            "group": str(group[c]) if known else None,
+            "train": int(train[c]) if known else None,
             "test": int(test[c]),
             "recall": _number(recalls[c]),
             "interval": None if (bounds := wilson(int(right[c]), int(test[c]))) is None else list(bounds),

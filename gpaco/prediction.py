@@ -43,7 +43,7 @@ def predict(
         check_correction(predictor, prior, unbiased)
     files = find_files([paths] if isinstance(paths, Path | str) else paths)
     about = predictors[0].about
-    group = groups(about["counts"], about["many"], about["few"])
+    group = None if about["counts"] is None else groups(about["counts"], about["many"], about["few"])
     rows: list[Row] = []
     with _writer(out, top) as write, ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
         for start in range(0, len(files), batch_size):
@@ -85,7 +85,7 @@ def _rows(
     predictors: list[Predictor],
     files: list[Path],
     images: list[np.ndarray | str],
-    group: np.ndarray,
+    group: np.ndarray | None,
     prior: str | None,
     unbiased: bool,
     top: int,
@@ -116,7 +116,7 @@ def _rows(
             "path": str(file),
             "class": pairs[0][0],
             "probability": pairs[0][1],
-            "group": str(group[first]),
+            "group": None if group is None else str(group[first]),
             "top": pairs,
             "error": None,
         }

@@ -244,3 +244,17 @@ def test_a_file_that_is_missing_or_no_safetensors_is_an_error(tmp_path: Path) ->
     (tmp_path / "empty.safetensors").touch()
     with pytest.raises(UserError, match=r"empty\.safetensors is no safetensors file"):
         build("resnet8", weights=tmp_path / "empty.safetensors")
+
+
+def test_pretraining_weights_of_a_masked_autoencoder_fill_a_vit_with_mean_pooling(tmp_path: Path) -> None:
+    from timm import create_model
+
+    with torch.device("meta"):
+        shapes = create_model("vit_base_patch16_224", num_classes=0).state_dict()  # has the norm before pooling
+    pretrained = {name: torch.rand(value.shape) for name, value in shapes.items()}
+    built = build("vit_base_patch16_224.mae", weights=_saved(pretrained, tmp_path / "mae.safetensors"))
+    assert torch.equal(built.module.blocks[11].mlp.fc2.weight, pretrained["blocks.11.mlp.fc2.weight"])
+    assert (built.module.fc_norm.weight == 1).all()  # starts anew
+    assert not hasattr(built.module.norm, "weight")
+    assert built.mean == (0.485, 0.456, 0.406)
+    (tmp_path / "mae.safetensors").unlink()  # 350 MB

@@ -23,7 +23,19 @@ from gpaco.display import display
 from gpaco.run import Run
 from gpaco.settings import Recipe
 
-COMMANDS = ("demo", "check", "train", "evaluate", "predict", "compare", "report", "recipes", "show")
+COMMANDS = (
+    "demo",
+    "check",
+    "train",
+    "evaluate",
+    "predict",
+    "compare",
+    "report",
+    "recipes",
+    "show",
+    "convert",
+    "weights",
+)
 QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
 
 Command = Callable[..., str]

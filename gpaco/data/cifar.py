@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 as published: pickles in a folder or in the `.tar.gz`, which is read and never unpacked.
 
-This is the only module that reads pickles. A pickle is a program; the one here may build dictionaries, lists, numbers,
-text and arrays, and names no function that runs. Even numpy is kept from it: arrays arrive as a type, a shape and
-bytes, and are put together here after they were checked.
+Beside `gpaco convert` this is all that reads pickles. A pickle is a program; the one here may build dictionaries,
+lists, numbers, text and arrays, and names no function that runs. Even numpy is kept from it: arrays arrive as a type,
+a shape and bytes, and are put together here after they were checked.
 """
 
 import gzip
