@@ -15,18 +15,17 @@ from torch import nn
 
 from gpaco import __version__, backbones, distributed, methods
 from gpaco import recipe as recipes
-from gpaco.data.loading import Batch, batches, class_shares, mix, steps_per_epoch
+from gpaco.data.loading import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
-from gpaco.data.views import View
 from gpaco.errors import Diverged, UserError
-from gpaco.evaluation import logits_of
 from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import Say, requested, resolve, splits_of
-from gpaco.run import Predictor, Run, build_model, is_run, load, newest, stage_folder
+from gpaco.run import Predictor, Run, build_model, is_run, load, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
+from gpaco.sources import Source, source_of
 from gpaco.training import Task, fit
 
 
@@ -118,8 +117,11 @@ def run_stages(
     show: Callable[[dict[str, Any]], None],
 ) -> Run:
     """Train the stages one after another, the last one in the folder itself, then evaluate."""
-    stages = recipes.stages(recipe)
+    run, stages = Run(folder), recipes.stages(recipe)
     weights = None
+    (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
+    if finished:
+        return run
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         home = folder if last else stage_folder(folder, number, stage.name)
@@ -128,21 +130,22 @@ def run_stages(
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
                 write_atomic(home / "recipe.toml", recipes.dumps(stage))
-        task = classification_task(stage, splits, weights)
-        fit(task, stage, home, device, show)
-        weights = newest(Run(home)).tensors["model"]
-    run = Run(folder)
-    (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
-    if not finished:
-        finish(run, stages[-1], splits, device, say)
-        distributed.barrier()  # nobody looks before it is written
+        model, about = starting_model(stage, splits, weights)
+        if stage.train.part == "head" and weights is None and not stage.model.weights:
+            say("no --weights: a head on the features of a network that has learnt nothing")
+        source = source_of(stage, splits, model, about, home, device, say, show)
+        fit(classification_task(stage, splits, model, about, source), stage, home, device, show)
+        weights = weights_of(Run(home), newest(Run(home)))
+    finish(run, stages[-1], splits, source, device, say)
+    distributed.barrier()  # nobody looks before it is written
     return run
 
 
-def classification_task(recipe: Recipe, splits: Splits, weights: dict[str, torch.Tensor] | None) -> Task:
-    """Model, method and batches as `fit` wants them."""
+def starting_model(
+    recipe: Recipe, splits: Splits, weights: dict[str, torch.Tensor] | None
+) -> tuple[Classifier, dict[str, Any]]:
+    """The network as it is before the first step, and what it has to know about itself."""
     torch.manual_seed(recipe.train.seed)
-    samples, settings = splits.train, recipe.train
     about = describe(recipe, splits)
     model = build_model(about, recipe.model.weights)
     if weights is not None:  # of the stage before; its projector may have had its day
@@ -150,35 +153,18 @@ def classification_task(recipe: Recipe, splits: Splits, weights: dict[str, torch
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     elif recipe.model.head_std:
         nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
-    freeze(model, settings.part)
+    freeze(model, recipe.train.part)
+    return model, about
+
+
+def classification_task(
+    recipe: Recipe, splits: Splits, model: Classifier, about: dict[str, Any], source: Source
+) -> Task:
+    """Model, method and batches as `fit` wants them."""
+    samples, settings, val = splits.train, recipe.train, splits.val
     shown = class_shares(samples.counts, settings.sampler) * len(samples)
     counts = torch.from_numpy(np.maximum(shown, 1e-9 if settings.sampler != "shuffle" else 1))
     method = methods.build(recipe, model, len(samples.classes), counts)
-    views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
-    rank, world = distributed.rank(), distributed.world_size()
-
-    def epoch_batches(epoch: int, start: int) -> Any:
-        for step, batch in enumerate(
-            batches(
-                samples,
-                views,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                epoch=epoch,
-                epochs=settings.epochs,
-                mean=tuple(about["mean"]),
-                std=tuple(about["std"]),
-                sampler=settings.sampler,
-                start=start,
-                rank=rank,
-                world=world,
-                workers=settings.workers,
-            ),
-            start,
-        ):
-            yield mix(
-                batch, recipe.method.mixup, recipe.method.cutmix, len(samples.classes), settings.seed, epoch, step
-            )
 
     def start_balanced(batch: Batch) -> float:
         return method.start(model, batch.views, batch.labels)
@@ -191,19 +177,13 @@ def classification_task(recipe: Recipe, splits: Splits, weights: dict[str, torch
         model=model,
         extra=method,
         steps=steps_per_epoch(len(samples), settings.batch_size),
-        batches=epoch_batches,
+        batches=source.batches,
         loss=loss,
         start=start_balanced,
         after_step=lambda: method.after_step(model),
-        evaluate=None if splits.val is None else lambda network: validate(network, about, splits.val),
+        evaluate=None if val is None else lambda network: validate(network, about, val, source),
         about=about,
     )
-
-
-def view_of(recipe: Recipe, name: str) -> View:
-    views = recipe.views
-    scale = (views.crop_scale[0], views.crop_scale[1]) if views.crop_scale else None
-    return View(name, recipe.model.size, scale, views.ops, views.magnitude, views.flip)
 
 
 def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
@@ -218,6 +198,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "drop_path": recipe.model.drop_path,
         "dim": recipe.model.dim,
         "projector": "none" if plain and not recipe.stage else recipe.model.projector,
+        "hidden": recipe.model.hidden,
         "ghost_batch": recipe.model.ghost_batch,
         "size": recipe.model.size or backbone.size,
         "whole": splits.train.images is not None and not recipe.model.resize,  # small images: resized, not cropped
@@ -232,13 +213,12 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
     }
 
 
-def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None) -> dict[str, Any]:
+def validate(network: nn.Module, about: dict[str, Any], samples: Samples, source: Source) -> dict[str, Any]:
     """Figures on validation data; macro recall chooses the best epoch."""
-    if samples is None or not isinstance(network, Classifier):
-        raise TypeError("validation needs a classifier and data")
+    if not isinstance(network, Classifier):
+        raise TypeError("validation needs a classifier")
     training = network.training
-    device = next(network.parameters()).device
-    logits = logits_of(Predictor(network.eval(), about).to(device).eval(), samples)
+    logits = source.logits(network.eval(), samples)
     network.train(training)
     if not np.isfinite(logits).all():
         raise Diverged(
@@ -250,7 +230,7 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None)
     return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}
 
 
-def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: Say) -> None:
+def finish(run: Run, recipe: Recipe, splits: Splits, source: Source, device: torch.device, say: Say) -> None:
     """Evaluate the chosen checkpoint and write analysis.json, metrics.json, predictions.npz and the page."""
     predictor = load(run, device=device)
     if distributed.rank() == 0:
@@ -260,7 +240,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
     if samples is None:
         say("there is no data to evaluate on: only the model was written")
         return
-    logits = logits_of(predictor, samples)
+    logits = source.logits(predictor.model, samples)
     if distributed.rank():
         return
     about = predictor.about
@@ -325,7 +305,7 @@ def dry_run(
     with tempfile.TemporaryDirectory() as folder:
         order = np.random.default_rng(0).permutation(len(splits.train))[:size]
         for epochs in (1, 2):
-            short = replace(resolved, train=replace(resolved.train, epochs=epochs))
+            short = replace(resolved, train=replace(resolved.train, epochs=epochs, features=""))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
             task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
             run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)

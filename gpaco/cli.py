@@ -210,6 +210,9 @@ def compare(
     ),
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 3,
     model: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    weights: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    size: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="As for train; head: images are embedded once.")] = None,
     epochs: Annotated[int | None, typer.Option(help="As for train.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="As for train.")] = None,
     lr: Annotated[float | None, typer.Option(help="As for train.")] = None,
@@ -226,6 +229,9 @@ def compare(
 
     flags: dict[str, Any] = {
         "model": model,
+        "weights": weights,
+        "size": size,
+        "train": part,
         "epochs": epochs,
         "batch_size": batch_size,
         "lr": lr,

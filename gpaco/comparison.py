@@ -35,10 +35,12 @@ def compare(
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
+    folder = Path(out)
     short = {key: value for key, value in flags.items() if key in FLAGS}
     for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
-        requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
-    folder = Path(out)
+        recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        if recipe.train.part == "head" and "train.features" not in given:
+            own.append(f"train.features={folder / 'features'}")  # every image is embedded once for all cells
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []

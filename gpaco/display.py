@@ -20,6 +20,15 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
         if "note" in row:
             print(row["note"], file=stream, flush=True)
             return
+        if "doing" in row:  # before training, if it takes a while
+            finished, now = row["done"] == row["total"], time.monotonic()
+            if row["seconds"] >= 5 and (finished or now - shown > (0.2 if live else 10)):
+                shown = now
+                text = f"{row['doing']}: {row['done']:,} of {row['total']:,}, {row['images_per_second']:.0f} images/s"
+                text += "" if finished else f", {_clock(row['seconds_left'])} left"
+                start, end = ("\r\x1b[K", "\n" if finished else "") if live else ("", "\n")
+                print(start + text, end=end, file=stream, flush=True)
+            return
         if "steps" in row:  # a step
             now = time.monotonic()
             if first < 0 or row["epoch"] < current:

@@ -50,6 +50,23 @@ def total(x: Tensor) -> Tensor:
     return _Total.apply(x)  # type: ignore[no-any-return]
 
 
+def mine(n: int) -> range:
+    """Of n things that the processes share, those that this one does."""
+    return range(rank(), n, world_size())
+
+
+def in_order(rows: Tensor, n: int) -> Tensor:
+    """The rows of all n things in their order, from the rows of `mine(n)` in each process."""
+    if not _many():
+        return rows
+    world = world_size()
+    order = torch.cat([torch.arange(first, n, world) for first in range(world)])
+    gathered = gather(rows)
+    result = torch.empty_like(gathered)
+    result[order] = gathered
+    return result
+
+
 def agree(*values: int) -> list[int]:
     """The largest of each value over all processes: what one of them has seen, all of them know."""
     if not _many():

@@ -26,27 +26,22 @@ Logits = NDArray[np.float32]
 @torch.inference_mode()
 def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Show | None = None) -> Logits:
     """Logits (N, C) of all samples; each process does its share once, and all get the whole."""
-    mine = np.arange(distributed.rank(), len(samples), distributed.world_size())
+    mine = np.array(distributed.mine(len(samples)), np.int64)
+    chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
     device = predictor.mean.device
     parts = [torch.zeros(0, len(predictor.classes))]
-    for start, images in zip(
-        range(0, len(mine), batch_size), _images(predictor, samples, mine, batch_size), strict=True
-    ):
+    done = 0
+    for chunk, images in zip(chunks, tested_images(samples, predictor.about, chunks), strict=True):
         parts.append(predictor(images.to(device)).float().cpu())
+        done += len(chunk)
         if show is not None:
-            show(min(start + batch_size, len(mine)), len(mine))
-    gathered = distributed.gather(torch.cat(parts).to(device)).cpu().numpy()
-    world = distributed.world_size()
-    order = np.concatenate([np.arange(rank, len(samples), world) for rank in range(world)])
-    logits = np.empty_like(gathered)
-    logits[order] = gathered
+            show(done, len(mine))
+    logits: Logits = distributed.in_order(torch.cat(parts).to(device), len(samples)).cpu().numpy()
     return logits
 
 
-def _images(predictor: Predictor, samples: Samples, indices: NDArray[Any], size: int) -> Iterator[torch.Tensor]:
-    """Batches of test-time images, (B, 3, S, S) uint8. Files are decoded by threads, one batch ahead."""
-    chunks = [indices[k : k + size] for k in range(0, len(indices), size)]
-    about = predictor.about
+def tested_images(samples: Samples, about: dict[str, Any], chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
+    """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
     if samples.images is not None and about["whole"]:
         for rows in chunks:
             yield eval_batch(samples.images[rows], about["size"])

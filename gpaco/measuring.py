@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.classification import view_of
 from gpaco.data.loading import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import normalise
@@ -26,6 +25,7 @@ from gpaco.model import Classifier
 from gpaco.run import Predictor, Run, build_model, chosen, load
 from gpaco.settings import Recipe
 from gpaco.softmaxes import References, compare, probabilities, softmaxes
+from gpaco.sources import view_of
 
 Array = NDArray[Any]
 CHUNK = 64  # images looked at together
@@ -133,12 +133,12 @@ class _Eye:
         if recipe.method.name == "paco":
             own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
             self.keys = build_model(self.about).to(self.device).eval()
-            self.keys.load_state_dict(own)
+            self.keys.load_state_dict(self.model.state_dict() | own)  # a frozen backbone is kept only once
 
     @torch.no_grad()
     def see(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Labels of some images, features of each view, and keys (PaCo: the anchors are views of the first kind)."""
-        pixels = views_of(self.samples, self.views, rows, rows, self.seed, 0)
+        (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
         views = [normalise(view, self.about["mean"], self.about["std"]).to(self.device) for view in pixels]
         keys = None if self.keys is None else self.keys(views[-1])[1]
         seen = views if keys is None else views[:1]

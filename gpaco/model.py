@@ -28,6 +28,7 @@ class Classifier(nn.Module):
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
             "mae": as "gpaco" with GELU; "none": embeddings are not computed, and come as (2B, 0).
+        hidden: width of a layer with ReLU between the backbone and both heads; 0 for none.
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
     >>> logits, embeddings = model(torch.randn(3, 3, 2, 2), torch.randn(3, 3, 2, 2))
@@ -36,16 +37,26 @@ class Classifier(nn.Module):
     """
 
     def __init__(
-        self, backbone: nn.Module, num_features: int, num_classes: int, *, dim: int = 128, projector: str = "gpaco"
+        self,
+        backbone: nn.Module,
+        num_features: int,
+        num_classes: int,
+        *,
+        dim: int = 128,
+        projector: str = "gpaco",
+        hidden: int = 0,
     ) -> None:
         super().__init__()
         check_number(num_features, "num_features", 1)
         check_number(num_classes, "num_classes", 1)
         check_number(dim, "dim", 1)
+        check_number(hidden, "hidden", 0)
         check_choice(projector, "projector", ("gpaco", "paco", "mae", "none"))
         self.backbone = backbone
-        self.centres = nn.Linear(num_features, num_classes)
-        self.projector = _projector(projector, num_features, dim)
+        self.num_features = num_features
+        self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
+        self.centres = nn.Linear(hidden or num_features, num_classes)
+        self.projector = _projector(projector, hidden or num_features, dim)
         self.backbone_fixed = False  # set by freeze: the backbone then stays in evaluation mode
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,15 +75,16 @@ class Classifier(nn.Module):
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """What the backbone says about images: (N, F)."""
+        """What the centres and the projector see of images: (N, F), or (N, hidden)."""
         features = self.backbone(images)
-        expected = (len(images), self.centres.in_features)
+        expected = (len(images), self.num_features)
         if not isinstance(features, Tensor) or features.shape != expected:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(
                 f"the backbone must give features of shape {expected}, got {shape}; pool them, or change num_features"
             )
-        return features
+        result: Tensor = self.hidden(features)
+        return result
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings (N, D) of unit length from features; (N, 0) without a projector."""

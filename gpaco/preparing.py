@@ -161,6 +161,8 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         "views.second": guess["views"][1],
         "train.workers": 0 if splits.train.images is not None else 2,
     }
+    if recipe.train.part == "head":  # features were learnt on whole pictures: strong augmentation only blurs them
+        guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
     for key in ("model.name", "views.first", "views.second"):
         section, name = key.split(".")
         if getattr(getattr(recipe, section), name) == "auto":

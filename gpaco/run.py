@@ -1,5 +1,6 @@
 """A run is a folder. What is in it, and how a model comes out of it again."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from gpaco import backbones, checkpoint
@@ -89,7 +91,14 @@ def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
     backbone, num_features, *_ = backbones.build(
         about["model"], size=about["size"], drop_path=about["drop_path"], weights=weights
     )
-    model = Classifier(backbone, num_features, len(about["classes"]), dim=about["dim"], projector=about["projector"])
+    model = Classifier(
+        backbone,
+        num_features,
+        len(about["classes"]),
+        dim=about["dim"],
+        projector=about["projector"],
+        hidden=about["hidden"],
+    )
     if about["ghost_batch"]:
         ghost_batch(model, about["ghost_batch"])
     return model
@@ -100,10 +109,11 @@ def load(run: Run | Path | str, *, which: str = "best", device: str | torch.devi
 
     `which` is "best" (by validation data; the last one where there is none) or "last".
     """
-    found = chosen(as_run(run), which)
+    run = as_run(run)
+    found = chosen(run, which)
     about = dict(found.state["about"])
     model = build_model(about)
-    model.load_state_dict(found.tensors.get("ema") or found.tensors["model"])
+    model.load_state_dict(weights_of(run, found, "ema" if "ema" in found.tensors else "model"))
     share = found.tensors["extra"].get("loss.centre_share")
     about["centre_share"] = None if share is None else share.tolist()
     return Predictor(model, about).to(device).eval()
@@ -120,6 +130,21 @@ def chosen(run: Run, which: str = "best", parts: Sequence[str] | None = None) ->
     if which == "last" or best is None:
         return found
     return checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}", parts)
+
+
+def weights_of(run: Run, found: checkpoint.Checkpoint, part: str = "model") -> dict[str, Tensor]:
+    """All weights of a checkpoint's network. A backbone that was not trained is in the run once, in a file beside."""
+    expected = found.state["about"].get("backbone")
+    if expected is None:
+        return found.tensors[part]
+    path = run.folder / "backbone.safetensors"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{run.folder} has lost its backbone.safetensors", "restore it from a copy") from None
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise UserError(f"{path} is damaged: it is not what was written", "restore it from a copy")
+    return found.tensors[part] | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
 
 
 def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:

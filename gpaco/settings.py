@@ -52,6 +52,7 @@ class Model:
     projector: str = setting(
         "gpaco", "three layers; paco: two with batch norm; mae: three with GELU", choices=("gpaco", "paco", "mae")
     )
+    hidden: int = setting(0, "width of a layer with ReLU between backbone and heads; 0: none", low=0)
     ghost_batch: int = setting(0, "images that share batch-norm statistics in training; 0: the batch", low=0)
     drop_path: float = setting(0.0, "stochastic depth", low=0, below=1)
     head_std: float = setting(0.0, "deviation that the class centres start with; 0: the layer's own", low=0)
@@ -130,6 +131,8 @@ class Train:
         "shuffle", "which images make an epoch", choices=("shuffle", "balanced", "sqrt", "progressive")
     )
     part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head"))
+    cached_views: int = setting(4, "views of each image that part = head embeds once; 0: anew in every step", low=0)
+    features: str = setting("", "folder that keeps them, for several runs; empty: features in the run")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     ema: float = setting(0.0, "decay of averaged weights; 0: off", low=0, below=1)
     channels_last: bool = setting(False, "memory layout that some GPUs like")

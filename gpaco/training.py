@@ -136,11 +136,11 @@ def fit(
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
-                    torch._foreach_copy_(buffers, kept)
+                    copy_all(buffers, kept)
                     scaler.update(scaler.get_scale())
                 else:
                     bad_steps = 0
-                    torch._foreach_copy_(kept, buffers)
+                    copy_all(kept, buffers)
                     scaler.step(optimiser)
                     scaler.update()
                     task.after_step()
@@ -211,6 +211,11 @@ def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progres
     )
     set_learning_rate(optimiser, rate)
     return rate
+
+
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:  # a model need not have buffers
+        torch._foreach_copy_(targets, sources)
 
 
 @torch.no_grad()

@@ -93,6 +93,10 @@ def scenarios() -> Results:
     (distributed.total(y) * (rank + 2)).backward()
     assert y.grad is not None
     results |= {"total": distributed.total(y), "total_gradient": y.grad}
+    for n in (1, 9):  # with one thing, some processes have no share
+        results[f"shared_{n}"] = distributed.in_order(
+            torch.tensor([[float(k)] for k in distributed.mine(n)]).view(-1, 1), n
+        )
 
     criterion, values = criterion_for("global"), []
     for step in range(5):
@@ -163,6 +167,12 @@ def test_gather_and_total_give_the_sum_of_what_all_processes_send_back(results: 
         start += rank + 1
         assert result["total"] == senders
         assert result["total_gradient"] == sum(range(2, world + 2))
+
+
+def test_things_that_the_processes_share_come_back_in_their_order(results: list[Results]) -> None:
+    for result in results:
+        assert result["shared_9"].flatten().tolist() == list(range(9))
+        assert result["shared_1"].flatten().tolist() == [0]
 
 
 def test_global_contrast_gives_the_loss_and_the_gradient_of_one_process(results: list[Results]) -> None:
@@ -263,3 +273,5 @@ def test_with_one_process_everything_is_the_identity() -> None:
     assert distributed.row_counts(x) == [3]
     assert distributed.gather(x) is x
     assert distributed.total(x) is x
+    assert distributed.in_order(x, 3) is x
+    assert list(distributed.mine(3)) == [0, 1, 2]

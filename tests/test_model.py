@@ -82,6 +82,23 @@ def test_one_batch_of_images_gives_the_same_pair_in_training_and_evaluation() ->
     assert torch.equal(model.centres(model.features(images)), logits)
 
 
+def test_a_hidden_layer_stands_between_the_backbone_and_both_heads() -> None:
+    backbone = build("resnet8")
+    model = Classifier(backbone.module, 64, 10, dim=16, hidden=24)
+    images = _images()
+    logits, embeddings = model(images, images)
+    assert (logits.shape, embeddings.shape) == ((12, 10), (12, 16))
+    assert (model.centres.in_features, model.projector[0].in_features) == (24, 24)
+    features = model.eval().features(images)
+    assert features.shape == (6, 24)
+    assert torch.equal(features, model.hidden(model.backbone(images)))
+    assert features.min() == 0
+    assert torch.equal(model.classify(images), model.centres(features))
+    assert not any(name.startswith("hidden") for name in Classifier(backbone.module, 64, 10).state_dict())
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.hidden.parameters())
+
+
 def test_without_a_projector_embeddings_are_empty() -> None:
     model = _model(projector="none")
     logits, embeddings = model(_images(), _images())

@@ -5,7 +5,6 @@ number of workers and processes, and sees the same pictures.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -86,36 +85,68 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
     return max(n // batch_size, 1)
 
 
-def batches(
-    samples: Samples,
-    views: list[View],
+def plan(
+    labels: Indices,
     *,
     batch_size: int,
     seed: int,
     epoch: int,
     epochs: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
     sampler: str = "shuffle",
     start: int = 0,
     rank: int = 0,
     world: int = 1,
-    workers: int = 0,
-) -> Iterator[Batch]:
-    """The batches of one epoch from step `start` on: of each global batch, every `world`-th row from `rank` on."""
-    order, again = epoch_order(samples.labels, sampler, seed, epoch, epochs)
-    keys = order + len(samples) * again  # an image that comes twice in an epoch is seen in other views
-    steps = steps_per_epoch(len(samples), batch_size)
+) -> list[tuple[Indices, Indices]]:
+    """For each batch of an epoch from step `start` on, the indices of its images and the keys of their views.
+
+    Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
+    is then seen in other views.
+    """
+    order, again = epoch_order(labels, sampler, seed, epoch, epochs)
+    keys = order + len(labels) * again
+    steps = steps_per_epoch(len(labels), batch_size)
     rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]
+    return [(order[row], keys[row]) for row in rows]
+
+
+def batches(
+    samples: Samples,
+    views: list[View],
+    *,
+    seed: int,
+    epoch: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    workers: int = 0,
+    **order: Any,
+) -> Iterator[Batch]:
+    """The batches of one epoch that `plan` gives with these settings."""
+    planned = plan(samples.labels, seed=seed, epoch=epoch, **order)
     labels = torch.from_numpy(samples.labels)
+    pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers)
+    for (indices, _), batch in zip(planned, pixels, strict=True):
+        yield Batch([normalise(view, mean, std) for view in batch], labels[indices])
+
+
+def views_of(
+    samples: Samples,
+    views: list[View],
+    planned: list[tuple[Indices, Indices]],
+    *,
+    seed: int,
+    epoch: int,
+    workers: int = 0,
+) -> Iterator[list[Tensor]]:
+    """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8."""
     if samples.images is not None:
-        for row in rows:
-            pixels = views_of(samples, views, order[row], keys[row], seed, epoch)
-            yield Batch([normalise(p, mean, std) for p in pixels], labels[order[row]])
+        for indices, keys in planned:
+            draws = [uniforms(seed, epoch, keys, v, view.draws) for v, view in enumerate(views)]
+            images = samples.images[indices]
+            yield [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
         return
     loader: DataLoader[Any] = DataLoader(
         _Photos(samples, views, seed, epoch),
-        batch_sampler=[list(zip(order[row].tolist(), keys[row].tolist(), strict=True)) for row in rows],
+        batch_sampler=[list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned],
         num_workers=workers,
         collate_fn=_stack,
         prefetch_factor=4 if workers else None,
@@ -123,27 +154,10 @@ def batches(
     for loaded in loader:
         if isinstance(loaded, UserError):
             raise loaded
-        pixels, indices = loaded
-        yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
+        yield loaded
 
 
-def views_of(samples: Samples, views: list[View], rows: Indices, keys: Indices, seed: int, epoch: int) -> list[Tensor]:
-    """The views of the images at `rows`, each (B, 3, S, S) uint8, as an epoch shows them; files decoded by threads.
-
-    A view is a function of the key of its image: the row, unless the image comes a second time.
-    """
-    if samples.images is not None:
-        images = samples.images[rows]
-        return [batch_view(images, view, uniforms(seed, epoch, keys, v, view.draws)) for v, view in enumerate(views)]
-    photos = _Photos(samples, views, seed, epoch)
-    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
-        loaded = _stack(list(pool.map(photos.__getitem__, zip(rows.tolist(), keys.tolist(), strict=True))))
-    if isinstance(loaded, UserError):
-        raise loaded
-    return loaded[0]
-
-
-Photo = tuple[list[NDArray[np.uint8]], int]
+Photo = list[NDArray[np.uint8]]  # its views
 
 
 class _Photos(Dataset[Photo | UserError]):
@@ -161,15 +175,14 @@ class _Photos(Dataset[Photo | UserError]):
         draws = [
             uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
         ]
-        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)], index
+        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)]
 
 
-def _stack(items: list[Photo | UserError]) -> tuple[list[Tensor], list[int]] | UserError:
+def _stack(items: list[Photo | UserError]) -> list[Tensor] | UserError:
     good = [item for item in items if not isinstance(item, UserError)]
     if len(good) < len(items):
         return next(item for item in items if isinstance(item, UserError))
-    views = zip(*(views for views, _ in good), strict=True)
-    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
+    return [torch.from_numpy(np.stack(view)).permute(0, 3, 1, 2) for view in zip(*good, strict=True)]
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:

@@ -1,0 +1,162 @@
+"""What the long-tailed benchmarks share: every figure comes from a run folder, tuning sees validation data only.
+
+A method is tuned on the training images of one long tail, of which a part is held back: each of its settings is trained
+once, and macro recall on what was held back decides. So does tau, by which the log frequencies of the classes are
+subtracted from the logits afterwards. Then the method trains on all images with several seeds, and the last epoch is
+tested, as it is and with tau. Everything can be stopped and started again: finished runs are not repeated.
+"""
+
+import csv
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from loss import machine
+
+import gpaco
+from gpaco.comparison import interval
+from gpaco.display import display
+from gpaco.metrics import summarise
+from gpaco.run import Run
+
+TAUS = np.arange(-10, 21) / 10
+FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ece"}
+HEADER = ["part", "factor", "method", "settings", "seed", "tau", *FIGURES, "seconds", "machine"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is the same for all cells."""
+
+    data: str
+    out: Path
+    part: str  # of the model that trains
+    common: tuple[str, ...]  # settings
+    results: Path  # CSV file
+    held_back: float = 0.3  # for tuning: with less, a class of 5 images would be judged by one
+
+
+def train(study: Study, folder: Path, settings: Sequence[str]) -> Run:
+    """The run in a folder, trained if it is not finished."""
+    if not (folder / "metrics.json").is_file():
+        print(f"{folder.relative_to(study.out)}: {' '.join(settings)}", flush=True)
+        every = [*study.common, f"train.part={study.part}", *settings]
+        return gpaco.train(study.data, out=folder, settings=every, say=lambda line: None, show=display(sys.stdout))
+    return Run(folder)
+
+
+def tune(study: Study, method: str, fixed: Sequence[str], grid: Sequence[Sequence[str]], factor: float) -> list[str]:
+    """The settings with the best macro recall on images held back."""
+    split = [f"data.long_tail={factor:g}", f"data.validation={study.held_back}", "data.evaluate_on=val"]
+    scores = []
+    for number, settings in enumerate(grid):
+        folder = study.out / study.part / "tuning" / method / str(number)
+        scores.append(train(study, folder, [*fixed, *settings, *split]).metrics["macro"])
+        print(f"{study.part}, {method}, {' '.join(settings)}: {100 * scores[-1]:.1f} on validation data", flush=True)
+    best = int(np.argmax(scores))
+    print(f"{study.part}, {method}: {' '.join(grid[best])}", flush=True)
+    return list(grid[best])
+
+
+def tuned_tau(study: Study, method: str, grid: Sequence[Sequence[str]], chosen: Sequence[str]) -> float:
+    """The tau with the best macro recall on images held back; of equals the one nearest to 0."""
+    run = Run(study.out / study.part / "tuning" / method / str([list(one) for one in grid].index(list(chosen))))
+    scores = [figures(run, tau)["macro"] for tau in TAUS]
+    return float(min(TAUS[np.isclose(scores, max(scores), atol=1e-9)], key=abs))
+
+
+def figures(run: Run, tau: float) -> dict[str, Any]:
+    """Figures of a run's predictions with tau times the log frequency of each class subtracted."""
+    stored, metrics = np.load(run.folder / "predictions.npz"), run.metrics
+    counts = np.maximum(np.asarray(metrics["counts"], float), 1)
+    logits = stored["logits"] - (tau * np.log(counts / counts.sum())).astype(np.float32)
+    return summarise(logits, stored["labels"], metrics["counts"], [str(c) for c in range(len(counts))])
+
+
+def final(
+    study: Study, method: str, fixed: Sequence[str], chosen: Sequence[str], tau: float, factor: float, seed: int
+) -> None:
+    """Train on all images, test the last epoch, and write a row without tau and one with it."""
+    folder = study.out / study.part / f"factor-{factor:g}" / method / f"seed-{seed}"
+    settings = [*fixed, *chosen, f"data.long_tail={factor:g}", "data.validation=0", f"train.seed={seed}"]
+    run = train(study, folder, settings)
+    seconds = sum(row["time"]["seconds"] for row in run.history)
+    for one in dict.fromkeys((0.0, tau)):
+        result = figures(run, one)
+        row = {"part": study.part, "factor": f"{factor:g}", "method": method, "settings": " ".join(chosen)}
+        row |= {"seed": str(seed), "tau": f"{one:g}"}
+        row |= {name: "" if result[key] is None else f"{result[key]:.4f}" for name, key in FIGURES.items()}
+        append(study.results, row | {"seconds": f"{seconds:.0f}", "machine": machine()})
+
+
+def append(path: Path, row: dict[str, str]) -> None:
+    """Add a row to a CSV file, unless it has one of the same cell."""
+    key = ("part", "factor", "method", "settings", "seed", "tau")
+    known = read(path)
+    if any(all(one[name] == row[name] for name in key) for one in known):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, HEADER)
+        if not known:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(path: Path, against: str) -> str:
+    """A Markdown table: mean over seeds and half of its 95 % interval, and the difference to `against` seed by seed."""
+    rows = read(path)
+    names = list(FIGURES)
+    lines = [f"| part | factor | method | tau | {' | '.join(names)} | all - {against} | seconds |"]
+    lines.append("|---" * (len(names) + 6) + "|")
+    cells: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    for row in rows:
+        kind = "" if float(row["tau"]) == 0 else row["tau"]
+        cells.setdefault((row["part"], row["factor"], row["method"], kind), {})[row["seed"]] = row
+    for (part, factor, method, tau), seeds in cells.items():
+        base = cells.get((part, factor, against, ""), {})
+        pairs = [float(row["all"]) - float(base[seed]["all"]) for seed, row in seeds.items() if seed in base]
+        shown = [_percent([float(row[name]) for row in seeds.values() if row[name]]) for name in names]
+        difference = _percent(pairs) if pairs and method != against else ""
+        seconds = np.mean([float(row["seconds"]) for row in seeds.values()])
+        lines.append(f"| {part} | {factor} | {method} | {tau} | {' | '.join(shown)} | {difference} | {seconds:.0f} |")
+    counts = sorted({len(seeds) for seeds in cells.values()})
+    what = f"Percent; mean of {' or '.join(map(str, counts))} seeds ± half of the 95 % interval (Student)"
+    return "\n".join([*lines, "", f"{what}; seconds of training."])
+
+
+def _percent(values: Sequence[float]) -> str:
+    result = interval(values)
+    if result["mean"] is None:  # such as "few" of a short tail
+        return "none"
+    half = "" if result["interval"] is None else f" ± {100 * result['interval']:.1f}"
+    return f"{100 * result['mean']:.1f}{half}"
+
+
+def run_study(
+    study: Study,
+    methods: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]]]],
+    factors: Sequence[float],
+    seeds: int,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Tune every method on the first factor, then train it on each factor with each seed; print the table."""
+    chosen = {}
+    for method, (fixed, grid) in methods.items():
+        settings = tune(study, method, fixed, grid, factors[0])
+        chosen[method] = settings, tuned_tau(study, method, grid, settings)
+    for seed in range(seeds):  # seed by seed, so that a part of it is already a comparison
+        for factor in factors:
+            for method, (fixed, _) in methods.items():
+                final(study, method, fixed, *chosen[method], factor, seed)
+    say(summary(study.results, "balanced-softmax"))

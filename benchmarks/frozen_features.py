@@ -1,0 +1,76 @@
+"""Heads on frozen features, five methods on CIFAR-100-LT: which one makes the best of what a backbone knows already?
+
+    python benchmarks/frozen_features.py DATA --weights FILE --out DIR [--factors 100 50 10] [--seeds 5]
+
+DATA is the folder cifar-100-python or its archive, FILE the weights of an EfficientNet-Lite0 (tf_efficientnet_lite0,
+safetensors). Images are enlarged to 96 pixels and embedded once in four random crops (a quarter of the area or more,
+mirrored or not); all runs share these features, also those of smaller long tails, whose images are among those of the
+larger ones. A head (a hidden layer of 512, centres, for contrast a projector) trains for 20 epochs on two of the four
+views at a time. Every method is tuned with eight settings on the first factor (cells.py says how):
+
+    ce, balanced-softmax   learning rate, weight decay and label smoothing
+    gpaco, paco            learning rate, and four triples of alpha, temperature and memory
+
+paco has momentum keys (0.99, for 20 epochs are few) and the published prior. The three contrastive methods start
+balanced. Results are added to benchmarks/results/frozen_features.csv as they come. Whatever is finished is kept: the
+same command goes on.
+"""
+
+import argparse
+from itertools import product
+from pathlib import Path
+
+from cells import Study, run_study
+
+RATES = ("optimiser.lr=0.05", "optimiser.lr=0.2")
+CLASSIC = [list(one) for one in product(RATES, ("optimiser.weight_decay=5e-4", "optimiser.weight_decay=2e-3"),
+                                        ("method.label_smoothing=0", "method.label_smoothing=0.1"))]  # fmt: skip
+CONTRAST = [
+    [rate, f"method.alpha={alpha}", f"method.temperature={temperature}", f"method.memory={memory}"]
+    for rate, (alpha, temperature, memory) in product(
+        RATES, ((0.02, 0.1, 0), (0.05, 0.2, 0), (0.05, 0.2, 1024), (0.02, 0.1, 1024))
+    )
+]
+METHODS = {
+    "ce": (["method.name=ce"], CLASSIC),
+    "balanced-softmax": (["method.name=balanced-softmax"], CLASSIC),
+    "gpaco-counts": (["method.name=gpaco", "method.prior=counts"], CONTRAST),
+    "gpaco-unbiased": (["method.name=gpaco", "method.prior=unbiased"], CONTRAST),
+    "paco": (["method.name=paco", "method.prior=counts", "method.momentum=0.99"], CONTRAST),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--factors", type=float, nargs="+", default=[100, 50, 10])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--model", default="tf_efficientnet_lite0")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "frozen_features.csv")
+    options = parser.parse_args()
+    common = (
+        f"model.name={options.model}",
+        f"model.weights={options.weights}",
+        f"model.size={options.size}",
+        "model.hidden=512",
+        "views.first=plain",
+        "views.second=plain",
+        "views.crop_scale=[0.25, 1]",
+        "train.cached_views=4",
+        f"train.features={options.out / 'features'}",
+        f"train.epochs={options.epochs}",
+        "train.batch_size=128",
+        "train.checkpoint_every=10",
+        "schedule.warmup=1",
+        "data.allow_leakage=true",  # CIFAR-100 has a few images twice
+    )
+    study = Study(options.data, options.out, "head", common, options.results)
+    run_study(study, METHODS, options.factors, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

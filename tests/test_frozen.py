@@ -1,0 +1,331 @@
+"""A head on cached features: the same as without the cache, shared, exact after kills, complete when loaded."""
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import checkpoint_files, fails, run, start
+from pictures import save, tree_hash
+from safetensors.torch import save_file
+
+import gpaco
+from gpaco import backbones
+from gpaco.classification import train
+from gpaco.comparison import compare
+from gpaco.data.samples import Samples
+from gpaco.data.views import View
+from gpaco.errors import UserError
+from gpaco.methods import METHODS
+from gpaco.run import Run, newest
+from gpaco.sources import cached_kinds, chosen_views
+
+PLAIN, AUG = View("plain", 8), View("cifar_aug", 8)
+OFF = ["views.first=plain", "views.second=plain", "views.crop_scale=[1,1]", "views.flip=false"]  # no augmentation
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A resnet8 as somebody might have pretrained it."""
+    torch.manual_seed(7)
+    path = tmp_path_factory.mktemp("weights") / "resnet8.safetensors"
+    save_file(backbones.build("resnet8").module.state_dict(), path)
+    return path
+
+
+def head(weights: Path, out: Path, settings: list[str], **flags: Any) -> Run:
+    """A head on digits."""
+    common = {"long_tail": 20, "epochs": 2, "batch_size": 32, "lr": 0.05, "model": "resnet8"} | flags
+    return train(
+        "digits",
+        out=out,
+        weights=str(weights),
+        train="head",
+        settings=["method.memory=64", *settings],
+        say=quiet,
+        **common,
+    )
+
+
+def logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("features/*/parts.jsonl"))
+
+
+def rows_in(folder: Path) -> int:
+    """Images in all caches below a folder."""
+    return sum(json.loads(line)["rows"] for log in logs(folder) for line in log.read_text().splitlines())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
+    method: str, weights: Path, tmp_path: Path
+) -> None:
+    settings = [*OFF, "model.hidden=48"]
+    cached = head(weights, tmp_path / "cached", settings, method=method, lr=0.01)
+    anew = head(weights, tmp_path / "anew", [*settings, "train.cached_views=0"], method=method, lr=0.01)
+    assert rows_in(cached.folder) > 400
+    assert not (anew.folder / "features").exists()
+    theirs = newest(anew).tensors["model"]
+    for name, mine in newest(cached).tensors["model"].items():
+        assert (mine - theirs[name]).norm() < 5e-3 * theirs[name].norm(), name  # half precision has 11 bits
+    for mine, other in zip(cached.history, anew.history, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    assert cached.metrics["top1"] == pytest.approx(anew.metrics["top1"], abs=3 / cached.metrics["n"])
+
+
+def test_augmented_views_are_cached_not_one_picture_four_times(weights: Path, tmp_path: Path) -> None:
+    settings = ["views.first=plain", "views.second=plain"]
+    cached, off = head(weights, tmp_path / "augmented", settings), head(weights, tmp_path / "off", OFF)
+    assert abs(cached.history[-1]["loss"] - off.history[-1]["loss"]) > 1e-3
+
+
+def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "weights.safetensors"
+    shutil.copy(weights, moved)
+    settings = ["model.hidden=32", "train.ema=0.5", f"train.features={tmp_path / 'shared'}"]
+    result = head(moved, tmp_path / "run", settings)
+    moved.unlink()
+    shutil.rmtree(tmp_path / "shared")
+    shutil.copytree(result.folder, tmp_path / "elsewhere")
+    shutil.rmtree(result.folder)
+    stored = np.load(tmp_path / "elsewhere" / "predictions.npz")
+    from gpaco.data.reading import read
+    from gpaco.data.splitting import with_test
+
+    test = with_test(read("digits"), seed=0).test
+    assert isinstance(test, Samples)
+    images = torch.from_numpy(np.asarray(test.images)).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        logits = gpaco.load(tmp_path / "elsewhere")(images)
+    np.testing.assert_allclose(logits, stored["logits"], rtol=5e-3, atol=5e-3)
+    assert gpaco.evaluate(tmp_path / "elsewhere")["top1"] == pytest.approx(
+        float((stored["logits"].argmax(1) == stored["labels"]).mean()), abs=2 / len(images)
+    )
+    backbone = tmp_path / "elsewhere" / "backbone.safetensors"
+    content = bytearray(backbone.read_bytes())
+    content[-1] ^= 1
+    backbone.write_bytes(content)
+    with pytest.raises(UserError, match=r"backbone.safetensors is damaged"):
+        gpaco.load(tmp_path / "elsewhere")
+    backbone.unlink()
+    with pytest.raises(UserError, match=r"has lost its backbone.safetensors"):
+        gpaco.load(tmp_path / "elsewhere")
+
+
+def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, tmp_path: Path) -> None:
+    compare(
+        "digits",
+        ["ce", "paco", "gpaco+train.sampler=balanced"],
+        seeds=2,
+        out=tmp_path,
+        settings=["method.memory=64"],
+        say=quiet,
+        weights=str(weights),
+        train="head",
+        model="resnet8",
+        epochs=1,
+        batch_size=64,
+        long_tail=20,
+    )
+    cell = Run(tmp_path / "ce" / "seed-0")
+    assert len(logs(tmp_path)) == 2  # views, and images as they are tested
+    assert rows_in(tmp_path) == sum(cell.metrics["counts"]) + _held_back(cell.folder) + cell.metrics["n"]
+    assert not list(tmp_path.glob("*/seed-*/features"))
+    inodes = {path.stat().st_ino for path in tmp_path.rglob("backbone*.safetensors")}
+    assert len(inodes) == 1  # one file for all of them
+
+
+def test_another_split_or_tail_of_the_same_data_embeds_only_what_is_new_and_other_weights_everything(
+    weights: Path, tmp_path: Path
+) -> None:
+    shared = [f"train.features={tmp_path / 'features'}"]
+    head(weights, tmp_path / "one", shared, long_tail=20, validation=0.2)
+    first = rows_in(tmp_path)
+    before = tree_hash(tmp_path / "features")
+    head(weights, tmp_path / "same", shared, long_tail=20, validation=0.2, seed=3, method="ce")
+    assert tree_hash(tmp_path / "features") == before  # read, not written
+    head(weights, tmp_path / "whole", shared, long_tail=20, validation=0)
+    assert rows_in(tmp_path) == first + _held_back(tmp_path / "one")
+    head(weights, tmp_path / "less", shared, long_tail=40, validation=0)
+    assert rows_in(tmp_path) == first + _held_back(tmp_path / "one")  # tails of one seed are nested
+    assert len(logs(tmp_path)) == 2
+    head(weights, tmp_path / "views", [*shared, "views.first=cifar_aug", "views.second=cifar_aug"])
+    assert len(logs(tmp_path)) == 3
+    other = tmp_path / "other.safetensors"
+    torch.manual_seed(8)
+    save_file(backbones.build("resnet8").module.state_dict(), other)
+    head(other, tmp_path / "weights", shared)
+    assert len(logs(tmp_path)) == 5
+    head(weights, tmp_path / "mean", [*shared, "model.mean=[0.5,0.5,0.5]", "model.std=[0.2,0.2,0.2]"])
+    assert len(logs(tmp_path)) == 7
+
+
+def _held_back(folder: Path) -> int:
+    """Validation images of a run: those that were embedded as tested only."""
+    from gpaco.preparing import splits_of
+
+    val = splits_of(Run(folder).recipe).val
+    assert val is not None
+    return len(val)
+
+
+def test_a_damaged_part_is_passed_over_and_its_images_embedded_again(weights: Path, tmp_path: Path) -> None:
+    shared = [f"train.features={tmp_path / 'features'}"]
+    one = head(weights, tmp_path / "one", shared)
+    for log in logs(tmp_path):
+        path = log.with_name("rows.bin")
+        content = bytearray(path.read_bytes())
+        content[1000] ^= 0x40
+        path.write_bytes(content)
+    before = rows_in(tmp_path)
+    hit = sum(json.loads(log.read_text().splitlines()[0])["rows"] for log in logs(tmp_path))
+    told: list[str] = []
+    flags = {"long_tail": 20, "epochs": 2, "batch_size": 32, "lr": 0.05, "model": "resnet8", "weights": str(weights)}
+    two = train(
+        "digits", out=tmp_path / "two", train="head", settings=["method.memory=64", *shared], say=told.append, **flags
+    )
+    assert len({line for line in told if "1 damaged parts" in line}) == 2
+    assert rows_in(tmp_path) == before + hit
+    for name, mine in newest(one).tensors["model"].items():
+        torch.testing.assert_close(mine, newest(two).tensors["model"][name], rtol=1e-3, atol=1e-3)
+
+
+def test_which_cached_views_a_step_shows_depends_on_seed_epoch_and_image_only() -> None:
+    keys = np.arange(200)
+    views, cached = [PLAIN, PLAIN], cached_kinds([PLAIN, PLAIN], 4)
+    one, two = chosen_views(3, 5, keys, views, cached)
+    assert (one != two).all()
+    assert set(one) == set(two) == {0, 1, 2, 3}
+    some = chosen_views(3, 5, keys[50:60], views, cached)
+    assert some[0].tolist() == one[50:60].tolist()
+    for other in (chosen_views(4, 5, keys, views, cached), chosen_views(3, 6, keys, views, cached)):
+        assert (other[0] != one).any()
+
+
+def test_views_of_two_kinds_share_the_cached_ones() -> None:
+    cached = cached_kinds([PLAIN, AUG], 5)
+    assert [view.name for view in cached] == ["plain", "cifar_aug", "plain", "cifar_aug", "plain"]
+    one, two = chosen_views(0, 0, np.arange(200), [PLAIN, AUG], cached)
+    assert set(one) == {0, 2, 4}
+    assert set(two) == {1, 3}
+    assert [view.tolist() for view in chosen_views(0, 0, np.arange(3), [PLAIN, PLAIN], [PLAIN])] == [[0, 0, 0]] * 2
+    with pytest.raises(UserError, match=r"2 different views need at least as many cached ones, not 1"):
+        cached_kinds([PLAIN, AUG], 1)
+
+
+def test_mixed_pixels_and_cached_features_do_not_go_together(weights: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"mixup and cutmix mix pixels.*\n.*cached_views=0"):
+        head(weights, tmp_path / "run", ["method.mixup=0.2"])
+    result = head(weights, tmp_path / "run", ["method.mixup=0.2", "train.cached_views=0"])
+    assert len(result.history) == 2
+
+
+def test_files_are_embedded_by_workers_and_alone_alike(weights: Path, tmp_path: Path) -> None:
+    for part, count in (("train", 20), ("test", 5)):
+        for c in range(3):
+            for i in range(count):
+                save(tmp_path / "data" / part / f"class{c}" / f"{i}.png", 100 * c + i + 50 * (part == "test"), 80, 70)
+    figures = []
+    for workers in (0, 1):
+        settings = ["method.memory=16"]
+        result = train(
+            tmp_path / "data",
+            out=tmp_path / f"run{workers}",
+            model="resnet8",
+            weights=str(weights),
+            train="head",
+            size=24,
+            epochs=2,
+            batch_size=10,
+            workers=workers,
+            settings=settings,
+            say=quiet,
+        )
+        figures.append(checkpoint_files(result.folder))
+    assert figures[0]["model.safetensors"] == figures[1]["model.safetensors"]
+
+
+SLOW = ("--train", "head", "--model", "resnet20", "--size", 48, "--batch-size", 32, "--set", "method.memory=64")
+SLOW = ("digits", "--long-tail", 60, "--epochs", 8, *SLOW, "--set", "model.hidden=64")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Everything that must not depend on kills."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("features/*/*.*")}
+    files = {name: data for name, data in files.items() if not name.endswith("run.lock")}
+    figures = json.loads((folder / "metrics.json").read_text())
+    return checkpoint_files(folder) | files | {"metrics": json.dumps(figures).encode()}
+
+
+def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    words = ("train", *SLOW, "--set", "train.seed=1", "--out")
+    run(*words, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    seen = []
+    for number in (1, 3, 0):  # when so many parts are there; then in training
+        process = start(*words, folder)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            parts = sum(len(log.read_bytes().splitlines()) for log in logs(folder))
+            if (parts >= number) if number else (folder / "metrics.jsonl").exists():
+                break
+            time.sleep(0.003)
+        seen.append((process.poll() is None, rows_in(folder)))
+        process.kill()
+        process.communicate()
+    assert all(alive for alive, _ in seen)
+    assert 0 < seen[0][1] < seen[1][1] < seen[2][1]
+    run(*words, folder)
+    assert content(folder) == content(tmp_path / "whole")
+
+
+def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
+    process = start("train", *SLOW, "--out", tmp_path)
+    deadline = time.monotonic() + 120
+    while not logs(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.003)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert "the same command goes on" in errors
+    assert rows_in(tmp_path) % 64 == 0
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
+    words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
+    words = (*words, "--weights", weights, "--batch-size", 32, "--set", "method.memory=64", "--out")
+    run(*words, tmp_path / "two", ranks=2)
+    run(*words, tmp_path / "one")
+    pairs = list(zip(logs(tmp_path / "one"), logs(tmp_path / "two"), strict=True))
+    assert len(pairs) == 2
+    for mine, theirs in pairs:
+        assert mine.parent.name == theirs.parent.name
+        one, two = (np.frombuffer(log.with_name("rows.bin").read_bytes(), np.uint8) for log in (mine, theirs))
+        views = 4 if "views" in json.loads((mine.parent / "key.json").read_text()) else 1
+        kind = np.dtype([("image", "V32"), ("features", "<f2", views * 64)])
+        assert (one.view(kind)["image"] == two.view(kind)["image"]).all()
+        np.testing.assert_allclose(one.view(kind)["features"], two.view(kind)["features"], rtol=2e-3, atol=1e-3)
+    assert json.loads((tmp_path / "two" / "metrics.json").read_text())["environment"]["processes"] == 2
+
+
+def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
+    words = ("train", *SLOW, "--set", f"train.features={tmp_path / 'features'}", "--out")
+    process = start(*words, tmp_path / "one")
+    while not logs(tmp_path) and process.poll() is None:
+        time.sleep(0.003)
+    try:
+        message = fails(*words, tmp_path / "two")
+        assert f"in use by process {process.pid}" in message
+    finally:
+        process.kill()
+        process.communicate()
