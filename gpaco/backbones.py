@@ -14,6 +14,14 @@ from gpaco.errors import UserError, nearest
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 _CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # mean and deviation, of CIFAR-10 and used for both
+_DECODER = (
+    "decoder_embed",
+    "decoder_pos_embed",
+    "decoder_blocks",
+    "decoder_norm",
+    "decoder_pred",
+    "mask_token",
+)  # MAE's
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models refuse a setting
 
 
@@ -27,8 +35,12 @@ class Backbone(NamedTuple):
     size: int
 
 
-def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights: str | Path = "") -> Backbone:
+def build(
+    name: str, *, size: int | None = None, drop_path: float = 0.0, pool: str = "", weights: str | Path = ""
+) -> Backbone:
     """The backbone called `name`, in training mode, with the mean, deviation and size of its images.
+
+    ResNets of timm start as torchvision's do: timm itself would start the last batch norm of each block at 0.
 
     Args:
         name: "resnet8", "resnet20" or "resnet32" (CIFAR's, 64 features), "resnet50_cifar" (ResNet-50 with a 3x3 stem
@@ -36,7 +48,11 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
         size: of the images, in pixels; the usual one of the model if not given. Models made for one size, as ViTs are,
             are built for this one, and positions in pretrained weights are resampled by timm.
         drop_path: chance to skip a block in training (stochastic depth), where the model has it.
-        weights: a safetensors file with timm's names for this model. Its classifier is left out; all else must fit.
+        pool: "mean": features of a ViT are the mean of its patches, then a norm ("fc_norm"), as in MAE's fine-tuning;
+            ResNets do that anyway, without the norm. Empty: the model's own way.
+        weights: a safetensors file with timm's names for this model. Its classifier is left out, and so is the decoder
+            of a file of MAE's; all else must fit. With `pool` = "mean", weights without an fc_norm, such as MAE's, lose
+            their final norm, and fc_norm starts anew.
     """
     if size is not None and size < 1:
         raise UserError(f"images of {size} pixels cannot be", "give --size a number of pixels above 0")
@@ -53,7 +69,7 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
             load_weights(module, weights, ("fc",))
         (mean, std), usual = _CIFAR, 32
     else:
-        module = _from_timm(name, size, drop_path, weights)
+        module = _from_timm(name, size, drop_path, pool, weights)
         config = module.pretrained_cfg
         mean, std, usual = tuple(config["mean"]), tuple(config["std"]), int(config["input_size"][-1])
     return Backbone(module, _width(module, name, size or usual, usual), mean, std, size or usual)
@@ -68,7 +84,11 @@ def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ..
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
     dropped = tuple(f"{classifier}." for classifier in classifiers)
+    if "fc_norm.weight" in wanted and "fc_norm.weight" not in given:
+        wanted = {key: value for key, value in wanted.items() if not key.startswith("fc_norm.")}
+        dropped += ("norm.",)
     given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
+    given = {key: value for key, value in given.items() if key.split(".")[0] not in _DECODER}
     reshaped = [
         f"{key} {tuple(given[key].shape)} for {tuple(value.shape)}"
         for key, value in wanted.items()
@@ -133,8 +153,7 @@ def _conv3x3(wide_in: int, wide: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _resnet50_cifar(drop_path: float) -> Any:
-    """ResNet-50 that keeps the size of a small image until its second stage; the start of training as torchvision's."""
-    # timm would start the last batch norm of each block at 0; torchvision, and so the released code, does not.
+    """ResNet-50 that keeps the size of a small image until its second stage."""
     model = _create("resnet50", drop_path_rate=drop_path, zero_init_last=False)
     model.conv1 = _conv3x3(3, 64)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -142,8 +161,8 @@ def _resnet50_cifar(drop_path: float) -> Any:
     return model
 
 
-def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Path) -> Any:
-    from timm.models import get_pretrained_cfg, is_model, list_models
+def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path) -> Any:
+    from timm.models import get_pretrained_cfg, is_model, is_model_in_modules, list_models
 
     own = [*_SMALL, "resnet50_cifar"]
     if ":" in name or "/" in name or not is_model(name):
@@ -161,13 +180,15 @@ def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Pat
         ) from None
     # Models that ignore a setting, or do not know it, should only meet it when it says something.
     options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    options |= {"global_pool": "avg"} if pool == "mean" else {}
+    options |= {"zero_init_last": False} if is_model_in_modules(name.split(".")[0], {"resnet"}) else {}
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
     model = _create(name, **options)
     classifiers = model.pretrained_cfg.get("classifier") or ()
     load_weights(model, weights, (classifiers,) if isinstance(classifiers, str) else tuple(classifiers))
-    if resize:
+    if resize and size != model.pretrained_cfg["input_size"][-1]:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
         model = _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=overlay)
@@ -186,7 +207,7 @@ def _create(name: str, **options: Any) -> Any:
         chosen = ", ".join(f"{key}={value}" for key, value in shown.items()) or "its own settings"
         raise UserError(
             f"timm cannot build {name} with {chosen}: {_one_line(error)}",
-            "leave these settings out (--size, drop_path), or choose another model",
+            "leave these settings out (--size, drop_path, pool), or choose another model",
         ) from error
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from gpaco.data.erasing import DRAWS_OF_ERASING, erased
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
@@ -96,23 +97,34 @@ def batches(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     sampler: str = "shuffle",
+    erase: float = 0.0,
     start: int = 0,
     rank: int = 0,
     world: int = 1,
     workers: int = 0,
 ) -> Iterator[Batch]:
-    """The batches of one epoch from step `start` on: of each global batch, every `world`-th row from `rank` on."""
+    """The batches of one epoch from step `start` on: of each global batch, every `world`-th row from `rank` on.
+
+    `erase` is the chance that a rectangle of a view becomes noise.
+    """
     order, again = epoch_order(samples.labels, sampler, seed, epoch, epochs)
     keys = order + len(samples) * again  # an image that comes twice in an epoch is seen in other views
     steps = steps_per_epoch(len(samples), batch_size)
     rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]
     labels = torch.from_numpy(samples.labels)
+
+    def finished(pixels: list[Tensor], row: slice) -> Batch:
+        ready = [normalise(p, mean, std) for p in pixels]
+        if erase:
+            draws = [uniforms(seed, epoch, keys[row], -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
+            ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
+        return Batch(ready, labels[order[row]])
+
     if samples.images is not None:
         for row in rows:
             draws = [uniforms(seed, epoch, keys[row], v, view.draws) for v, view in enumerate(views)]
             images = samples.images[order[row]]
-            pixels = [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
-            yield Batch([normalise(p, mean, std) for p in pixels], labels[order[row]])
+            yield finished([batch_view(images, view, u) for view, u in zip(views, draws, strict=True)], row)
         return
     loader: DataLoader[Any] = DataLoader(
         _Photos(samples, views, seed, epoch),
@@ -121,14 +133,13 @@ def batches(
         collate_fn=_stack,
         prefetch_factor=4 if workers else None,
     )
-    for loaded in loader:
+    for row, loaded in zip(rows, loader, strict=True):
         if isinstance(loaded, UserError):
             raise loaded
-        pixels, indices = loaded
-        yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
+        yield finished(loaded, row)
 
 
-Photo = tuple[list[NDArray[np.uint8]], int]
+Photo = list[NDArray[np.uint8]]
 
 
 class _Photos(Dataset[Photo | UserError]):
@@ -146,15 +157,14 @@ class _Photos(Dataset[Photo | UserError]):
         draws = [
             uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
         ]
-        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)], index
+        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)]
 
 
-def _stack(items: list[Photo | UserError]) -> tuple[list[Tensor], list[int]] | UserError:
+def _stack(items: list[Photo | UserError]) -> list[Tensor] | UserError:
     good = [item for item in items if not isinstance(item, UserError)]
     if len(good) < len(items):
         return next(item for item in items if isinstance(item, UserError))
-    views = zip(*(views for views, _ in good), strict=True)
-    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
+    return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in zip(*good, strict=True)]
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
