@@ -14,14 +14,6 @@ from gpaco.errors import UserError, nearest
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 _CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # mean and deviation, of CIFAR-10 and used for both
-_DECODER = (
-    "decoder_embed",
-    "decoder_pos_embed",
-    "decoder_blocks",
-    "decoder_norm",
-    "decoder_pred",
-    "mask_token",
-)  # MAE's
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models refuse a setting
 
 
@@ -79,16 +71,16 @@ def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ..
     """Fill `module` from a safetensors file, without what the file has below the names in `classifiers`.
 
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
+    A decoder, as MAE's files may have one, is left out, and so is the final norm if the module has an fc_norm instead.
     """
     given = _read_safetensors(Path(path))
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
-    dropped = tuple(f"{classifier}." for classifier in classifiers)
+    dropped = (*(f"{classifier}." for classifier in classifiers), "decoder_", "mask_token")  # the latter two are MAE's
     if "fc_norm.weight" in wanted and "fc_norm.weight" not in given:
         wanted = {key: value for key, value in wanted.items() if not key.startswith("fc_norm.")}
         dropped += ("norm.",)
     given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
-    given = {key: value for key, value in given.items() if key.split(".")[0] not in _DECODER}
     reshaped = [
         f"{key} {tuple(given[key].shape)} for {tuple(value.shape)}"
         for key, value in wanted.items()

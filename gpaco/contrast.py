@@ -85,8 +85,8 @@ def contrast(
 ) -> Contrast:
     """Rows `anchors` of the first source against all references but themselves.
 
-    With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes weigh
-    more in the logsumexp, as in balanced softmax.
+    With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes
+    weigh more in the logsumexp, as in balanced softmax.
     """
     num_classes = num_classes or _columns(*(source.labels for source in sources))
     priors = [None if log_prior is None else _priors(source.labels, log_prior, ignore_index) for source in sources]
@@ -145,7 +145,7 @@ def _class_sums(source: Source, num_classes: int, ignore_index: int) -> Tensor:
 
 
 def _priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
-    """Log prior of each reference, (R,): of its class, of its mixture of classes, or of all classes if it is ignored."""
+    """Log prior of each reference, (R,): of its class, of its mixture of classes, or of a mean class if ignored."""
     prior = log_prior.exp()
     if labels.dim() == 2:
         return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()

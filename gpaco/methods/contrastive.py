@@ -80,7 +80,7 @@ class Seen(NamedTuple):
 class SupCon(Method):
     """Supervised contrastive learning of the features; a later stage trains the classifier.
 
-    With `momentum_keys` the anchors are the first view's, and a momentum copy of the network makes the keys, as in PaCo.
+    With `momentum_keys` the anchors are the first view's, and a momentum copy of the network makes keys, as in PaCo.
     """
 
     counts: Tensor
