@@ -67,17 +67,20 @@ def build(
     return Backbone(module, _width(module, name, size or usual, usual), mean, std, size or usual)
 
 
-def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ...] = ()) -> None:
+def load_weights(
+    module: nn.Module, path: str | Path, classifiers: tuple[str, ...] = (), *, new_norm: bool = False
+) -> None:
     """Fill `module` from a safetensors file, without what the file has below the names in `classifiers`.
 
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
-    A decoder, as MAE's files may have one, is left out, and so is the final norm if the module has an fc_norm instead.
+    A decoder, as MAE's files may have one, is left out. With `new_norm`, an fc_norm may be missing in the file: it
+    stays as it is, and the file's final norm, which it replaces, is left out.
     """
     given = _read_safetensors(Path(path))
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
     dropped = (*(f"{classifier}." for classifier in classifiers), "decoder_", "mask_token")  # the latter two are MAE's
-    if "fc_norm.weight" in wanted and "fc_norm.weight" not in given:
+    if new_norm and "fc_norm.weight" in wanted and "fc_norm.weight" not in given:
         wanted = {key: value for key, value in wanted.items() if not key.startswith("fc_norm.")}
         dropped += ("norm.",)
     given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
@@ -179,7 +182,8 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
         return _create(name, **options, **resize)
     model = _create(name, **options)
     classifiers = model.pretrained_cfg.get("classifier") or ()
-    load_weights(model, weights, (classifiers,) if isinstance(classifiers, str) else tuple(classifiers))
+    names = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    load_weights(model, weights, names, new_norm=pool == "mean")
     if resize and size != model.pretrained_cfg["input_size"][-1]:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
