@@ -237,7 +237,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise UserError(f"there is no file {path}", "give the path of a local .safetensors file; nothing is downloaded")
+        raise UserError(
+            f"there is no file {path}",
+            "give the path of a local .safetensors file, --weights FILE; nothing is downloaded",
+        )
     try:
         return load_file(path)
     except SafetensorError as error:
