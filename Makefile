@@ -1,6 +1,7 @@
 # make demo    a first look               make lint   ruff and mypy
 # make test    every test                 make setup  only the environment (.venv), from constraints.txt
 # make bench   speed and memory, again    make lock   new versions into constraints.txt
+# make docs    docs/recipes.md, from gpaco/recipes
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 # Two processes with one thread each: threads that wait for each other cost more than they give.
 TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-.PHONY: demo test lint setup bench lock clean
+.PHONY: demo test lint setup bench docs lock clean
 
 demo: .venv/ready
 	$(BIN)/gpaco demo --out demo
@@ -23,6 +24,9 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/loss.py
+
+docs: .venv/ready
+	$(BIN)/gpaco recipes --markdown > docs/recipes.md
 
 setup: .venv/ready
 

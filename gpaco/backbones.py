@@ -29,8 +29,12 @@ class Backbone(NamedTuple):
     size: int
 
 
-def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights: str | Path = "") -> Backbone:
+def build(
+    name: str, *, size: int | None = None, drop_path: float = 0.0, pool: str = "", weights: str | Path = ""
+) -> Backbone:
     """The backbone called `name`, in training mode, with the mean, deviation and size of its images.
+
+    ResNets of timm start as torchvision's do: timm itself would start the last batch norm of each block at 0.
 
     Args:
         name: "resnet8", "resnet20" or "resnet32" (CIFAR's, 64 features), "resnet50_cifar" (ResNet-50 with a 3x3 stem
@@ -39,7 +43,11 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
         size: of the images, in pixels; the usual one of the model if not given. Models made for one size, as ViTs are,
             are built for this one, and positions in pretrained weights are resampled by timm.
         drop_path: chance to skip a block in training (stochastic depth), where the model has it.
-        weights: a safetensors file with timm's names for this model. Its classifier is left out; all else must fit.
+        pool: "mean": features of a ViT are the mean of its patches, then a norm ("fc_norm"), as in MAE's fine-tuning;
+            ResNets do that anyway, without the norm. Empty: the model's own way.
+        weights: a safetensors file with timm's names for this model. Its classifier is left out, and so is the decoder
+            of a file of MAE's; all else must fit. With `pool` = "mean", weights without an fc_norm, such as MAE's, lose
+            their final norm, and fc_norm starts anew.
     """
     if size is not None and size < 1:
         raise UserError(f"images of {size} pixels cannot be", "give --size a number of pixels above 0")
@@ -56,7 +64,7 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
             load_weights(module, weights)
         (mean, std), usual = _CIFAR, 32
     else:
-        module = _from_timm(name, size, drop_path, weights)
+        module = _from_timm(name, size, drop_path, pool, weights)
         config = module.pretrained_cfg
         mean, std, usual = tuple(config["mean"]), tuple(config["std"]), int(config["input_size"][-1])
     return Backbone(module, _width(module, name, size or usual, usual), mean, std, size or usual)
@@ -66,6 +74,8 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     """Fill `module` from a safetensors file, without the classifier that the file may have.
 
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
+    A decoder, as MAE's files may have one, is left out. An fc_norm may be missing in the file: it then starts anew, and
+    the file's final norm, which it replaces, is left out.
     """
     fill(module, _read_safetensors(Path(path)), path)
 
@@ -99,7 +109,7 @@ def _faults(module: nn.Module, given: Mapping[str, tuple[int, ...]]) -> str:
     if isinstance(getattr(module, "fc_norm", None), nn.LayerNorm):
         # Pretrained for another pooling: the norm that comes before it is not used, the one after it starts anew.
         spare, fresh = [*spare, "norm"], ("fc_norm.",)
-    dropped = tuple(f"{name}." for name in spare)
+    dropped = (*(f"{name}." for name in spare), "decoder_", "mask_token")  # the latter two are MAE's
     faults = {
         "missing in the file": [k for k in wanted if k not in given and not _counter(k) and not k.startswith(fresh)],
         "not in the model": [key for key in given if key not in wanted and not key.startswith(dropped)],
@@ -158,8 +168,7 @@ def _conv3x3(wide_in: int, wide: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _resnet50_cifar(drop_path: float) -> Any:
-    """ResNet-50 that keeps the size of a small image until its second stage; the start of training as torchvision's."""
-    # timm would start the last batch norm of each block at 0; torchvision, and so the released code, does not.
+    """ResNet-50 that keeps the size of a small image until its second stage."""
     model = _create("resnet50", drop_path_rate=drop_path, zero_init_last=False)
     model.conv1 = _conv3x3(3, 64)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -167,8 +176,8 @@ def _resnet50_cifar(drop_path: float) -> Any:
     return model
 
 
-def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Path) -> Any:
-    from timm.models import get_pretrained_cfg, is_model, list_models
+def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path) -> Any:
+    from timm.models import get_pretrained_cfg, is_model, is_model_in_modules, list_models
 
     own = list(SMALL_IMAGES)
     if ":" in name or "/" in name or not is_model(name):
@@ -186,14 +195,15 @@ def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Pat
         ) from None
     # Models that ignore a setting, or do not know it, should only meet it when it says something.
     options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
-    if name.startswith("vit_") and name.endswith(".mae"):
-        options["global_pool"] = "avg"  # as its authors fine-tune it: the mean of the patches, then a norm
+    if pool == "mean" or (name.startswith("vit_") and name.endswith(".mae")):
+        options["global_pool"] = "avg"  # as MAE's authors fine-tune it: the mean of the patches, then a norm
+    options |= {"zero_init_last": False} if is_model_in_modules(name.split(".")[0], {"resnet"}) else {}
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
     model = _create(name, **options)
     load_weights(model, weights)
-    if resize:
+    if resize and size != model.pretrained_cfg["input_size"][-1]:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
         model = _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=overlay)
@@ -212,7 +222,7 @@ def _create(name: str, **options: Any) -> Any:
         chosen = ", ".join(f"{key}={value}" for key, value in shown.items()) or "its own settings"
         raise UserError(
             f"timm cannot build {name} with {chosen}: {_one_line(error)}",
-            "leave these settings out (--size, drop_path), or choose another model",
+            "leave these settings out (--size, drop_path, pool), or choose another model",
         ) from error
 
 
@@ -246,7 +256,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise UserError(f"there is no file {path}", "give the path of a local .safetensors file; nothing is downloaded")
+        raise UserError(
+            f"there is no file {path}",
+            "give the path of a local .safetensors file, --weights FILE; nothing is downloaded",
+        )
     try:
         return load_file(path)
     except SafetensorError as error:

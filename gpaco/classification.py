@@ -153,6 +153,7 @@ def starting_model(
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     elif recipe.model.head_std:
         nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
+        nn.init.zeros_(model.centres.bias)
     freeze(model, recipe.train.part)
     return model, about
 
@@ -181,9 +182,14 @@ def classification_task(
         loss=loss,
         start=start_balanced,
         after_step=lambda: method.after_step(model),
-        evaluate=None if val is None else lambda network: validate(network, about, val, source),
+        evaluate=(lambda network: validate(network, about, val, source)) if val and selects(recipe, splits) else None,
         about=about,
     )
+
+
+def selects(recipe: Recipe, splits: Splits) -> bool:
+    """Whether validation data choose the epoch: not if the recipe wants the last one, nor if it reports on them."""
+    return splits.val is not None and recipe.train.select == "best" and recipe.data.evaluate_on != "val"
 
 
 def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
@@ -196,6 +202,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "counts": splits.train.counts.tolist(),
         "model": recipe.model.name,
         "drop_path": recipe.model.drop_path,
+        "pool": recipe.model.pool,
         "dim": recipe.model.dim,
         "projector": "none" if plain and not recipe.stage else recipe.model.projector,
         "hidden": recipe.model.hidden,
@@ -203,6 +210,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "size": recipe.model.size or backbone.size,
         "whole": splits.train.images is not None and not recipe.model.resize,  # small images: resized, not cropped
         "resize": recipe.model.resize or round((recipe.model.size or backbone.size) / 0.875),
+        "interpolation": recipe.model.interpolation,
         "mean": list(recipe.model.mean or backbone.mean),
         "std": list(recipe.model.std or backbone.std),
         "assumes": methods.assumed_prior(recipe),
@@ -248,7 +256,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source, device: tor
     state = newest(run).state
     result |= {
         "evaluated_on": part,
-        "selected_on": "val" if splits.val is not None else "last epoch",
+        "selected_on": "val" if selects(recipe, splits) else "last epoch",
         "seed": recipe.train.seed,
         "method": recipe.method.name,
         "assumes": about["assumes"],

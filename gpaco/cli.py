@@ -267,17 +267,25 @@ def report(
 
 
 @app.command()
-def recipes(as_json: Json = False, debug: Debug = False) -> None:
-    """List the recipes that come with the package."""
-    from gpaco.recipe import load, names
+def recipes(
+    word: Annotated[str, typer.Argument(help="Only those with this in their name, table or row.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/recipes.md.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the recipes: rows of the paper's tables, with its number and ours."""
+    from dataclasses import asdict
 
-    rows = [(name, load(name).source) for name in names()]
+    from gpaco import listing
+
+    if markdown:
+        print(listing.markdown(), end="")
+        return
+    rows = listing.rows(word)
     if as_json:
-        print(json.dumps([{"name": name, "table": s.table, "row": s.row, "paper": s.paper} for name, s in rows]))
-    elif not rows:
-        print("no recipes yet; `gpaco show default` prints every setting with its default")
-    for name, source in rows:
-        print(f"{name:<48} {source.paper:<10} {source.table}, {source.row}")
+        print(json.dumps([{"name": row.name, "data": row.data} | asdict(row.source) for row in rows]))
+    else:
+        print(listing.table(rows))
 
 
 @app.command()

@@ -76,16 +76,33 @@ def checked_references(
 
 
 def contrast(
-    sources: list[Source], anchors: slice, temperature: float, num_classes: int | None, ignore_index: int
+    sources: list[Source],
+    anchors: slice,
+    temperature: float,
+    num_classes: int | None,
+    ignore_index: int,
+    log_prior: Tensor | None = None,
 ) -> Contrast:
-    """Rows `anchors` of the first source against all references but themselves."""
+    """Rows `anchors` of the first source against all references but themselves.
+
+    With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes
+    weigh more in the logsumexp, as in balanced softmax.
+    """
     num_classes = num_classes or _columns(*(source.labels for source in sources))
+    priors = [None if log_prior is None else _priors(source.labels, log_prior, ignore_index) for source in sources]
     if num_classes is None:
         sources, num_classes = _renumber(sources, ignore_index)
         ignore_index = -1
     sources = [Source(at_least_float32(source.embeddings), source.labels) for source in sources]
+    scaled = sources[0].embeddings[anchors] / temperature
+    if log_prior is not None:  # one more number in each embedding: 1 times the prior
+        scaled = torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1)
+        sources = [
+            Source(torch.cat([source.embeddings, prior.to(scaled).unsqueeze(1)], 1), source.labels)
+            for source, prior in zip(sources, priors, strict=True)
+            if prior is not None
+        ]
     embeddings, labels = sources[0].embeddings[anchors], sources[0].labels[anchors]
-    scaled = embeddings / temperature
 
     parts = [similarity_logsumexp(scaled, sources[0].embeddings, own=anchors.start)]
     parts += [similarity_logsumexp(scaled, source.embeddings) for source in sources[1:]]
@@ -125,6 +142,15 @@ def _class_sums(source: Source, num_classes: int, ignore_index: int) -> Tensor:
         return source.labels.to(source.embeddings.dtype).t() @ source.embeddings
     zeros = source.embeddings.new_zeros(num_classes + 1, source.embeddings.shape[1])
     return zeros.index_add(0, _place(source.labels, num_classes, ignore_index), source.embeddings)[:-1]
+
+
+def _priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
+    """Log prior of each reference, (R,): of its class, of its mixture of classes, or of a mean class if ignored."""
+    prior = log_prior.exp()
+    if labels.dim() == 2:
+        return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
+    ignored = labels == ignore_index
+    return torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0).long()])
 
 
 def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:

@@ -44,7 +44,7 @@ def tested_images(samples: Samples, about: dict[str, Any], chunks: Sequence[NDAr
     """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
     if samples.images is not None and about["whole"]:
         for rows in chunks:
-            yield eval_batch(samples.images[rows], about["size"])
+            yield eval_batch(samples.images[rows], about["size"], about["interpolation"])
         return
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
@@ -63,9 +63,10 @@ def tested_images(samples: Samples, about: dict[str, Any], chunks: Sequence[NDAr
 def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uint8]:
     """An image (H, W, 3) at the size of the model: whole if it was trained so, else the centre of it."""
     if about["whole"]:
-        whole: NDArray[np.uint8] = eval_batch(image[None], about["size"])[0].permute(1, 2, 0).numpy()
-        return whole
-    return eval_photo(image, about["size"], about["resize"])
+        whole = eval_batch(image[None], about["size"], about["interpolation"])[0]
+        pixels: NDArray[np.uint8] = whole.permute(1, 2, 0).numpy()
+        return pixels
+    return eval_photo(image, about["size"], about["resize"], about["interpolation"])
 
 
 def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = None, unbiased: bool = False) -> Logits:

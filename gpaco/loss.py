@@ -87,6 +87,7 @@ def supcon_loss(
     memory_labels: Tensor | None = None,
     *,
     temperature: float = 0.2,
+    log_prior: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
@@ -95,16 +96,20 @@ def supcon_loss(
     For each anchor the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``. An anchor
     without positives costs 0 and does not count in the mean; with rows of probabilities that holds for each class of an
     anchor of which all others together have less than a thousandth of its mass. Arguments as in `gpaco_loss`; indices
-    may be any integers.
+    may be any integers, unless there is a `log_prior` (C,): it is added to the similarity with each reference by its
+    class, which is balanced softmax among samples.
 
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
     tensor(0.0067)
     """
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
     check_number(temperature, "temperature", 0, low_too=False)
-    sources = checked_sources(embeddings, labels, memory, memory_labels, None, ignore_index)
+    if log_prior is not None and log_prior.dim() != 1:
+        raise ValueError(f"log_prior must be (C,), one number for each class, got shape {tuple(log_prior.shape)}")
+    num_classes = None if log_prior is None else len(log_prior)
+    sources = checked_sources(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
     with _no_autocast(embeddings):
-        seen = contrast(sources, slice(0, len(embeddings)), temperature, None, ignore_index)
+        seen = contrast(sources, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
         # Of a class that others hardly have, the positives are a difference of near-equal sums: all of it is rounding.
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)

@@ -137,11 +137,17 @@ def expect(splits: Splits, settings: Data) -> None:
     found = tuple(
         int((groups(counts, settings.many, settings.few) == name).sum()) for name in ("many", "medium", "few")
     )
-    remedy = "check that it is the right data, or change what the recipe expects: --set data.expect_images=0"
+    remedy = "check that it is the right data, or let the recipe take any:"
     if settings.expect_images and images != settings.expect_images:
-        raise UserError(f"the recipe expects {settings.expect_images:,} training images, here are {images:,}", remedy)
+        raise UserError(
+            f"the recipe expects {settings.expect_images:,} training images, here are {images:,}",
+            f"{remedy} --set data.expect_images=0",
+        )
     if settings.expect_groups and found != settings.expect_groups:
-        raise UserError(f"the recipe expects {settings.expect_groups} classes in its groups, here are {found}", remedy)
+        raise UserError(
+            f"the recipe expects {settings.expect_groups} many, medium and few classes, here are {found}",
+            f"{remedy} --set data.expect_groups=[]",
+        )
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:

@@ -2,6 +2,9 @@
 
 A recipe names things and holds numbers; nothing in it is ever executed. `[[stage]]` tables turn one recipe into several
 that run one after another: each is the base with its own changes on top.
+
+A file may begin with `base = "NAME"`, the name of a complete recipe of the package: it then holds only what it changes
+of it. A base has no base itself, and its [source] is not taken over.
 """
 
 import re
@@ -14,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from gpaco.errors import UserError, nearest
-from gpaco.settings import SECTIONS, Recipe, Stage
+from gpaco.settings import SECTIONS, Recipe, Source, Stage
 
 _FIELDS: dict[str, dict[str, Field[Any]]] = {s: {f.name: f for f in fields(kind)} for s, kind in SECTIONS.items()}
 _KINDS = {section: get_type_hints(kind) for section, kind in SECTIONS.items()}
@@ -76,8 +79,10 @@ def loads(text: str, name: str = "", *, shown: str = "") -> Recipe:
     def where(path: Keys) -> str:
         return f"{shown}, line {_line(text, path)}"
 
-    recipe = Recipe(name=_text(tables.pop("name", name), partial(where, ["name"])))
-    recipe = replace(recipe, stage=_read_stages(tables.pop("stage", []), where))
+    recipe = _base(tables.pop("base"), partial(where, ["base"])) if "base" in tables else Recipe()
+    recipe = replace(recipe, name=_text(tables.pop("name", name), partial(where, ["name"])), source=Source())
+    if "stage" in tables:
+        recipe = replace(recipe, stage=_read_stages(tables.pop("stage"), where))
     for section, key, value in _read_settings(tables, (), where):
         recipe = _with(recipe, section, key, value)
     return _consistent(recipe, where)
@@ -178,6 +183,20 @@ def _read_settings(tables: dict[str, Any], inside: Keys, where: Where) -> Iterat
             yield section, key, _value(section, key, raw, at)
 
 
+def _base(raw: Any, at: At) -> Recipe:
+    """The complete recipe that another one starts from."""
+    name = _text(raw, at)
+    if name not in names():
+        raise UserError(
+            f"{at()}: there is no recipe {_show(name)}{nearest(name, names())}", "`gpaco recipes` lists all"
+        )
+    text = (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    further = tomllib.loads(text).get("base")
+    if further:
+        raise UserError(f"{at()}: {name} has a base itself, {further}", f"start from {further}, or a complete recipe")
+    return loads(text, name)
+
+
 def _read_stages(tables: Any, where: Where) -> tuple[Stage, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UserError(f"{where(['stage'])}: stages are tables", 'write [[stage]], then name = "..." and its changes')
@@ -196,7 +215,7 @@ def _read_stages(tables: Any, where: Where) -> tuple[Stage, ...]:
 
 def _must_exist(section: str, key: str | None, at: At) -> None:
     if section not in SECTIONS:
-        hint = _elsewhere(section) or nearest(section, [*SECTIONS, "loss", "stage"])
+        hint = _elsewhere(section) or nearest(section, [*SECTIONS, "loss", "stage", "base"])
         raise UserError(f"{at()}: there is no section {_show(section)}{hint}", f"sections are {', '.join(SECTIONS)}")
     known = _FIELDS[section]
     if key is not None and key not in known:

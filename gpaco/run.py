@@ -89,7 +89,7 @@ class Predictor(nn.Module):
 def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
     """The network that `about` describes."""
     backbone, num_features, *_ = backbones.build(
-        about["model"], size=about["size"], drop_path=about["drop_path"], weights=weights
+        about["model"], size=about["size"], drop_path=about["drop_path"], pool=about["pool"], weights=weights
     )
     model = Classifier(
         backbone,

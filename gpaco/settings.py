@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 METHODS = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced")
-VIEWS = ("plain", "sim", "rand", "rand_stack", "cifar_regular", "cifar_sim", "cifar_aug")
+VIEWS = ("plain", "sim", "rand", "rand_stack", "mae", "cifar_regular", "cifar_sim", "cifar_aug")
 SCHEDULES = ("cosine", "step", "step-released", "poly", "constant")
 
 
@@ -55,9 +55,13 @@ class Model:
     hidden: int = setting(0, "width of a layer with ReLU between backbone and heads; 0: none", low=0)
     ghost_batch: int = setting(0, "images that share batch-norm statistics in training; 0: the batch", low=0)
     drop_path: float = setting(0.0, "stochastic depth", low=0, below=1)
-    head_std: float = setting(0.0, "deviation that the class centres start with; 0: the layer's own", low=0)
+    pool: str = setting(
+        "", "mean: of a ViT's patches, then a norm, as MAE; empty: the model's own", choices=("", "mean")
+    )
+    head_std: float = setting(0.0, "deviation of the class centres at the start, biases 0; 0: the layer's own", low=0)
     size: int = setting(0, "width and height of an input image; 0: from the data or the weights", low=0)
     resize: int = setting(0, "shorter side before the centre crop at test time; 0: size / 0.875", low=0)
+    interpolation: str = setting("bilinear", "how test images are resized", choices=("bilinear", "bicubic"))
     mean: tuple[float, ...] = setting((), "of each channel, from 0 to 1; []: from the data or the weights")
     std: tuple[float, ...] = setting((), "of each channel; []: from the data or the weights", above=0)
 
@@ -72,6 +76,7 @@ class Views:
     ops: int = setting(2, "RandAugment's operations per image", low=0, high=100)
     magnitude: int = setting(10, "RandAugment's strength", low=0, high=30)
     flip: bool = setting(True, "mirror half of the images")
+    erase: float = setting(0.0, "chance that a rectangle of a view becomes noise", low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,19 @@ class Method:
         "balanced", "shift the centres before the first step; released: as published", choices=("balanced", "released")
     )
     contrast: str = setting("local", "with the views of this process or of all", choices=("local", "global"))
-    label_smoothing: float = setting(0.0, "share of a centre's target that goes to the others", low=0, below=1)
-    momentum: float = setting(0.999, "of the key network of paco", low=0, high=1)
+    label_smoothing: float = setting(
+        0.0, "share s of the label's target; gpaco, paco: s/(C-1) to each other class, else s/C to each", low=0, below=1
+    )
+    momentum: float = setting(0.999, "of the key network", low=0, high=1)
+    momentum_keys: bool = setting(False, "supcon, multitask: a momentum copy makes the keys; paco always has one")
     base: str = setting("balanced-softmax", "what multitask adds SupCon to", choices=("balanced-softmax", "ce"))
     weight: float = setting(0.5, "of SupCon in multitask", low=0)
-    reweight: bool = setting(False, "weight SupCon by class in multitask (effective number, beta)")
-    beta: float = setting(0.999, "of the effective number: class-balanced and reweight", low=0, below=1)
+    rebalance: str = setting(
+        "none",
+        "SupCon by class: weights (effective number) or prior (balanced softmax)",
+        choices=("none", "weights", "prior"),
+    )
+    beta: float = setting(0.999, "of the effective number: class-balanced, and rebalance weights", low=0, below=1)
     gamma: float = setting(2.0, "of focal", low=0)
     mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
@@ -139,6 +151,7 @@ class Train:
     compile: bool = setting(False, "torch.compile the model")
     workers: int = setting(-1, "processes that load images; -1: from the data and the machine", low=-1, high=1024)
     seed: int = setting(0, "of weights, order and augmentation", low=0)
+    select: str = setting("best", "model that counts: best on validation data, or last", choices=("best", "last"))
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)
     keep: int = setting(2, "checkpoints kept beside the best one", low=1)
 

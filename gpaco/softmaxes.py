@@ -103,9 +103,9 @@ def softmaxes(
         targets = same / same.sum(1, keepdim=True).clamp_min(1e-12)
         if name == "multitask":
             targets = targets * settings.weight
-            if settings.reweight:
-                weights = state["class_weights"]
-                targets = targets * (weights[labels] / (weights * shares).sum()).unsqueeze(1)
+        if settings.rebalance == "weights":
+            weights = state["class_weights"]
+            targets = targets * (weights[labels] / (weights * shares).sum()).unsqueeze(1)
         parts.append(Softmax(similar / settings.temperature, targets, 0))
     return parts
 

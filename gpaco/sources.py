@@ -67,6 +67,7 @@ def from_images(recipe: Recipe, samples: Samples, views: list[View], about: dict
             mean=tuple(about["mean"]),
             std=tuple(about["std"]),
             workers=settings.workers,
+            erase=recipe.views.erase,
             **_order(recipe),
         )
         for step, batch in enumerate(made, start):

@@ -83,8 +83,12 @@ def supcon(
     num_classes: int,
     temperature: float,
     ignore_index: int,
+    log_prior: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Cost of each row, and the part of it that counts: that of its classes which have positives."""
+    """Cost of each row, and the part of it that counts: that of its classes which have positives.
+
+    With a prior, exp(similarity) of each reference is multiplied by the frequency of its class: balanced softmax.
+    """
     references = torch.cat([embeddings, memory])
     rows = torch.cat([as_rows(x, num_classes, ignore_index) for x in (labels, memory_labels)])
     costs, counted = [], []
@@ -92,6 +96,10 @@ def supcon(
         cost, count = torch.zeros((), dtype=torch.float64), 0.0
         others = [k for k in range(len(references)) if k != i]
         z = {k: similarity(references[i], references[k], temperature) for k in others}
+        if log_prior is not None:
+            q = log_prior.exp()
+            shares = {k: (rows[k] * q).sum() if rows[k].any() else q.mean() for k in others}
+            z = {k: z[k] + shares[k].log() for k in others}
         for c in range(num_classes):
             positives = sum(float(rows[k, c]) for k in others)
             if rows[i, c] > 0 and positives > 1e-3 * (positives + float(rows[i, c])):

@@ -188,7 +188,7 @@ def reference_losses(settings: Any, logits: Tensor, labels: Tensor, anchors: Ten
             loss = supcon_loss(z, y, **contrast)
         if settings.name == "multitask":
             own = weights[y] if y.dim() == 1 else y @ weights
-            factor = own / mean_weight if settings.reweight else 1
+            factor = own / mean_weight if settings.rebalance == "weights" else 1
             loss = loss + settings.weight * factor * supcon_loss(z, y, **contrast)
         losses.append(loss.sum())
     return losses
@@ -203,7 +203,7 @@ def reference_losses(settings: Any, logits: Tensor, labels: Tensor, anchors: Ten
         ("paco", []),
         ("supcon", []),
         ("multitask", ["method.base=ce", "method.label_smoothing=0.1"]),
-        ("multitask", ["method.reweight=true", "method.weight=0.3"]),
+        ("multitask", ["method.rebalance=weights", "method.weight=0.3"]),
         ("ce", []),
         ("ce", ["method.label_smoothing=0.2"]),
         ("balanced-softmax", ["method.label_smoothing=0.2"]),
@@ -460,7 +460,8 @@ def test_a_run_in_stages_shows_the_centres_of_the_last_and_the_contrast_of_the_o
         ("gpaco", ["method.memory=0", "method.contrast=global"]),
         ("gpaco", ["method.mixup=0.5", "method.label_smoothing=0.1"]),
         ("gpaco", ["train.sampler=balanced", "train.ema=0.9", "method.start=released"]),
-        ("multitask", ["method.reweight=true", "train.accumulate=2"]),
+        ("multitask", ["method.rebalance=weights", "train.accumulate=2"]),
+        ("supcon", ["method.rebalance=prior", "method.momentum_keys=true"]),
     ],
     ids=str,
 )

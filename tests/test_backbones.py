@@ -92,6 +92,20 @@ def test_resnet50_is_torchvisions_but_for_the_classifier() -> None:
     assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items() if not k.startswith("fc.")}
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
+def test_resnets_start_as_torchvisions_do(name: str) -> None:
+    """Same constants and same spread in every layer; timm alone would start some batch norms at 0."""
+    from torchvision import models
+
+    theirs = dict(getattr(models, name)(weights=None).named_parameters())
+    for key, ours in build(name, size=32).module.named_parameters():
+        if ours.ndim == 1:
+            assert torch.equal(ours, theirs[key]), key
+        else:
+            assert ours.std().item() == pytest.approx(theirs[key].std().item(), rel=0.1), key
+            assert abs(ours.mean().item()) < 0.1 * ours.std().item(), key
+
+
 def test_resnet50_cifar_keeps_small_images_large_and_starts_as_torchvisions() -> None:
     backbone = build("resnet50_cifar")
     assert _count(backbone.module) == 23_508_032 - 3 * 64 * 49 + 3 * 64 * 9
@@ -213,6 +227,49 @@ def test_positions_in_weights_are_resampled_to_the_size_that_was_asked_for(tmp_p
         assert torch.equal(module.pos_embed, source.pos_embed) == (size == 160)
         assert not module.pretrained_cfg.get("state_dict")  # no second copy of the weights is kept
     assert module.training
+
+
+def test_a_vit_with_mean_pooling_gives_the_normalised_mean_of_its_patches() -> None:
+    module = build("test_vit", pool="mean").module.eval()
+    images = torch.randn(2, 3, 160, 160)
+    seen = {}
+    module.blocks.register_forward_hook(lambda *args: seen.update(tokens=args[2]))
+    nn.init.normal_(module.fc_norm.weight)
+    patches = (_features(module, images), seen["tokens"][:, module.num_prefix_tokens :])[1]
+    expected = nn.functional.layer_norm(patches.mean(1), (64,), module.fc_norm.weight, module.fc_norm.bias, 1e-6)
+    torch.testing.assert_close(_features(module, images), expected)
+    assert not any(key.startswith("norm.") for key in module.state_dict())
+
+
+def test_weights_in_maes_layout_fill_a_vit_and_leave_its_new_norm_at_the_start(tmp_path: Path) -> None:
+    encoder = build("vit_tiny_patch16_224", size=32).module.state_dict()
+    for value in encoder.values():
+        value.copy_(torch.randn(value.shape))
+    decoder = {"mask_token": torch.ones(1, 1, 8), "decoder_pos_embed": torch.ones(1, 5, 8)}
+    decoder |= {f"decoder_{name}.weight": torch.ones(8) for name in ("embed", "norm", "pred", "blocks.0.norm1")}
+    assert {"cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.11.mlp.fc2.bias", "norm.weight"} <= set(
+        encoder
+    )
+    encoder["pos_embed"] = torch.randn(1, 197, 192)  # of 224 pixels
+    for tensors in (encoder, encoder | decoder):
+        path = _saved(tensors, tmp_path / "mae.safetensors")
+        for size in (224, 32):
+            loaded = build("vit_tiny_patch16_224", size=size, pool="mean", weights=path).module.state_dict()
+            assert set(loaded) == set(encoder) - {"norm.weight", "norm.bias"} | {"fc_norm.weight", "fc_norm.bias"}
+            assert torch.equal(loaded["fc_norm.weight"], torch.ones(192))
+            assert torch.equal(loaded["fc_norm.bias"], torch.zeros(192))
+            same = {key for key, value in encoder.items() if key in loaded and torch.equal(loaded[key], value)}
+            changed = {"fc_norm.weight", "fc_norm.bias"} | ({"pos_embed"} if size == 32 else set())
+            assert same == set(loaded) - changed
+
+
+def test_weights_that_have_the_new_norm_keep_it_and_another_pooling_does_not_fit_silently(tmp_path: Path) -> None:
+    tuned = build("test_vit", pool="mean").module.state_dict()
+    tuned["fc_norm.weight"].fill_(3)
+    path = _saved(tuned, tmp_path / "tuned.safetensors")
+    assert torch.equal(build("test_vit", pool="mean", weights=path).module.fc_norm.weight, torch.full((64,), 3.0))
+    with pytest.raises(UserError, match=r"missing in the file: norm.weight, norm.bias; not in the model: fc_norm"):
+        build("test_vit", weights=path)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:

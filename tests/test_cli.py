@@ -149,6 +149,11 @@ def test_version_is_printed(prints: Command) -> None:
         (["train", "digist", "--out", "OUT"], "did you mean 'digits'?"),
         (["compare", "digits", "--methods", "ce,gpco", "--out", "OUT"], "no method 'gpco'; did you mean 'gpaco'?"),
         (["show", "defualt"], "no recipe 'defualt'; did you mean 'default'?"),
+        (["show", "imagenet-lt-resnet50-gpcao"], "did you mean 'imagenet-lt-resnet50-gpaco'?"),
+        (
+            ["recipes", "imagnet-lt"],
+            "no recipe has 'imagnet-lt' in its name, table or row; did you mean 'imagenet-lt'?",
+        ),
         (["evaluate", "OUT"], "OUT does not exist"),
         (["report", "OUT"], "OUT does not exist"),
         (["predict", "OUT", "some.png"], "OUT does not exist"),
@@ -224,16 +229,13 @@ def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints:
     rows = json.loads(prints("predict", trained, picture, "--out", tmp_path / "rows.csv", "--json"))
     assert rows[0]["path"] == str(picture)
     assert json.loads(prints("check", "digits", "--json"))["classes"] == 10
-    assert json.loads(prints("recipes", "--json")) == [{"name": n} | _source(n) for n in recipes.names()]
+    listed = {row["name"]: row for row in json.loads(prints("recipes", "--json"))}
+    assert set(listed) == set(recipes.names())
+    assert listed["imagenet-lt-resnet50-gpaco"]["paper"] == "58.5"
     words = ("compare", "digits", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--long-tail", 20)
     assert json.loads(prints(*words, "--out", tmp_path / "all", "--json"))["rows"][0]["method"] == "ce"
     words = ("train", "digits", *QUICK, "--out", tmp_path / "run", "--dry-run", "--json")
     assert json.loads(prints(*words))
-
-
-def _source(name: str) -> dict[str, str]:
-    source = recipes.load(name).source
-    return {"table": source.table, "row": source.row, "paper": source.paper}
 
 
 # What the commands say
@@ -271,10 +273,16 @@ def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Comm
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
 
 
-def test_recipes_are_listed_or_said_to_be_none(prints: Command) -> None:
+def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by_a_word(prints: Command) -> None:
     text = prints("recipes")
-    assert all(name in text for name in recipes.names())
-    assert text.strip()
+    assert all(f"\n{name} " in text for name in recipes.names())
+    assert max(map(len, text.splitlines())) <= 120
+    (line,) = [line for line in text.splitlines() if line.startswith("imagenet-lt-resnet50-gpaco ")]
+    assert line.split(None, 2)[1:] == ["58.5", "not run by us  Table 2      GPaCo, ResNet-50"]
+    some = prints("recipes", "imagenet-lt")
+    assert "imagenet-lt-resnext101-paco" in some
+    assert "places" not in some
+    assert "imagenet-vit-b-multitask" in prints("recipes", "table 13")
 
 
 def test_time_left_is_of_the_run_at_hand(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

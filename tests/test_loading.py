@@ -1,5 +1,6 @@
 """Order and batches: functions of seed and epoch, whatever the number of workers, processes and restarts."""
 
+import random
 from pathlib import Path
 
 import cv2
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from gpaco.data.erasing import DRAWS_OF_ERASING, erased_box
 from gpaco.data.loading import Batch, batches, class_shares, epoch_order, mix, steps_per_epoch
+from gpaco.data.random import uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 
@@ -112,6 +115,62 @@ def test_chunks_are_the_batch_in_parts(small: Samples) -> None:
     parts = batch.chunks(3)
     assert [len(part) for part in parts] == [4, 4, 2]
     assert torch.equal(torch.cat([part.views[1] for part in parts]), batch.views[1])
+
+
+def test_erasing_puts_a_rectangle_of_noise_into_some_views(small: Samples) -> None:
+    views = [View("plain", 32), View("plain", 32)]
+    common = COMMON | {"batch_size": 96, "epoch": 0}
+    (clean,), (holed,) = batches(small, views, **common), batches(small, views, erase=0.25, **common)
+    shares, values = [], []
+    for before, after in zip(clean.views, holed.views, strict=True):
+        changed = (before != after).all(1)
+        for mask, image in zip(changed, after, strict=True):
+            if mask.any():
+                rows, columns = mask.any(1).nonzero(), mask.any(0).nonzero()
+                height, width = (int(side.max() - side.min()) + 1 for side in (rows, columns))
+                assert int(mask.sum()) == height * width  # a whole rectangle
+                assert 0.01 < height * width / 32**2 < 0.35
+                values.append(image[:, mask].flatten())
+        shares.append(changed.any(1).any(1).float().mean().item())
+    assert sum(shares) / 2 == pytest.approx(0.25, abs=0.08)
+    noise = torch.cat(values)
+    assert noise.mean().item() == pytest.approx(0, abs=0.05)
+    assert noise.std().item() == pytest.approx(1, abs=0.05)
+    assert not torch.equal(clean.views[0] != holed.views[0], clean.views[1] != holed.views[1])
+
+
+def test_erasing_is_the_same_after_a_restart_and_for_any_number_of_workers(files: Samples) -> None:
+    common = COMMON | {"views": [View("mae", 16)], "batch_size": 4, "epoch": 1, "erase": 0.9}
+    whole = list(batches(files, **common))
+    assert_equal(list(batches(files, start=1, workers=1, **common)), whole[1:])
+    parts = [list(batches(files, rank=rank, world=2, **common)) for rank in range(2)]
+    for step, batch in enumerate(whole):
+        assert torch.equal(parts[1][step].views[0], batch.views[0][1::2])
+
+
+def test_erased_rectangles_are_as_timm_draws_them() -> None:
+    from timm.data.random_erasing import RandomErasing
+
+    boxes = [erased_box(64, 96, row) for row in uniforms(0, 0, np.arange(4000), 0, DRAWS_OF_ERASING - 2).tolist()]
+    ours = np.array([box for box in boxes if box is not None], float)
+    random.seed(0)
+    theirs = []
+    erasing = RandomErasing(1.0, mode="pixel", device="cpu")
+    for _ in range(4000):
+        mask = erasing(torch.zeros(1, 64, 96)).ne(0)[0]
+        rows, columns = mask.any(1).nonzero(), mask.any(0).nonzero()
+        if len(rows):
+            top, left = int(rows.min()), int(columns.min())
+            theirs.append((top, left, int(rows.max()) + 1 - top, int(columns.max()) + 1 - left))
+    assert len(ours) / 4000 == pytest.approx(len(theirs) / 4000, abs=0.01)
+
+    def features(found: np.ndarray) -> np.ndarray:
+        top, left, h, w = found.T
+        return np.stack([h * w, np.log(w / h), top + h / 2, left + w / 2, (h * w) ** 2, top * left], 1)
+
+    one, other = features(ours), features(np.array(theirs, float))
+    error = np.sqrt((one.var(0) + other.var(0)) / 4000)
+    assert (np.abs(one.mean(0) - other.mean(0)) < 4 * error).all()
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])

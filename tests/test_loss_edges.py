@@ -203,6 +203,8 @@ def test_bad_input_to_gpaco_loss_says_what_was_expected_and_what_came(
     ("make", "message"),
     [
         (lambda: supcon_loss(E, Y, temperature=0), "temperature must be above 0"),
+        (lambda: supcon_loss(E, Y, log_prior=torch.zeros(1, 3)), "log_prior must be \\(C,\\)"),
+        (lambda: supcon_loss(E, Y, log_prior=torch.zeros(2)), "labels must be 0 to 1"),
         (lambda: supcon_loss(E, Y, reduction="all"), "reduction must be one of"),
         (lambda: supcon_loss(E, Y + 7, M, F.one_hot(YM).float()), "labels must be 0 to 2"),
         (lambda: GPaCoLoss(3, class_counts=[5, 0, 1]), r"above 0, got 0.0 for class 1; .*floor.*clamp\(min=1\)"),

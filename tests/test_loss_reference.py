@@ -119,6 +119,7 @@ def test_gpaco_loss_and_its_gradients_equal_the_papers_equation(
     form=label_forms,
     temperature=temperatures,
     ignored=st.sampled_from([0.0, 0.3, 1.0]),
+    balanced=st.booleans(),
     reduction=st.sampled_from(["none", "mean", "sum"]),
 )
 def test_supcon_loss_and_its_gradients_equal_the_papers_equation(
@@ -130,6 +131,7 @@ def test_supcon_loss_and_its_gradients_equal_the_papers_equation(
     form: str,
     temperature: float,
     ignored: float,
+    balanced: bool,
     reduction: str,
 ) -> None:
     torch.manual_seed(seed)
@@ -137,8 +139,10 @@ def test_supcon_loss_and_its_gradients_equal_the_papers_equation(
     memory = unit_rows(memory_rows, dim)
     labels = random_labels(rows, num_classes, form, ignored)
     memory_labels = random_labels(memory_rows, num_classes, form, ignored)
-    ours = supcon_loss(embeddings, labels, memory, memory_labels, temperature=temperature, reduction=reduction)
-    costs, counted = reference.supcon(embeddings, labels, memory, memory_labels, num_classes, temperature, -100)
+    prior = (3 * torch.randn(num_classes, dtype=torch.float64)).log_softmax(0) if balanced else None
+    given = (embeddings, labels, memory, memory_labels)
+    ours = supcon_loss(*given, temperature=temperature, log_prior=prior, reduction=reduction)
+    costs, counted = reference.supcon(*given, num_classes, temperature, -100, prior)
     total = float(counted.sum()) or 1.0
     theirs = {"none": costs, "sum": costs.sum(), "mean": costs.sum() / total}[reduction]
     assert_same(ours, theirs)

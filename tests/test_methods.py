@@ -96,13 +96,71 @@ def test_multitask_is_the_sum_of_its_two_losses() -> None:
             first = balanced_softmax_loss(logits, labels.repeat(2), COUNTS)
         expected = first + 0.3 * supcon_loss(embeddings, labels.repeat(2))
         torch.testing.assert_close(method(model, views, labels), expected)
-    model, method = make("multitask", "method.reweight=true", "method.weight=1", "method.base=ce")
+    model, method = make("multitask", "method.rebalance=weights", "method.weight=1", "method.base=ce")
     model.eval()
     logits, embeddings = model(*views)
     costs = supcon_loss(embeddings, labels.repeat(2), reduction="none")
     weights = class_balanced_weights(COUNTS)[labels.repeat(2)]
     expected = F.cross_entropy(logits, labels.repeat(2)) + (costs * weights).sum() / weights.sum()
     torch.testing.assert_close(method(model, views, labels), expected)
+
+
+def test_supcon_inside_multitask_may_have_the_prior_of_balanced_softmax() -> None:
+    views, labels = batch()
+    model, method = make("multitask", "method.rebalance=prior", "method.weight=1", "method.base=ce")
+    model.eval()
+    logits, embeddings = model(*views)
+    twice = labels.repeat(2)
+    scores = embeddings @ embeddings.t() / 0.2 + (COUNTS / 32).log()[twice]  # exp(similarity) times frequency
+    scores = scores.masked_fill(torch.eye(24, dtype=torch.bool), -torch.inf).log_softmax(1)
+    same = (twice[:, None] == twice) & ~torch.eye(24, dtype=torch.bool)
+    contrast = -(scores.where(same, 0).sum(1) / same.sum(1)).mean()
+    torch.testing.assert_close(method(model, views, labels), F.cross_entropy(logits, twice) + contrast)
+
+
+@pytest.mark.parametrize("name", ["supcon", "multitask"])
+def test_keys_of_a_momentum_copy_are_references_and_are_remembered(name: str) -> None:
+    model, method = make(name, "method.momentum_keys=true", "method.momentum=0.9", "method.weight=0.3")
+    views, labels = batch()
+    keys_by = method.key_network
+    with torch.no_grad():
+        for parameter in keys_by.parameters():  # type: ignore[union-attr]
+            parameter += 0.01  # another network than the model
+    model.eval()
+    method.eval()
+    logits, queries = model(views[0])
+    _, keys = keys_by(views[1])  # type: ignore[operator]
+    expected = supcon_loss(queries, labels, keys, labels)
+    if name == "multitask":
+        expected = balanced_softmax_loss(logits, labels, COUNTS) + 0.3 * expected
+    loss = method(model, views, labels)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in keys_by.parameters())  # type: ignore[union-attr]
+    remembered, their_labels = method.memory.read()  # type: ignore[union-attr, operator]
+    torch.testing.assert_close(remembered[:12], keys)
+    assert torch.equal(their_labels[:12], labels)
+    old = [parameter.clone() for parameter in keys_by.parameters()]  # type: ignore[union-attr]
+    method.after_step(model)
+    for was, key, query in zip(old, keys_by.parameters(), model.parameters(), strict=True):  # type: ignore[union-attr]
+        torch.testing.assert_close(key, 0.9 * was + 0.1 * query)
+
+
+def test_label_smoothing_is_the_released_kind_in_gpaco_and_torchs_in_cross_entropy() -> None:
+    views, labels = batch()
+    released = torch.full((12, 3), 0.05).scatter(1, labels[:, None], 0.9)  # s / (C - 1) on the others
+    torchs = torch.full((12, 3), 0.1 / 3).scatter(1, labels[:, None], 0.9 + 0.1 / 3)  # s / C on all
+    for name, target in (("gpaco", released), ("ce", torchs), ("multitask", torchs)):
+        settings = ("method.label_smoothing=0.1", "views.second=", "method.alpha=0", "method.prior=none")
+        model, method = make(name, *settings, "method.weight=0", "method.base=ce", "method.start=balanced")
+        model.eval()
+        method.eval()
+        logits, embeddings = model(views[0])
+        log_p = logits.log_softmax(1)
+        if name == "gpaco":  # the other images are in its softmax too
+            others = (embeddings @ embeddings.t() / 0.2).fill_diagonal_(-torch.inf)
+            log_p = torch.cat([logits, others], 1).log_softmax(1)[:, :3]
+        torch.testing.assert_close(method(model, views[:1], labels), -(target * log_p).sum(1).mean())
 
 
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
@@ -124,6 +182,9 @@ def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centres_al
 def test_a_released_start_has_a_memory_full_of_random_rows() -> None:
     _, method = make("gpaco", "method.start=released")
     assert len(method.loss.memory) == 16  # type: ignore[union-attr, arg-type]
+    for name in ("supcon", "multitask"):
+        _, method = make(name, "method.start=released")
+        assert len(method.memory) == 16  # type: ignore[arg-type]
 
 
 def test_keys_of_paco_follow_the_model_by_momentum_and_get_no_gradient() -> None:

@@ -392,6 +392,31 @@ def test_files_run_folders_and_names_are_found(tmp_path: Path, monkeypatch: pyte
         load("cifar-gpcao")
 
 
+def test_a_file_with_a_base_holds_only_what_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FOLDER", tmp_path)
+    (tmp_path / "whole.toml").write_text(IMAGENET_LT.replace('name = "imagenet-lt-resnet50-gpaco"\n', ""))
+    (tmp_path / "staged.toml").write_text(SUPCON)
+    (tmp_path / "changed.toml").write_text('base = "whole"\n[method]\nalpha = 0.3\n[source]\nrow = "mine"\n')
+    base, changed = load("whole"), load("changed")
+    assert changed.name == "changed"
+    assert {key: pair[1] for key, pair in diff(base, changed).items() if not key.startswith("source.")} == {
+        "method.alpha": 0.3
+    }
+    assert changed.source == replace(Recipe().source, row="mine")  # what is said of the base is not said of this one
+    assert loads(dumps(changed)) == changed  # written out it is whole
+    assert [stage.name for stage in loads('base = "staged"').stage] == ["contrast", "linear"]
+    assert [stage.name for stage in loads('base = "staged"\n[[stage]]\nname = "one"').stage] == ["one"]
+    for text, words in {
+        'base = "whol"': "line 1: there is no recipe 'whol'; did you mean 'whole'?",
+        '# x\nbase = "changed"': "line 2: changed has a base itself, whole",
+        "base = 3": "line 1: a name must be text",
+        'bass = "whole"': "no section 'bass'; did you mean 'base'?",
+        'base = "../whole"': "there is no recipe '../whole'",
+        'base = "whole"\n[data]\nfew = 200': "line 3: data.few must not be above data.many",
+    }.items():
+        assert words in refused(text).cause
+
+
 def test_files_that_are_no_recipes_are_refused_with_their_path(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes("[data]\npath = 'é'".encode("latin-1"))
     (tmp_path / "big.toml").write_bytes(b"#" * (1 << 21))

@@ -20,6 +20,7 @@ from gpaco.data.policies import (
     GEOMETRIC,
     IMAGENET_MEAN,
     RAND_AUGMENT,
+    RAND_INCREASING,
     Box,
     Step,
     affine,
@@ -173,15 +174,17 @@ def test_operations_on_flat_and_extreme_images_do_what_pillow_does() -> None:
 BOXES = [Box(0, 0, 150, 200), Box(10, 20, 37, 51), Box(0, 30, 149, 60), Box(100, 3, 1, 1), Box(5, 5, 64, 64)]
 
 
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [24, 64, 180])
 @pytest.mark.parametrize("box", BOXES, ids=str)
-def test_a_resized_crop_is_pillows(box: Box, size: int) -> None:
+def test_a_resized_crop_is_pillows(box: Box, size: int, resample: str) -> None:
     image = picture(150, 200)
     top, left, height, width = box
     part = Image.fromarray(image).crop((left, top, left + width, top + height))
-    expected = np.asarray(part.resize((size, size), Image.BILINEAR))
-    assert difference(photo_ops.resized_crop(image, box, size, size), expected) < 0.5
-    found = batch_ops.resized_crops(torch.from_numpy(image.transpose(2, 0, 1).copy())[None], [box], size, size)
+    expected = np.asarray(part.resize((size, size), PILLOW_RESAMPLE[resample]))
+    assert difference(photo_ops.resized_crop(image, box, size, size, resample), expected) < 0.5
+    planes = torch.from_numpy(image.transpose(2, 0, 1).copy())[None]
+    found = batch_ops.resized_crops(planes, [box], size, size, resample)
     assert np.array_equal(found[0].permute(1, 2, 0).numpy(), expected)
 
 
@@ -249,6 +252,23 @@ def test_rand_augment_levels_are_timms() -> None:
         level_map = timm.LEVEL_TO_ARG[names.get(name, name.title())]
         expected = abs(level_map(level, {})[0]) if level_map else 0
         assert rand_value(name, level) == pytest.approx(expected), name
+    growing = {name: f"{name.title()}Increasing" for name in ("posterize", "solarize", *ENHANCING)}
+    assert [growing.get(n, names.get(n, n.title())) for n in RAND_INCREASING] == timm._RAND_INCREASING_TRANSFORMS
+    for name, level in product(RAND_INCREASING, (0, 2.5, 7.3, 9, 9.99)):
+        level_map = timm.LEVEL_TO_ARG[growing.get(name, names.get(name, name.title()))]
+        expected = abs(level_map(level, {})[0] - (name in ENHANCING)) if level_map else 0
+        assert rand_value(name, level, increasing=True) == pytest.approx(expected), name
+
+
+def test_the_growing_rand_augment_has_enhancements_both_ways_and_bicubic_resampling() -> None:
+    rows = uniforms(0, 0, np.arange(3000), 0, 10).tolist()
+    steps = [step for row in rows for step in rand_augment(row, 2, 9, increasing=True)]
+    assert {step.name for step in steps} == set(RAND_INCREASING)
+    assert {step.resample for step in steps} == {"bicubic"}
+    factors = np.array([step.value for step in steps if step.name in ENHANCING])
+    assert np.mean(factors > 1) == pytest.approx(0.5, abs=0.05)
+    assert np.abs(factors - 1).mean() == pytest.approx(0.81, abs=0.01)
+    assert {step.value for step in steps if step.name == "posterize"} == {0, 1}
 
 
 def test_rand_augment_draws_as_released() -> None:
@@ -337,6 +357,7 @@ def test_the_steps_of_each_view_come_in_the_released_order() -> None:
     assert names("sim", everything) == [*jitter, *grey, "blur"]
     assert names("rand", everything) == [*jitter, *rand]
     assert names("rand_stack", everything) == [*jitter, *grey, "blur", *rand]
+    assert names("mae", everything) == rand
     assert names("cifar_sim", everything) == [*jitter, "jitter", *grey, "blur"]
     assert names("cifar_aug", everything) == [*jitter, "jitter", *grey, "blur"]
     assert names("cifar_regular", everything) == ["invert", "jitter"]
@@ -346,6 +367,7 @@ def test_the_steps_of_each_view_come_in_the_released_order() -> None:
         names("sim", nothing) == names("rand", nothing) == names("rand_stack", nothing) == ["jitter", "jitter", "color"]
     )
     assert names("cifar_sim", nothing) == names("cifar_aug", nothing) == names("cifar_regular", nothing) == []
+    assert names("mae", nothing) == []
 
 
 @pytest.mark.parametrize(
@@ -381,7 +403,7 @@ def test_colour_jitter_comes_in_every_order_equally_often() -> None:
     assert max(orders.values()) < 215
 
 
-@pytest.mark.parametrize("name", ["sim", "cifar_sim", "cifar_aug", "cifar_regular", "rand", "rand_stack"])
+@pytest.mark.parametrize("name", ["sim", "cifar_sim", "cifar_aug", "cifar_regular", "rand", "rand_stack", "mae"])
 def test_a_whole_view_is_what_pillow_makes_of_the_same_draws(name: str) -> None:
     differences = []
     view = View(name, 32, ops=1)
@@ -395,7 +417,8 @@ def test_a_whole_view_is_what_pillow_makes_of_the_same_draws(name: str) -> None:
             expected = whole.crop((left, top, left + 32, top + 32))
         else:
             top, left, height, width = crop_box(32, 32, VIEWS[name].scale, draws)
-            expected = Image.fromarray(image).crop((left, top, left + width, top + height)).resize((32, 32), 2)
+            part = Image.fromarray(image).crop((left, top, left + width, top + height))
+            expected = part.resize((32, 32), Image.BICUBIC if name == "mae" else Image.BILINEAR)
         if draws[22] < 0.5:
             expected = ImageOps.mirror(expected)
         for step in VIEWS[name].steps(view, draws):
@@ -556,6 +579,8 @@ def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
         image = picture(height, width)
         expected = TF.center_crop(TF.resize(Image.fromarray(image), 64), [56, 56])
         assert difference(eval_photo(image, 56, 64), expected) < 0.5
+        expected = TF.center_crop(TF.resize(Image.fromarray(image), 64, TF.InterpolationMode.BICUBIC), [56, 56])
+        assert difference(eval_photo(image, 56, 64, "bicubic"), expected) < 0.5
     with pytest.raises(ValueError, match="does not fit"):
         eval_photo(image, 64, 56)
 
@@ -588,7 +613,8 @@ def test_crop_scale_sets_how_much_of_the_image_is_seen() -> None:
         u[22:] = 0.999  # nothing but jitter
         u[28:32] = 0.5  # which changes nothing
         if name != "cifar_regular":  # whose hole is always there
-            expected = np.asarray(Image.fromarray(image).resize((32, 32), Image.BILINEAR))
+            resample = Image.BICUBIC if name == "mae" else Image.BILINEAR
+            expected = np.asarray(Image.fromarray(image).resize((32, 32), resample))
             assert difference(photo_view(image, view, u), expected) < 1
             assert difference(batch_view(image[None], view, u[None])[0].permute(1, 2, 0), expected) < 1
 

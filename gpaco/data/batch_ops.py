@@ -60,25 +60,27 @@ def cutout(images: Tensor, rows: Tensor, columns: Tensor, side: int) -> Tensor:
     return images.masked_fill(inside, 0)
 
 
-def resized_crops(images: Tensor, boxes: Sequence[Box], height: int, width: int) -> Tensor:
-    """The part of each image inside its box, resized with the triangle filter: Pillow's BILINEAR, bit for bit."""
+def resized_crops(images: Tensor, boxes: Sequence[Box], height: int, width: int, resample: str = "bilinear") -> Tensor:
+    """The part of each image inside its box, resized as Pillow does, bit for bit: "bilinear" or "bicubic"."""
     tops, lefts, heights, widths = np.array(boxes, np.int64).reshape(-1, 4).T
-    images = _resample(images, 3, lefts, widths, width)
-    return _resample(images, 2, tops, heights, height)
+    images = _resample(images, 3, lefts, widths, width, resample)
+    return _resample(images, 2, tops, heights, height, resample)
 
 
-def _resample(images: Tensor, axis: int, starts: Array, lengths: Array, size: int) -> Tensor:
+def _resample(images: Tensor, axis: int, starts: Array, lengths: Array, size: int, resample: str) -> Tensor:
     """`size` values along an axis from the `lengths` (B,) values at `starts` (B,)."""
+    radius, kernel = _FILTERS[resample]
     stretch = (lengths / size)[:, None, None]
-    support = np.maximum(stretch, 1.0)
+    scale = np.maximum(stretch, 1.0)
+    support = radius * scale
     centres = (np.arange(size) + 0.5)[:, None] * stretch
     first = np.maximum(np.floor(centres - support + 0.5), 0)
     # As many taps as the longest axis could ask for, not the longest of this batch.
-    taps = first + np.arange(math.ceil(2 * max(1.0, images.shape[axis] / size)))
-    weights = np.maximum(1 - np.abs((taps - centres + 0.5) / support), 0)
+    taps = first + np.arange(math.ceil(2 * radius * max(1.0, images.shape[axis] / size)))
+    weights = kernel(np.abs((taps - centres + 0.5) / scale))
     weights[(taps >= np.floor(centres + support + 0.5)) | (taps >= lengths[:, None, None])] = 0
     weights /= weights.sum(2, keepdims=True)
-    whole = torch.from_numpy(np.floor(weights * 2**_BITS + 0.5).astype(np.int32))
+    whole = torch.from_numpy(np.trunc(weights * 2**_BITS + np.copysign(0.5, weights)).astype(np.int32))
     places = torch.from_numpy((np.minimum(taps, lengths[:, None, None] - 1) + starts[:, None, None]).astype(np.int64))
 
     shape = list(images.shape)
@@ -90,6 +92,18 @@ def _resample(images: Tensor, axis: int, starts: Array, lengths: Array, size: in
     for tap in range(places.shape[2]):
         total += values.gather(axis, places[:, :, tap].reshape(side).expand(shape)).mul_(whole[:, :, tap].reshape(side))
     return total.bitwise_right_shift_(_BITS).clamp_(0, 255).to(torch.uint8)
+
+
+def _triangle(x: Array) -> Array:
+    return np.asarray(np.maximum(1 - x, 0))
+
+
+def _cubic(x: Array) -> Array:
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+_FILTERS = {"bilinear": (1, _triangle), "bicubic": (2, _cubic)}
 
 
 def _tables(images: Tensor, steps: list[Step]) -> Tensor:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from gpaco.data.erasing import DRAWS_OF_ERASING, erased
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
@@ -118,14 +119,22 @@ def batches(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     workers: int = 0,
+    erase: float = 0.0,
     **order: Any,
 ) -> Iterator[Batch]:
-    """The batches of one epoch that `plan` gives with these settings."""
+    """The batches of one epoch that `plan` gives with these settings.
+
+    `erase` is the chance that a rectangle of a view becomes noise.
+    """
     planned = plan(samples.labels, seed=seed, epoch=epoch, **order)
     labels = torch.from_numpy(samples.labels)
     pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers)
-    for (indices, _), batch in zip(planned, pixels, strict=True):
-        yield Batch([normalise(view, mean, std) for view in batch], labels[indices])
+    for (indices, keys), batch in zip(planned, pixels, strict=True):
+        ready = [normalise(view, mean, std) for view in batch]
+        if erase:
+            draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
+            ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
+        yield Batch(ready, labels[indices])
 
 
 def views_of(

@@ -35,14 +35,14 @@ def apply(image: Array, step: Step) -> Array:
     return _apply_table(image, step)
 
 
-def resized_crop(image: Array, box: Box, height: int, width: int) -> Array:
-    """The part of the image inside the box, resized with the triangle filter (Pillow's BILINEAR)."""
+def resized_crop(image: Array, box: Box, height: int, width: int, resample: str = "bilinear") -> Array:
+    """The part of the image inside the box, resized as Pillow does: "bilinear" (a triangle filter) or "bicubic"."""
     part = image[box.top : box.top + box.height, box.left : box.left + box.width]
-    if box.height <= height and box.width <= width:
+    if box.height <= height and box.width <= width and resample == "bilinear":
         return cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR)
     # To shrink, the filter has to widen; OpenCV's does not. PyTorch's is Pillow's, and fast if channels come last.
     planes = torch.from_numpy(part.copy()).unsqueeze(0).permute(0, 3, 1, 2)
-    small = F.interpolate(planes, (height, width), mode="bilinear", antialias=True)
+    small = F.interpolate(planes, (height, width), mode=resample, antialias=True)
     return small[0].permute(1, 2, 0).numpy()
 
 

@@ -2,7 +2,8 @@
 
 Nothing here touches a pixel. A draw takes numbers in [0, 1) and gives a box or a list of `Step`s; photo_ops.py and
 batch_ops.py carry them out. Tables and constants are those of the released code: old timm's RandAugment
-("rand-n{n}-m{m}-mstd0.5", level maps that do not all grow with m) and the AutoAugment policy found on CIFAR-10.
+("rand-n{n}-m{m}-mstd0.5", level maps that do not all grow with m; MAE's "inc1" has those that do) and the AutoAugment
+policy found on CIFAR-10.
 """
 
 import math
@@ -57,6 +58,15 @@ RAND_AUGMENT: dict[str, tuple[float, float]] = {
     "shear_y": (0, 0.3),
     "translate_x": (0, 0.45),
     "translate_y": (0, 0.45),
+}
+# The same where a higher level is always a stronger effect. Enhancements are 1 plus or minus the value.
+RAND_INCREASING = RAND_AUGMENT | {
+    "posterize": (4, 0),
+    "solarize": (256, 0),
+    "color": (0, 0.9),
+    "contrast": (0, 0.9),
+    "brightness": (0, 0.9),
+    "sharpness": (0, 0.9),
 }
 RAND_PROBABILITY = 0.5
 RAND_DEVIATION = 0.5  # of the level
@@ -116,11 +126,11 @@ _LOG_ASPECT = math.log(_ASPECT)
 _NORMAL = NormalDist()
 
 
-def rand_value(name: str, level: float) -> float:
+def rand_value(name: str, level: float, increasing: bool = False) -> float:
     """The value of a RandAugment operation at a level of 0 to 10, without its sign."""
-    low, high = RAND_AUGMENT[name]
-    value = low + (high - low) * (level / 10)
-    return int(value) if name in ("posterize", "solarize", "solarize_add") else value
+    low, high = (RAND_INCREASING if increasing else RAND_AUGMENT)[name]
+    change = (high - low) * (level / 10)
+    return low + int(change) if name in ("posterize", "solarize", "solarize_add") else low + change
 
 
 def auto_value(name: str, level: int) -> float:
@@ -130,8 +140,11 @@ def auto_value(name: str, level: int) -> float:
     return round(value) if name == "posterize" else value
 
 
-def rand_augment(draws: Sequence[float], ops: int, magnitude: float) -> list[Step]:
-    """`ops` operations drawn with replacement, each done with probability 0.5 at a level near `magnitude`."""
+def rand_augment(draws: Sequence[float], ops: int, magnitude: float, increasing: bool = False) -> list[Step]:
+    """`ops` operations drawn with replacement, each done with probability 0.5 at a level near `magnitude`.
+
+    `increasing` takes the levels that all grow with the magnitude, and bicubic resampling only, as MAE does.
+    """
     names = list(RAND_AUGMENT)
     steps = []
     for which, whether, level, sign, resample in zip(*[iter(draws[: ops * DRAWS_PER_RAND_STEP])] * 5, strict=True):
@@ -139,10 +152,12 @@ def rand_augment(draws: Sequence[float], ops: int, magnitude: float) -> list[Ste
             continue
         name = names[int(which * len(names))]
         deviation = RAND_DEVIATION * _NORMAL.inv_cdf(max(level, 2.0**-54))
-        value = rand_value(name, min(max(magnitude + deviation, 0.0), 10.0))
-        if name in GEOMETRIC and sign < 0.5:
+        value = rand_value(name, min(max(magnitude + deviation, 0.0), 10.0), increasing)
+        if sign < 0.5 and (name in GEOMETRIC or (increasing and name in ENHANCING)):
             value = -value
-        steps.append(Step(name, value, "bilinear" if resample < 0.5 else "bicubic", IMAGENET_MEAN))
+        if increasing and name in ENHANCING:
+            value = 1 + value
+        steps.append(Step(name, value, "bilinear" if resample < 0.5 and not increasing else "bicubic", IMAGENET_MEAN))
     return steps
 
 

@@ -3,6 +3,7 @@
     sim             crop, colour jitter, grey, blur                          (photographs: "sim" of the released code)
     rand            crop, colour jitter, RandAugment                         ("randcls")
     rand_stack      crop, colour jitter, grey, blur, RandAugment             ("randclsstack")
+    mae             bicubic crop, RandAugment whose levels all grow          (MAE's fine-tuning: "rand-m9-mstd0.5-inc1")
     cifar_regular   shift, AutoAugment, Cutout                               ("regular")
     cifar_sim       crop, colour jitter with hue, grey, blur                 ("sim_cifar")
     cifar_aug       the same with less blur                                  ("aug_cifar")
@@ -101,6 +102,7 @@ class _Kind:
     scale: tuple[float, float] | None  # of the crop; None: shifted by up to an eighth of the side
     steps: Callable[[View, Sequence[float]], list[Step]]
     hole: bool = False
+    resample: str = "bilinear"
 
 
 def photo_view(image: Array, view: View, u: Array) -> Array:
@@ -110,7 +112,7 @@ def photo_view(image: Array, view: View, u: Array) -> Array:
     height, width = image.shape[:2]
     scale = view.crop_scale or kind.scale
     if scale:
-        out = photo_ops.resized_crop(image, crop_box(height, width, scale, draws), size, size)
+        out = photo_ops.resized_crop(image, crop_box(height, width, scale, draws), size, size, kind.resample)
     else:
         whole, pad = eval_photo(image, size, size), _pad(size)
         top, left = (int(draw * (2 * pad + 1)) for draw in draws[_PLACE])
@@ -136,7 +138,7 @@ def batch_view(images: Array, view: View, u: Array) -> Tensor:
     rows = u.tolist()
     if scale:
         boxes = [crop_box(height, width, scale, draws) for draws in rows]
-        out = batch_ops.resized_crops(_channels_first(images), boxes, size, size)
+        out = batch_ops.resized_crops(_channels_first(images), boxes, size, size, kind.resample)
     else:
         if (height, width) != (size, size):
             images = eval_batch(images, size).permute(0, 2, 3, 1).numpy()
@@ -152,7 +154,7 @@ def batch_view(images: Array, view: View, u: Array) -> Tensor:
     return out.contiguous()
 
 
-def eval_photo(image: Array, size: int, resize: int) -> Array:
+def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
     """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
     if resize < size:
         raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
@@ -160,18 +162,18 @@ def eval_photo(image: Array, size: int, resize: int) -> Array:
     short = min(height, width)
     # torchvision rounds the longer side down
     tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
-    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide)
+    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
     top, left = round((tall - size) / 2), round((wide - size) / 2)
     return np.ascontiguousarray(out[top : top + size, left : left + size])
 
 
-def eval_batch(images: Array, size: int) -> Tensor:
+def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
     """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
     batch, height, width, _ = images.shape
     out = _channels_first(images)
     if (height, width) == (size, size):
         return out
-    return batch_ops.resized_crops(out, [Box(0, 0, height, width)] * batch, size, size)
+    return batch_ops.resized_crops(out, [Box(0, 0, height, width)] * batch, size, size, resample)
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -212,6 +214,10 @@ def _rand_stack(view: View, draws: Sequence[float]) -> list[Step]:
     return _sim(view, draws) + rand_augment(draws[_POLICY:], view.ops, view.magnitude)
 
 
+def _mae(view: View, draws: Sequence[float]) -> list[Step]:
+    return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing=True)
+
+
 def _cifar(blurred: float) -> Callable[[View, Sequence[float]], list[Step]]:
     def steps(view: View, draws: Sequence[float]) -> list[Step]:
         jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
@@ -250,6 +256,7 @@ VIEWS = {
     "sim": _Kind((0.08, 1.0), _sim),
     "rand": _Kind((0.08, 1.0), _rand),
     "rand_stack": _Kind((0.08, 1.0), _rand_stack),
+    "mae": _Kind((0.08, 1.0), _mae, resample="bicubic"),
     "cifar_regular": _Kind(None, lambda view, draws: auto_augment(draws[_POLICY:]), hole=True),
     "cifar_sim": _Kind((0.2, 1.0), _cifar(0.5)),
     "cifar_aug": _Kind((0.2, 1.0), _cifar(0.2)),

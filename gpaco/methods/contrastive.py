@@ -1,6 +1,6 @@
-"""Methods with a memory and no momentum encoder: GPaCo, SupCon, and the multi-task sum of cross entropy and SupCon."""
+"""GPaCo, SupCon, and the multi-task sum of cross entropy and SupCon."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from gpaco.classical import balanced_softmax_loss, class_balanced_weights
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
 from gpaco.methods.setup import Method, Setup, each_view
+from gpaco.model import momentum_copy, update_momentum
 
 if TYPE_CHECKING:
     from gpaco.model import Classifier
@@ -55,57 +56,101 @@ def gpaco_criterion(setup: Setup) -> GPaCoLoss:
         label_smoothing=settings.label_smoothing,
         contrast=settings.contrast,
     )
-    if settings.start == "released" and settings.memory:
-        criterion.memory = Memory(settings.memory, setup.dim, num_classes=setup.num_classes, official_start=True)
+    if settings.start == "released":
+        criterion.memory = memory_of(setup)
     return criterion
 
 
+def memory_of(setup: Setup) -> Memory:
+    """The memory that the settings describe: empty, or full of random rows as released."""
+    if setup.settings.start == "released":
+        return Memory(setup.settings.memory, setup.dim, num_classes=setup.num_classes, official_start=True)
+    return Memory(setup.settings.memory, setup.dim)
+
+
+class Seen(NamedTuple):
+    """What the network makes of a batch."""
+
+    logits: Tensor
+    embeddings: Tensor  # the anchors
+    labels: Tensor  # one for each anchor
+    keys: Tensor  # of the images in their last view, to be remembered
+
+
 class SupCon(Method):
-    """Supervised contrastive learning of the features; a later stage trains the classifier."""
+    """Supervised contrastive learning of the features; a later stage trains the classifier.
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self.memory = Memory(setup.settings.memory, setup.dim)
-        self.temperature = setup.settings.temperature
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, embeddings = model(*views)
-        # DistributedDataParallel wants every parameter in the loss; the centres wait for their stage.
-        waiting: Tensor = 0 * logits.sum()
-        return self.contrast(embeddings, labels, len(views)) + waiting
-
-    def contrast(self, embeddings: Tensor, labels: Tensor, views: int, reduction: str = "mean") -> Tensor:
-        if labels.dim() == 2:
-            self.memory.hold_probabilities(labels.shape[1])
-        repeated = labels.repeat(views, *[1] * (labels.dim() - 1))
-        loss = supcon_loss(embeddings, repeated, *self.memory.read(), temperature=self.temperature, reduction=reduction)
-        self.memory.push(embeddings[-len(labels) :], labels)
-        return loss
-
-
-class MultiTask(SupCon):
-    """Cross entropy or balanced softmax plus `weight` times SupCon, which may be re-weighted by class."""
+    With `momentum_keys` the anchors are the first view's, and a momentum copy of the network makes keys, as in PaCo.
+    """
 
     counts: Tensor
     class_weights: Tensor
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
+        super().__init__()
         settings = setup.settings
-        self.weight, self.base, self.smoothing = settings.weight, settings.base, settings.label_smoothing
-        self.reweight = settings.reweight
+        self.memory = memory_of(setup)
+        self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
+        self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
         self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes))
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, embeddings = model(*views)
-        repeated = each_view(labels, views)
+        seen = self.see(model, views, labels)
+        # DistributedDataParallel wants every parameter in the loss; the centres wait for their stage.
+        waiting: Tensor = 0 * seen.logits.sum()
+        return self.contrast(seen, labels) + waiting
+
+    def see(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Seen:
+        if self.key_network is None:
+            logits, embeddings = model(*views)
+            return Seen(logits, embeddings, each_view(labels, views), embeddings[-len(labels) :])
+        logits, queries = model(views[0])
+        with torch.no_grad():
+            _, keys = self.key_network(views[-1])
+        return Seen(logits, queries, labels, keys)
+
+    def contrast(self, seen: Seen, labels: Tensor) -> Tensor:
+        """SupCon of the anchors, rebalanced as the settings say; then the keys are remembered."""
+        if labels.dim() == 2:
+            self.memory.hold_probabilities(labels.shape[1])
+        references, their_labels = self.memory.read()
+        if self.key_network is not None:
+            references = torch.cat([seen.keys, references])
+            their_labels = torch.cat([labels.to(their_labels.dtype), their_labels])
+        costs = supcon_loss(
+            seen.embeddings,
+            seen.labels,
+            references,
+            their_labels,
+            temperature=self.temperature,
+            log_prior=(self.counts / self.counts.sum()).log() if self.rebalance == "prior" else None,
+            reduction="none" if self.rebalance == "weights" else "mean",
+        )
+        self.memory.push(seen.keys, labels)
+        if self.rebalance != "weights":
+            return costs
+        rows = seen.labels
+        weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
+        return (costs * weights).sum() / weights.sum()
+
+    def after_step(self, model: "Classifier") -> None:
+        if self.key_network is not None:
+            update_momentum(self.key_network, model, self.momentum)
+
+
+class MultiTask(SupCon):
+    """Cross entropy or balanced softmax plus `weight` times SupCon."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        settings = setup.settings
+        self.weight, self.base, self.smoothing = settings.weight, settings.base, settings.label_smoothing
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        seen = self.see(model, views, labels)
         if self.base == "ce":
-            loss = F.cross_entropy(logits.float(), repeated, label_smoothing=self.smoothing)
+            loss = F.cross_entropy(seen.logits.float(), seen.labels, label_smoothing=self.smoothing)
         else:
-            loss = balanced_softmax_loss(logits, repeated, self.counts, label_smoothing=self.smoothing)
-        if not self.reweight:
-            return loss + self.weight * self.contrast(embeddings, labels, len(views))
-        costs = self.contrast(embeddings, labels, len(views), reduction="none")
-        weights = self.class_weights[repeated] if repeated.dim() == 1 else repeated @ self.class_weights
-        return loss + self.weight * (costs * weights).sum() / weights.sum()
+            loss = balanced_softmax_loss(seen.logits, seen.labels, self.counts, label_smoothing=self.smoothing)
+        return loss + self.weight * self.contrast(seen, labels)

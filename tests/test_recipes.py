@@ -1,0 +1,403 @@
+"""Every recipe of the package: its values against those of the sources, its network at real size, and a step of it."""
+
+import math
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import fails
+from paper_values import CLASSIFIER, EXPECTED, LEFT, PAPER
+from pictures import save
+from torch import Tensor, nn
+
+from gpaco import backbones, methods
+from gpaco import recipe as recipes
+from gpaco.classification import classification_task, describe, view_of
+from gpaco.data.samples import Samples, Splits
+from gpaco.data.views import VIEWS
+from gpaco.listing import data_of, markdown
+from gpaco.listing import rows as listed
+from gpaco.model import Classifier, freeze
+from gpaco.run import build_model
+from gpaco.schedule import learning_rate, set_learning_rate
+from gpaco.settings import SECTIONS, Recipe
+from gpaco.training import make_optimiser
+
+CLASSES = {"cifar100": 100, "imagenet": 1000, "inat18": 8142, "places": 365}
+
+
+@cache
+def load(name: str) -> Recipe:
+    return recipes.load(name)
+
+
+def everything(recipe: Recipe) -> dict[str, Any]:
+    """Every setting of a recipe that says what is trained, by "section.key"."""
+    found = {
+        f"{s}.{key}": value for s in SECTIONS if s != "source" for key, value in asdict(getattr(recipe, s)).items()
+    }
+    return {key: value for key, value in found.items() if key not in LEFT}
+
+
+def in_full(expected: dict[str, Any]) -> dict[str, Any]:
+    """The same with each key's section."""
+    places: dict[str, list[str]] = {}
+    for place in everything(Recipe()):
+        places.setdefault(place.split(".")[1], []).append(place)
+    return {key if "." in key else places[key][0]: value for key, value in expected.items()}
+
+
+def test_there_is_a_recipe_for_every_row_and_a_row_for_every_recipe() -> None:
+    assert set(recipes.names()) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recipe_has_the_values_of_its_sources_and_no_others(name: str) -> None:
+    expected = in_full(EXPECTED[name])
+    assert everything(load(name)) == expected
+    assert load(name).source.paper == PAPER[name]
+    stages = {stage.name: {f"{s}.{key}": value for s, key, value in stage.changes} for stage in load(name).stage}
+    assert stages == ({"features": {}, "classifier": CLASSIFIER[name]} if name in CLASSIFIER else {})
+
+
+def test_the_head_of_each_recipe_says_where_it_is_from_and_how_it_is_run() -> None:
+    for name in EXPECTED:
+        source = load(name).source
+        assert source.table.split()[0] in ("Table", "Figure", "Section", "README"), name
+        assert source.row, name
+        assert source.hardware, name
+        assert f" --recipe {name} --out RUN" in source.command
+        processes = int(source.command.split("--nproc_per_node ")[1].split()[0]) if "torchrun" in source.command else 1
+        if load(name).model.ghost_batch:  # one group of batch norm in each process
+            assert load(name).train.batch_size == processes * load(name).model.ghost_batch, name
+        if load(name).model.weights:
+            assert f"--weights {load(name).model.weights}" in source.command
+        assert not name.endswith("-paper") or name.removesuffix("-paper") in EXPECTED
+
+
+def test_the_page_about_the_recipes_is_what_the_files_say() -> None:
+    page = Path(__file__).parents[1] / "docs" / "recipes.md"
+    assert page.read_text(encoding="utf-8") == markdown(), "make docs writes it anew"
+    assert [row.name for row in listed("imagenet-lt-resnet50-paco-sim")] == [
+        "imagenet-lt-resnet50-paco-sim-sim",
+        "imagenet-lt-resnet50-paco-sim-sim-crop0.2",
+    ]
+
+
+# The learning rate
+
+
+def released_cosine(lr: float, warmup: int, epochs: int) -> dict[int, float]:
+    """Rate by epoch: (e + 1) / W, then the half cosine of (e - W + 1) / (E - W + 1)."""
+    middle = (warmup + epochs) // 2
+    falling = {
+        e: 0.5 * lr * (1 + math.cos(math.pi * (e - warmup + 1) / (epochs - warmup + 1))) for e in (warmup, middle)
+    }
+    last = 0.5 * lr * (1 + math.cos(math.pi * (epochs - warmup) / (epochs - warmup + 1)))
+    return (
+        {0: lr / max(warmup, 1) if warmup else falling[0], **({warmup - 1: lr} if warmup else {})}
+        | falling
+        | {epochs - 1: last}
+    )
+
+
+def expected_rates(name: str) -> dict[float, float]:
+    """Rate by position in epochs, five of them."""
+    expected = EXPECTED[name]
+    lr, warmup, epochs, low = expected["lr"], expected["warmup"], expected["epochs"], expected["min_lr"]
+    if expected["schedule.name"] == "step-released":
+        return {0: lr / 10, 9: lr, 10: 1.1 * lr, 320: lr, 321: lr / 10, 360: lr / 10, 361: lr / 100, 399: lr / 100}
+    if expected["schedule.name"] == "step":
+        return {0: lr / 5, 4: lr, 159: lr, 160: lr / 100, 180: lr / 10_000}
+    if expected["per"] == "epoch":
+        return dict(released_cosine(lr, warmup, epochs))
+    middle, late = (warmup + epochs) / 2, warmup + 0.75 * (epochs - warmup)
+    quarter = low + (lr - low) * (1 - math.sqrt(0.5)) / 2
+    return {0: 0.0, warmup / 2: lr / 2, warmup: lr, middle: low + (lr - low) / 2, late: quarter, epochs: low}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_learning_rate_follows_the_released_schedule(name: str) -> None:
+    recipe, steps = load(name), 40  # per epoch
+    for position, expected in expected_rates(name).items():
+        step = round(position * steps)
+        found = learning_rate(
+            step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimiser.lr, **asdict(recipe.schedule)
+        )
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), position
+
+
+def test_the_last_epochs_have_the_rates_that_the_released_code_prints() -> None:
+    last = expected_rates("imagenet-lt-resnet50-gpaco")[399]
+    assert last == pytest.approx(6.5e-7, rel=0.01)
+    assert expected_rates("places-lt-resnet152-gpaco")[0] == pytest.approx(0.004)
+
+
+# The views
+
+PIPELINES = {
+    "sim": ((0.08, 1), ["jitter", "grey", "blur"]),
+    "rand": ((0.08, 1), ["jitter", "rand"]),
+    "rand_stack": ((0.08, 1), ["jitter", "grey", "blur", "rand"]),
+    "mae": ((0.08, 1), ["rand"]),
+    "cifar_regular": (None, ["auto"]),
+    "cifar_sim": ((0.2, 1), ["jitter with hue", "grey", "blur"]),
+    "cifar_aug": ((0.2, 1), ["jitter with hue", "grey", "blur"]),
+    "plain": ((0.25, 1), []),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_views_are_the_released_ones_in_their_order(name: str) -> None:
+    expected = EXPECTED[name]
+    for chosen in (expected["first"], expected["second"]):
+        if not chosen:
+            continue
+        view = view_of(load(name), chosen)
+        scale, order = PIPELINES[chosen]
+        assert (view.name, view.size, view.ops, view.magnitude) == (
+            chosen, expected["size"], expected["ops"], expected["magnitude"],
+        )  # fmt: skip
+        assert (view.crop_scale or VIEWS[chosen].scale) == (expected["crop_scale"] or scale)
+        steps = [step.name for step in VIEWS[chosen].steps(view, [0.0] * view.draws)]  # whatever may happen does
+        jitter = ["brightness", "contrast", "color"]
+        parts = {"jitter": jitter, "jitter with hue": [*jitter, "hue"], "grey": ["color"], "blur": ["blur"]}
+        parts |= {"rand": ["autocontrast"] * expected["ops"], "auto": ["invert", "contrast"]}
+        assert steps == [step for part in order for step in parts[part]]
+
+
+# The networks
+
+BACKBONES = {  # parameters without a classifier, and features
+    "resnet32": (463_504, 64),
+    "resnet50_cifar": (23_508_032 - 7 * 7 * 3 * 64 + 3 * 3 * 3 * 64, 2048),
+    "resnet50": (25_557_032 - 2_049_000, 2048),
+    "resnet101": (44_549_160 - 2_049_000, 2048),
+    "resnet152": (60_192_808 - 2_049_000, 2048),
+    "resnet200": (64_673_832 - 2_049_000, 2048),
+    "resnext50_32x4d": (25_028_904 - 2_049_000, 2048),
+    "resnext101_32x4d": (44_177_704 - 2_049_000, 2048),
+    "vit_base_patch16_224": (86_567_656 - 769_000, 768),
+    "vit_large_patch16_224": (304_326_632 - 1_025_000, 1024),
+}
+
+
+def classes_of(name: str) -> int:
+    return CLASSES[data_of(name).split("-")[0]]
+
+
+def pretend(classes: int, images: np.ndarray | None = None) -> Splits:
+    """Some generated images, with as many classes as the real data has."""
+    if images is None:
+        images = np.random.default_rng(0).integers(0, 256, (4, 40, 48, 3), dtype=np.uint8)
+    labels = np.arange(len(images)) // 2  # two of a class
+    return Splits(Samples(labels, tuple(map(str, range(classes))), images=images), None, None, "generated", ())
+
+
+@cache
+def empty_backbone(model: str, pool: str) -> backbones.Backbone:
+    """A backbone at its real size that is never filled with numbers."""
+    with torch.device("meta"):
+        return backbones.build(model, pool=pool)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_network_has_the_parameters_of_its_architecture(name: str) -> None:
+    expected, classes = EXPECTED[name], classes_of(name)
+    backbone, wide = BACKBONES[expected["model.name"]]
+    dim, without = expected["dim"], expected["method.name"] in ("ce", "balanced-softmax", "focal")
+    three = 2 * wide * (wide + 1) + dim * (wide + 1)  # linear layers only
+    two = wide * (wide + 1) + 2 * wide + dim * (wide + 1)  # with a batch norm between
+    head = 0 if without else two if expected["projector"] == "paco" else three
+    recipe = load(name)
+    empty = empty_backbone(recipe.model.name, recipe.model.pool)
+    with torch.device("meta"):
+        projector = "none" if without else recipe.model.projector
+        network = Classifier(empty.module, empty.num_features, classes, dim=recipe.model.dim, projector=projector)
+    counts = [sum(p.numel() for p in part.parameters()) for part in (network.backbone, network)]
+    assert counts == [backbone, backbone + classes * (wide + 1) + head]
+
+
+def test_resnets_of_timm_are_those_of_torchvision() -> None:
+    """Names and shapes of every tensor. Torchvision has no ResNet-200 and ResNeXt-101-32x4d, but the parts of them."""
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    depths = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
+    depths |= {"resnet200": (3, 24, 36, 3), "resnext50_32x4d": (3, 4, 6, 3), "resnext101_32x4d": (3, 4, 23, 3)}
+    for name, layers in depths.items():
+        groups = {"groups": 32, "width_per_group": 4} if "x" in name else {}
+        with torch.device("meta"):
+            theirs = ResNet(Bottleneck, list(layers), **groups).state_dict()
+        ours = empty_backbone(name, "").module.state_dict()
+        assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items() if k[:3] != "fc."}, name
+
+
+class Recorded(nn.Module):
+    """A backbone that has already seen its views: it gives the features that it is handed."""
+
+    def __init__(self, views: list[Tensor], features: list[Tensor]) -> None:
+        super().__init__()
+        self.known = {id(view): seen for view, seen in zip(views, features, strict=True)}
+
+    def forward(self, view: Tensor) -> Tensor:
+        return self.known[id(view)]
+
+
+def architectures() -> list[tuple[str, str, list[str]]]:
+    """Each architecture, the part of it that trains, and one recipe for each method that trains it so."""
+    found: dict[tuple[str, str], dict[tuple[Any, ...], str]] = {}
+    for name in EXPECTED:
+        recipe = load(name)
+        chosen = found.setdefault((recipe.model.name, recipe.train.part), {})
+        method = recipe.method
+        chosen.setdefault((method.name, method.momentum_keys, method.rebalance, bool(recipe.views.second)), name)
+    return [(model, part, list(chosen.values())) for (model, part), chosen in found.items()]
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "names"), architectures(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_architecture_takes_a_step_with_every_method_at_its_real_size(
+    model: str, part: str, names: list[str]
+) -> None:
+    """The way through the backbone is the same for all methods of an architecture: two views go in, one comes back."""
+    torch.manual_seed(0)
+    size, images = load(names[0]).model.size, 1 if model.startswith("vit") else 2  # batch norm needs two
+    with torch.device("meta"):
+        whole = build_model(describe(load(names[0]), pretend(classes_of(names[0]))))
+    materialise(whole)
+    freeze(whole.train(), part)
+    wide = whole.centres.in_features
+    views = [torch.randn(images, 3, size, size) for _ in range(2)]
+    seen = whole.backbone(views[0])
+    with torch.no_grad():
+        features = [seen.detach().requires_grad_(), whole.backbone(views[1]).requires_grad_()]
+    networks = {}
+    for name in names:
+        recipe, classes = load(name), classes_of(name)
+        projector = "none" if recipe.method.name in methods.WITHOUT_PROJECTOR else recipe.model.projector
+        network = Classifier(Recorded(views, features), wide, classes, dim=recipe.model.dim, projector=projector)
+        method = methods.build(recipe, network, classes, torch.ones(classes)).train()
+        loss = method(network, views if recipe.views.second else views[:1], torch.arange(images))
+        loss.backward()
+        method.after_step(network)
+        assert math.isfinite(loss.item()), name
+        network.backbone = whole.backbone
+        networks[name] = network
+    seen.backward(features[0].grad)
+    for name, network in networks.items():
+        freeze(network, part)
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in trained), name
+        optimiser = make_optimiser(load(name), network)
+        assert sum(len(group["params"]) for group in optimiser.param_groups) == len(trained)
+        set_learning_rate(optimiser, load(name).optimiser.lr)
+        before = [parameter.flatten()[:8].clone() for parameter in trained]
+        step_group_by_group(optimiser)
+        moved = sum(not torch.equal(old, new.flatten()[:8]) for old, new in zip(before, trained, strict=True))
+        assert moved > 0.8 * len(trained), (name, moved, len(trained))
+
+
+def materialise(network: nn.Module) -> None:
+    """Give numbers to a network without: quicker than building it with its own, which is tested elsewhere."""
+    network.to_empty(device="cpu")
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)  # tokens and positions; all else has a way to start
+    for module in network.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
+
+def step_group_by_group(optimiser: torch.optim.Optimizer) -> None:
+    """One step, with the optimiser's state for one group at a time: a ViT-L with all of it would need 5 GB."""
+    groups = optimiser.param_groups
+    for group in groups:
+        optimiser.param_groups = [group]
+        optimiser.step()
+        optimiser.state.clear()
+    optimiser.param_groups = groups
+
+
+# All of a recipe, with a small network in place of its own
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_recipe_takes_a_step_with_its_own_data_views_loss_and_optimiser(name: str) -> None:
+    whole = load(name)
+    network = "vit_tiny_patch16_224" if whole.model.name.startswith("vit") else "resnet8"
+    weights = None
+    for recipe in recipes.stages(whole):
+        model = replace(recipe.model, name=network, weights="", size=32, resize=0)
+        recipe = replace(recipe, model=model, train=replace(recipe.train, batch_size=4, accumulate=1, workers=0))
+        task = classification_task(recipe, pretend(classes_of(name)), weights)
+        optimiser = make_optimiser(recipe, task.model)
+        batch = next(task.batches(0, 0))
+        assert len(batch.views) == (2 if recipe.views.second else 1)
+        assert batch.views[0].shape == (4, 3, 32, 32)
+        assert batch.labels.dim() == (2 if recipe.method.mixup else 1)
+        assert task.evaluate is None  # the last epoch counts
+        task.model.train()
+        task.extra.train()
+        assert task.start(batch) == 0 or recipe.method.name not in ("gpaco", "paco")
+        loss = task.loss(task.model, batch)
+        loss.backward()
+        set_learning_rate(optimiser, recipe.optimiser.lr)
+        optimiser.step()
+        task.after_step()
+        assert math.isfinite(loss.item())
+        state = task.model.state_dict()
+        assert all(value.isfinite().all() for value in state.values())
+        weights = state
+        if recipe.model.ghost_batch:
+            assert {m.size for m in task.model.modules() if hasattr(m, "_by_group")} == {recipe.model.ghost_batch}
+        memory = getattr(getattr(task.extra, "loss", task.extra), "memory", None)
+        if memory is not None and recipe.method.start == "released":
+            assert len(memory) == recipe.method.memory  # full of random rows from the start
+    assert task.about["many"] == 100
+
+
+def test_class_centres_of_a_vit_start_near_zero() -> None:
+    recipe = load("imagenet-vit-b-gpaco")
+    model = replace(recipe.model, name="vit_tiny_patch16_224", weights="", size=32)
+    task = classification_task(replace(recipe, model=model), pretend(1000), None)
+    assert isinstance(task.model, Classifier)
+    assert task.model.centres.weight.std().item() == pytest.approx(2e-5, rel=0.05)
+    assert not task.model.centres.bias.any()
+    scales = {group["lr_scale"] for group in make_optimiser(recipe, task.model).param_groups}
+    assert min(scales) == pytest.approx(0.65**13)
+    assert max(scales) == 1
+
+
+# What the command says about data and weights that are not the recipe's
+
+
+def lists(folder: Path, images: int) -> Path:
+    for i in range(images):
+        save(folder / f"{i}.png", seed=i)
+    for part in ("train", "val"):
+        (folder / f"ImageNet_LT_{part}.txt").write_text("".join(f"{i}.png {i % 2}\n" for i in range(images)))
+    return folder / "ImageNet_LT_train.txt"
+
+
+def test_data_with_another_number_of_images_or_groups_is_refused_before_training(tmp_path: Path) -> None:
+    data, out = lists(tmp_path, 4), tmp_path / "run"
+    words = ("train", data, "--recipe", "imagenet-lt-resnet50-gpaco", "--out", out, "--set", "data.allow_leakage=true")
+    text = fails(*words)
+    assert "the recipe expects 115,846 training images, here are 4" in text
+    assert "--set data.expect_images=0" in text
+    text = fails(*words, "--set", "data.expect_images=4")
+    assert "the recipe expects (385, 479, 136) many, medium and few classes, here are (0, 0, 2)" in text
+    assert "--set data.expect_groups=[]" in text
+    assert not out.exists()
+
+
+def test_a_recipe_that_starts_from_weights_does_not_start_without_them(tmp_path: Path) -> None:
+    data = lists(tmp_path, 4)
+    expected = ("--set", "data.expect_images=0", "--set", "data.expect_groups=[]", "--set", "data.allow_leakage=true")
+    text = fails("train", data, "--recipe", "places-lt-resnet152-gpaco", *expected, "--out", tmp_path / "run")
+    assert "there is no file resnet152-394f9c45.safetensors" in text
+    assert "--weights" in text
