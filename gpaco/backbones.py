@@ -1,6 +1,6 @@
 """Backbones by name: images in, one row of features per image out. Ours for small images, and everything timm has.
 
-Nothing is downloaded: pretrained weights come from a local safetensors file.
+Pretrained weights come from a local safetensors file; nothing is downloaded unless the weights asked for are "hub".
 """
 
 from pathlib import Path
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError, nearest
+from gpaco.fitting import classifiers_of, faults, fitting, is_counter
+from gpaco.hub import FILE as HUB_FILE
+from gpaco.hub import fetch, is_hub
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 _CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # mean and deviation, of CIFAR-10 and used for both
@@ -36,21 +39,27 @@ def build(name: str, *, size: int | None = None, drop_path: float = 0.0, weights
         size: of the images, in pixels; the usual one of the model if not given. Models made for one size, as ViTs are,
             are built for this one, and positions in pretrained weights are resampled by timm.
         drop_path: chance to skip a block in training (stochastic depth), where the model has it.
-        weights: a safetensors file with timm's names for this model. Its classifier is left out; all else must fit.
+        weights: a safetensors file with timm's names for this model. Its classifier is left out; all else must fit. Or
+            "hub": timm's own, downloaded; `module.pretrained_cfg["hf_hub_id"]` then says which revision it was.
     """
     if size is not None and size < 1:
         raise UserError(f"images of {size} pixels cannot be", "give --size a number of pixels above 0")
+    if is_hub(weights) and (name in _SMALL or name == "resnet50_cifar"):
+        raise UserError(
+            f"{name} is ours and has no weights on timm's hub",
+            "choose a model of timm's (--model resnet18), or give a local file: --weights FILE",
+        )
     if name in _SMALL:
         if drop_path:
             raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a model of timm's")
         small = SmallResNet(_SMALL[name])
         if weights:
-            load_weights(small, weights, ("fc", "linear"))
+            load_weights(small, weights, classifiers_of(small))
         return Backbone(small, 64, *_CIFAR, size or 32)
     if name == "resnet50_cifar":
         module = _resnet50_cifar(drop_path)
         if weights:
-            load_weights(module, weights, ("fc",))
+            load_weights(module, weights, classifiers_of(module))
         (mean, std), usual = _CIFAR, 32
     else:
         module = _from_timm(name, size, drop_path, weights)
@@ -65,24 +74,30 @@ def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ..
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
     """
     given = _read_safetensors(Path(path))
-    given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
+    given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
-    dropped = tuple(f"{classifier}." for classifier in classifiers)
-    given = {key: value for key, value in given.items() if key in wanted or not key.startswith(dropped)}
-    reshaped = [
-        f"{key} {tuple(given[key].shape)} for {tuple(value.shape)}"
-        for key, value in wanted.items()
-        if key in given and given[key].shape != value.shape
-    ]
-    missing = [key for key in wanted if key not in given and not _counter(key)]
-    extra = [key for key in given if key not in wanted]
-    faults = {"missing in the file": missing, "not in the model": extra, "of another shape": reshaped}
-    if any(faults.values()):
+    if wrong := faults(given, wanted, classifiers):
+        other = fitting(given, Path(path), module)
         raise UserError(
-            f"{path} does not fit the model: " + "; ".join(_first(what, keys) for what, keys in faults.items() if keys),
-            "choose with --model the architecture that the file was saved from, or a file with timm's names for it",
+            f"{path} does not fit the model: " + "; ".join(_first(what, keys) for what, keys in wrong.items()),
+            f"it fits another one: --model {other}"
+            if other
+            else "choose with --model the architecture that it was saved from, or a file with timm's names for it",
         )
-    module.load_state_dict(given, strict=False)
+    module.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
+
+
+def usual_size(name: str) -> int:
+    """The size of images that timm's model `name` was trained on; 0 for ours, which take any, and for unknown names."""
+    from timm.models import get_pretrained_cfg, is_model
+
+    config = get_pretrained_cfg(name, allow_unregistered=True) if is_model(name) and ":" not in name else None
+    return 0 if config is None else int(config.input_size[-1])
+
+
+def origin(module: nn.Module, weights: str) -> str:
+    """Where the weights of a built backbone came from, with the revision if that was the hub."""
+    return f"hub:{module.pretrained_cfg['hf_hub_id']}" if is_hub(weights) else weights  # type: ignore[index]
 
 
 class SmallResNet(nn.Module):
@@ -164,9 +179,11 @@ def _from_timm(name: str, size: int | None, drop_path: float, weights: str | Pat
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
+    if is_hub(weights):
+        source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
+        return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
     model = _create(name, **options)
-    classifiers = model.pretrained_cfg.get("classifier") or ()
-    load_weights(model, weights, (classifiers,) if isinstance(classifiers, str) else tuple(classifiers))
+    load_weights(model, weights, classifiers_of(model))
     if resize:
         # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
         overlay = {"state_dict": model.state_dict()}
@@ -228,10 +245,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             f"{path} is no safetensors file: {_one_line(error)}",
             "pickled weights (.pth, .pt, .bin) are not read; save them with safetensors.torch.save_file first",
         ) from error
-
-
-def _counter(key: str) -> bool:
-    return key.endswith("num_batches_tracked")
 
 
 def _first(what: str, keys: list[str], few: int = 3) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpaco import __version__, backbones, distributed, methods
+from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
 from gpaco.data.loading import Batch, batches, class_shares, mix, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
@@ -22,12 +22,15 @@ from gpaco.errors import Diverged, UserError
 from gpaco.evaluation import logits_of
 from gpaco.files import write_atomic
 from gpaco.locking import lock
+from gpaco.lora import merged
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import Say, requested, resolve, splits_of
-from gpaco.run import Predictor, Run, build_model, is_run, load, newest
+from gpaco.priors import in_words
+from gpaco.run import Predictor, Run, as_run, build_model, is_run, load, newest
 from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
+from gpaco.tuning import tune
 
 
 def train(
@@ -119,7 +122,7 @@ def run_stages(
 ) -> Run:
     """Train the stages one after another, the last one in the folder itself, then evaluate."""
     stages = recipes.stages(recipe)
-    weights = None
+    weights, origin = None, None
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         home = folder if last else folder / f"stage-{number}-{stage.name}"
@@ -128,9 +131,11 @@ def run_stages(
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
                 write_atomic(home / "recipe.toml", recipes.dumps(stage))
-        task = classification_task(stage, splits, weights)
+        if checkpoint.find(home / "checkpoints"):
+            origin = checkpoint.load(home / "checkpoints", ()).state["about"]["weights"]
+        task = classification_task(stage, splits, weights, origin)
         fit(task, stage, home, device, show)
-        weights = newest(Run(home)).tensors["model"]
+        weights, origin = merged(newest(Run(home)).tensors["model"]), task.about["weights"]
     run = Run(folder)
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
     if not finished:
@@ -139,25 +144,40 @@ def run_stages(
     return run
 
 
-def classification_task(recipe: Recipe, splits: Splits, weights: dict[str, torch.Tensor] | None) -> Task:
-    """Model, method and batches as `fit` wants them."""
+def classification_task(
+    recipe: Recipe, splits: Splits, weights: dict[str, torch.Tensor] | None, origin: str | None = None
+) -> Task:
+    """Model, method and batches as `fit` wants them.
+
+    Args:
+        weights: of the stage before.
+        origin: where pretrained weights came from, if they are in a checkpoint by now; they are not fetched again.
+    """
     torch.manual_seed(recipe.train.seed)
     samples, settings = splits.train, recipe.train
     about = describe(recipe, splits)
-    model = build_model(about, recipe.model.weights)
+    model = build_model(about, recipe.model.weights if origin is None else "")
+    about["weights"] = backbones.origin(model.backbone, recipe.model.weights) if origin is None else origin
     if weights is not None:  # of the stage before; its projector may have had its day
         mine = model.state_dict()
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     elif recipe.model.head_std:
         nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
-    freeze(model, settings.part)
-    shown = class_shares(samples.counts, settings.sampler) * len(samples)
-    counts = torch.from_numpy(np.maximum(shown, 1e-9 if settings.sampler != "shuffle" else 1))
-    method = methods.build(recipe, model, len(samples.classes), counts)
+    freeze(model, settings.part, lora_rank=settings.lora_rank)
+
+    def shown(epoch: int) -> np.ndarray:
+        """Images of each class in an epoch."""
+        shares = class_shares(samples.counts, settings.sampler, epoch / max(settings.epochs - 1, 1))
+        return np.maximum(shares * len(samples), 1e-9 if settings.sampler != "shuffle" else 1)
+
+    method = methods.build(recipe, model, len(samples.classes), torch.from_numpy(shown(0)))
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
     rank, world = distributed.rank(), distributed.world_size()
 
     def epoch_batches(epoch: int, start: int) -> Any:
+        counts = shown(epoch)
+        method.shows(torch.from_numpy(counts))
+        about["shown"] = (counts / counts.sum()).tolist()
         for step, batch in enumerate(
             batches(
                 samples,
@@ -227,8 +247,23 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "assumes": methods.assumed_prior(recipe),
         "prior": recipe.method.prior,
         "alpha": recipe.method.alpha,
+        "label_smoothing": recipe.method.label_smoothing,
+        "references": references(recipe),
+        "sampler": recipe.train.sampler,
         "many": recipe.data.many,
         "few": recipe.data.few,
+    }
+
+
+def references(recipe: Recipe) -> dict[str, Any]:
+    """What an anchor of a parametric loss is contrasted with: how many images of a batch, how often, and the memory."""
+    method, world = recipe.method, distributed.world_size()
+    images = recipe.train.batch_size // (world * recipe.train.accumulate)
+    return {
+        "images": images * (world if method.contrast == "global" else 1),
+        "appearances": 2 if method.name == "paco" or recipe.views.second else 1,  # of each: views, or query and key
+        "memory": method.memory,
+        "contrast": method.contrast,
     }
 
 
@@ -251,7 +286,9 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None)
 
 
 def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: Say) -> None:
-    """Evaluate the chosen checkpoint and write metrics.json, predictions.npz and the page."""
+    """Tune the prior, if asked, evaluate the chosen checkpoint, write metrics.json, predictions.npz and the page."""
+    if recipe.method.tune_prior:
+        say(in_words(tune(run, splits.val, device=device)))
     predictor = load(run, device=device)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
     samples = splits.val if part == "val" else splits.test
@@ -274,6 +311,8 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
         "counts": about["counts"],
         "environment": state["environment"],
     }
+    if about["tuned"]:
+        result["tuned"] = about["tuned"]
     np.savez_compressed(
         run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
     )
@@ -281,6 +320,29 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
 
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
     write_page([run], run.folder / "report.html")
+
+
+def tune_prior(
+    run: Run | Path | str,
+    *,
+    unbiased: bool = False,
+    device: str | None = None,
+    say: Say = lambda line: None,
+    show: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Choose tau for a finished run on its validation data, keep it with the run, and write its figures anew.
+
+    With `unbiased`, the logits are corrected for the bias of the loss first.
+    """
+    run = as_run(run)
+    run.metrics  # noqa: B018 - says what to do where the run has not come to its end
+    where = choose_device(device)
+    last = recipes.stages(run.recipe)[-1]
+    with lock(run.folder):
+        splits = splits_of(run.recipe)
+        tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
+        finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, where, say)
+    return tuned
 
 
 def dry_run(

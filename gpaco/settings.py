@@ -47,7 +47,7 @@ class Data:
 @dataclass(frozen=True)
 class Model:
     name: str = setting("auto", "resnet8, resnet32, resnet50_cifar or any timm name; auto: from the data")
-    weights: str = setting("", "safetensors file to start from; empty: from scratch")
+    weights: str = setting("", "safetensors file to start from, or hub: timm's own, downloaded; empty: from scratch")
     dim: int = setting(128, "length of an embedding", low=1)
     projector: str = setting(
         "gpaco", "three layers; paco: two with batch norm; mae: three with GELU", choices=("gpaco", "paco", "mae")
@@ -82,6 +82,7 @@ class Method:
     prior: str = setting(
         "unbiased", "log prior on the centres; counts: as published", choices=("unbiased", "counts", "none")
     )
+    tune_prior: bool = setting(False, "in the end, add tau * log prior to the logits; validation data choose tau")
     start: str = setting(
         "balanced", "shift the centres before the first step; released: as published", choices=("balanced", "released")
     )
@@ -129,7 +130,8 @@ class Train:
     sampler: str = setting(
         "shuffle", "which images make an epoch", choices=("shuffle", "balanced", "sqrt", "progressive")
     )
-    part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head"))
+    part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head", "lora"))
+    lora_rank: int = setting(4, "of the changes to linear layers with part = lora", low=1)
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     ema: float = setting(0.0, "decay of averaged weights; 0: off", low=0, below=1)
     channels_last: bool = setting(False, "memory layout that some GPUs like")

@@ -39,6 +39,9 @@ class GPaCo(Method):
         model.load_state_dict(before, strict=False)  # no trace in batch-norm statistics
         return shift
 
+    def shows(self, class_counts: Tensor) -> None:
+        self.loss.show(class_counts)
+
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:
     """The criterion that the settings describe."""
@@ -93,7 +96,7 @@ class MultiTask(SupCon):
         super().__init__(setup)
         settings = setup.settings
         self.weight, self.base, self.smoothing = settings.weight, settings.base, settings.label_smoothing
-        self.reweight = settings.reweight
+        self.reweight, self.beta = settings.reweight, settings.beta
         self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes))
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
@@ -109,3 +112,7 @@ class MultiTask(SupCon):
         costs = self.contrast(embeddings, labels, len(views), reduction="none")
         weights = self.class_weights[repeated] if repeated.dim() == 1 else repeated @ self.class_weights
         return loss + self.weight * (costs * weights).sum() / weights.sum()
+
+    def shows(self, class_counts: Tensor) -> None:
+        self.counts.copy_(class_counts)
+        self.class_weights.copy_(class_balanced_weights(class_counts, beta=self.beta))
