@@ -31,8 +31,7 @@ def fetch(name: str, weights: str = "hub") -> str:
             raise UserError(
                 f"{owned} on the hub has no {FILE}", "choose another model, or a local file: --weights FILE"
             )
-        revision = str(found.sha)
-        hf_hub_download(owned, FILE, revision=revision)
+        kept = hf_hub_download(owned, FILE, revision=revision or None)
     except UserError:
         raise
     except (RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError) as error:
@@ -41,14 +40,14 @@ def fetch(name: str, weights: str = "hub") -> str:
             "check the name, or give a local file: --weights FILE",
         ) from error
     except Exception as error:  # every version of the hub's library has errors of its own for a broken network
-        kept = try_to_load_from_cache(owned, FILE, revision=revision or None)
-        if not isinstance(kept, str):
+        before = try_to_load_from_cache(owned, FILE, revision=revision or None)
+        if not isinstance(before, str):
             raise EnvironmentProblem(
                 f"the hub cannot be reached for the weights of {name} ({owned}): {_first_line(error)}",
                 "connect to the network, or give a local file: --weights FILE",
             ) from error
-        revision = Path(kept).parent.name
-    return f"{owned}@{revision}"
+        kept = before
+    return f"{owned}@{Path(kept).parent.name}"  # the cache has a folder for each revision
 
 
 def _home(name: str) -> str:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from gpaco.checks import at_least_float32, check_choice, check_number
 from gpaco.errors import UserError, nearest
 from gpaco.lora import adapt
+from gpaco.settings import Train
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
@@ -202,7 +203,7 @@ def _group_sizes(rows: int, size: int) -> list[int]:
     return [size] * full + [left] if left > 1 else [size] * (full - 1) + [size + 1]
 
 
-def freeze(model: Classifier, part: str, *, lora_rank: int = 4) -> int:
+def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
     """Choose what is trained; the number of parameters that are.
 
     Centres and projector are always trained. Of the backbone,

@@ -150,7 +150,7 @@ def read_tuned(folder: Path) -> dict[str, Any] | None:
         macros = {key: float(tuned[key]) for key in ("val_macro_before", "val_macro")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} cannot be read: {error}", "choose it again: gpaco evaluate RUN --tune-prior"
+            f"{path} is not what was written there", "choose it again: gpaco evaluate RUN --tune-prior"
         ) from error
     return {"tau": tau, "unbiased": unbiased, "step": step, **macros}
 

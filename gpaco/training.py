@@ -136,11 +136,11 @@ def fit(
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
-                    torch._foreach_copy_(buffers, kept)
+                    copy_all(buffers, kept)
                     scaler.update(scaler.get_scale())
                 else:
                     bad_steps = 0
-                    torch._foreach_copy_(kept, buffers)
+                    copy_all(kept, buffers)
                     scaler.step(optimiser)
                     scaler.update()
                     task.after_step()
@@ -220,6 +220,12 @@ def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
         mine.lerp_(theirs, 1 - decay)
     for own, other in zip(ema.buffers(), model.buffers(), strict=True):
         own.copy_(other)
+
+
+def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
+    """Copy tensors into others in place; a model may have none, as most ViTs have no buffers."""
+    if to:
+        torch._foreach_copy_(to, source)
 
 
 def step_seed(seed: int, epoch: int, step: int) -> int:
