@@ -1,6 +1,6 @@
 """Backbones by name: images in, one row of features per image out. Ours for small images, and everything timm has.
 
-Nothing is downloaded: pretrained weights come from a local safetensors file.
+Pretrained weights come from a local safetensors file; nothing is downloaded unless the weights asked for are "hub".
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError, nearest
+from gpaco.fitting import faults, fitting, is_counter
+from gpaco.hub import FILE as HUB_FILE
+from gpaco.hub import fetch, is_hub
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # models for images that are taken whole
@@ -46,11 +49,17 @@ def build(
         pool: "mean": features of a ViT are the mean of its patches, then a norm ("fc_norm"), as in MAE's fine-tuning;
             ResNets do that anyway, without the norm. Empty: the model's own way.
         weights: a safetensors file with timm's names for this model. Its classifier is left out, and so is the decoder
-            of a file of MAE's; all else must fit. With `pool` = "mean", weights without an fc_norm, such as MAE's, lose
-            their final norm, and fc_norm starts anew.
+            of a file of MAE's; all else must fit. With mean pooling, weights without an fc_norm, such as MAE's, lose
+            their final norm, and fc_norm starts anew. Or "hub": timm's own, downloaded;
+            `module.pretrained_cfg["hf_hub_id"]` then says which revision it was.
     """
     if size is not None and size < 1:
         raise UserError(f"images of {size} pixels cannot be", "give --size a number of pixels above 0")
+    if is_hub(weights) and (name in _SMALL or name == "resnet50_cifar"):
+        raise UserError(
+            f"{name} is ours and has no weights on timm's hub",
+            "choose a model of timm's (--model resnet18), or give a local file: --weights FILE",
+        )
     if name in _SMALL:
         if drop_path:
             raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a model of timm's")
@@ -83,11 +92,15 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
     """What `load_weights` does, with tensors that are here already; `path` is where they came from."""
     given = dict(tensors)
-    given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
-    if faults := _faults(module, {key: tuple(value.shape) for key, value in given.items()}):
+    given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
+    shapes = {key: tuple(value.shape) for key, value in given.items()}
+    if wrong := faults(module, shapes):
+        other = fitting(shapes, Path(path), module)
         raise UserError(
-            f"{path} does not fit the model: {faults}",
-            "choose with --model the architecture that the file was saved from, or a file with timm's names for it",
+            f"{path} does not fit the model: {wrong}",
+            f"it fits another one: --model {other}"
+            if other
+            else "choose with --model the architecture that it was saved from, or a file with timm's names for it",
         )
     wanted = module.state_dict()
     module.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
@@ -97,27 +110,20 @@ def misfit(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """What keeps weights with these names and shapes out of the backbone `name`, in words; "" if nothing does."""
     with torch.device("meta"):  # no weights are made
         module = build(name).module
-    return _faults(module, {key: () if _counter(key) and shape == (1,) else shape for key, shape in shapes.items()})
+    return faults(module, {key: () if is_counter(key) and shape == (1,) else shape for key, shape in shapes.items()})
 
 
-def _faults(module: nn.Module, given: Mapping[str, tuple[int, ...]]) -> str:
-    """What in names and shapes keeps tensors from being loaded into `module`, in words; "" if nothing does."""
-    wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    classifiers = getattr(module, "pretrained_cfg", {}).get("classifier") or ("fc", "linear")
-    spare = [classifiers] if isinstance(classifiers, str) else [*classifiers]
-    fresh: tuple[str, ...] = ()
-    if isinstance(getattr(module, "fc_norm", None), nn.LayerNorm):
-        # Pretrained for another pooling: the norm that comes before it is not used, the one after it starts anew.
-        spare, fresh = [*spare, "norm"], ("fc_norm.",)
-    dropped = (*(f"{name}." for name in spare), "decoder_", "mask_token")  # the latter two are MAE's
-    faults = {
-        "missing in the file": [k for k in wanted if k not in given and not _counter(k) and not k.startswith(fresh)],
-        "not in the model": [key for key in given if key not in wanted and not key.startswith(dropped)],
-        "of another shape": [
-            f"{key} {given[key]} for {shape}" for key, shape in wanted.items() if given.get(key, shape) != shape
-        ],
-    }
-    return "; ".join(_first(what, keys) for what, keys in faults.items() if keys)
+def usual_size(name: str) -> int:
+    """The size of images that timm's model `name` was trained on; 0 for ours, which take any, and for unknown names."""
+    from timm.models import get_pretrained_cfg, is_model
+
+    config = get_pretrained_cfg(name, allow_unregistered=True) if is_model(name) and ":" not in name else None
+    return 0 if config is None else int(config.input_size[-1])
+
+
+def origin(module: nn.Module, weights: str) -> str:
+    """Where the weights of a built backbone came from, with the revision if that was the hub."""
+    return f"hub:{module.pretrained_cfg['hf_hub_id']}" if is_hub(weights) else weights  # type: ignore[index]
 
 
 class SmallResNet(nn.Module):
@@ -201,6 +207,9 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
+    if is_hub(weights):
+        source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
+        return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
     model = _create(name, **options)
     load_weights(model, weights)
     if resize and size != model.pretrained_cfg["input_size"][-1]:
@@ -267,15 +276,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             f"{path} is no safetensors file: {_one_line(error)}",
             "pickled weights (.pth, .pt, .bin) have to go through `gpaco convert FILE --out NAME.safetensors` first",
         ) from error
-
-
-def _counter(key: str) -> bool:
-    return key.endswith("num_batches_tracked")
-
-
-def _first(what: str, keys: list[str], few: int = 3) -> str:
-    more = f" and {len(keys) - few} more" if len(keys) > few else ""
-    return f"{what}: {', '.join(keys[:few])}{more}"
 
 
 def _one_line(error: Exception) -> str:

@@ -11,22 +11,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from gpaco import __version__, backbones, distributed, methods
+from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
 from gpaco.data.loading import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
+from gpaco.evaluation import logits_of
 from gpaco.files import write_atomic
 from gpaco.locking import lock
+from gpaco.lora import merged
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import Say, requested, resolve, splits_of
-from gpaco.run import Predictor, Run, build_model, is_run, load, newest, stage_folder, weights_of
+from gpaco.priors import in_words
+from gpaco.run import Predictor, Run, as_run, build_model, is_run, load, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
 from gpaco.sources import Source, source_of
 from gpaco.training import Task, fit
+from gpaco.tuning import tune
 
 
 def train(
@@ -118,7 +123,7 @@ def run_stages(
 ) -> Run:
     """Train the stages one after another, the last one in the folder itself, then evaluate."""
     run, stages = Run(folder), recipes.stages(recipe)
-    weights = None
+    weights, origin = None, None
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
     if finished:
         return run
@@ -130,31 +135,46 @@ def run_stages(
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
                 write_atomic(home / "recipe.toml", recipes.dumps(stage))
-        model, about = starting_model(stage, splits, weights)
+        if checkpoint.find(home / "checkpoints"):
+            origin = checkpoint.load(home / "checkpoints", ()).state["about"]["weights"]
+        model, about = starting_model(stage, splits, home, weights, origin)
         if stage.train.part == "head" and weights is None and not stage.model.weights:
             say("no --weights: a head on the features of a network that has learnt nothing")
         source = source_of(stage, splits, model, about, home, device, say, show)
         fit(classification_task(stage, splits, model, about, source), stage, home, device, show)
-        weights = weights_of(Run(home), newest(Run(home)))
+        weights, origin = merged(weights_of(Run(home), newest(Run(home)))), about["weights"]
     finish(run, stages[-1], splits, source, device, say)
     distributed.barrier()  # nobody looks before it is written
     return run
 
 
 def starting_model(
-    recipe: Recipe, splits: Splits, weights: dict[str, torch.Tensor] | None
+    recipe: Recipe,
+    splits: Splits,
+    home: Path,
+    weights: dict[str, torch.Tensor] | None = None,
+    origin: str | None = None,
 ) -> tuple[Classifier, dict[str, Any]]:
-    """The network as it is before the first step, and what it has to know about itself."""
+    """The network as it is before the first step, and what it has to know about itself.
+
+    Args:
+        home: folder of the run; a frozen backbone that it has is taken.
+        weights: of the stage before.
+        origin: where pretrained weights came from, if they are in the run by now; they are not fetched again.
+    """
     torch.manual_seed(recipe.train.seed)
     about = describe(recipe, splits)
-    model = build_model(about, recipe.model.weights)
+    model = build_model(about, recipe.model.weights if origin is None else "")
+    about["weights"] = backbones.origin(model.backbone, recipe.model.weights) if origin is None else origin
     if weights is not None:  # of the stage before; its projector may have had its day
         mine = model.state_dict()
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     elif recipe.model.head_std:
         nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
         nn.init.zeros_(model.centres.bias)
-    freeze(model, recipe.train.part)
+    if origin is not None and (home / "backbone.safetensors").is_file():
+        model.backbone.load_state_dict(load_file(home / "backbone.safetensors"))
+    freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
     return model, about
 
 
@@ -163,9 +183,19 @@ def classification_task(
 ) -> Task:
     """Model, method and batches as `fit` wants them."""
     samples, settings, val = splits.train, recipe.train, splits.val
-    shown = class_shares(samples.counts, settings.sampler) * len(samples)
-    counts = torch.from_numpy(np.maximum(shown, 1e-9 if settings.sampler != "shuffle" else 1))
-    method = methods.build(recipe, model, len(samples.classes), counts)
+
+    def shown(epoch: int) -> np.ndarray:
+        """Images of each class in an epoch."""
+        shares = class_shares(samples.counts, settings.sampler, epoch / max(settings.epochs - 1, 1))
+        return np.maximum(shares * len(samples), 1e-9 if settings.sampler != "shuffle" else 1)
+
+    method = methods.build(recipe, model, len(samples.classes), torch.from_numpy(shown(0)))
+
+    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
+        counts = shown(epoch)
+        method.shows(torch.from_numpy(counts))
+        about["shown"] = (counts / counts.sum()).tolist()
+        return source.batches(epoch, start)
 
     def start_balanced(batch: Batch) -> float:
         return method.start(model, batch.views, batch.labels)
@@ -178,7 +208,7 @@ def classification_task(
         model=model,
         extra=method,
         steps=steps_per_epoch(len(samples), settings.batch_size),
-        batches=source.batches,
+        batches=epoch_batches,
         loss=loss,
         start=start_balanced,
         after_step=lambda: method.after_step(model),
@@ -216,8 +246,23 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "assumes": methods.assumed_prior(recipe),
         "prior": recipe.method.prior,
         "alpha": recipe.method.alpha,
+        "label_smoothing": recipe.method.label_smoothing,
+        "references": references(recipe),
+        "sampler": recipe.train.sampler,
         "many": recipe.data.many,
         "few": recipe.data.few,
+    }
+
+
+def references(recipe: Recipe) -> dict[str, Any]:
+    """What an anchor of a parametric loss is contrasted with: how many images of a batch, how often, and the memory."""
+    method, world = recipe.method, distributed.world_size()
+    images = recipe.train.batch_size // (world * recipe.train.accumulate)
+    return {
+        "images": images * (world if method.contrast == "global" else 1),
+        "appearances": 2 if method.name == "paco" or recipe.views.second else 1,  # of each: views, or query and key
+        "memory": method.memory,
+        "contrast": method.contrast,
     }
 
 
@@ -238,8 +283,10 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples, source
     return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}
 
 
-def finish(run: Run, recipe: Recipe, splits: Splits, source: Source, device: torch.device, say: Say) -> None:
-    """Evaluate the chosen checkpoint and write analysis.json, metrics.json, predictions.npz and the page."""
+def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, device: torch.device, say: Say) -> None:
+    """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page."""
+    if recipe.method.tune_prior:
+        say(in_words(tune(run, splits.val, device=device)))
     predictor = load(run, device=device)
     if distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
@@ -248,7 +295,12 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source, device: tor
     if samples is None:
         say("there is no data to evaluate on: only the model was written")
         return
-    logits = source.logits(predictor.model, samples)
+    if source is None:
+        logits = logits_of(predictor, samples)
+    else:
+        logits = (
+            predictor.correction(torch.from_numpy(source.logits(predictor.model, samples)).to(device)).cpu().numpy()
+        )
     if distributed.rank():
         return
     about = predictor.about
@@ -264,6 +316,8 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source, device: tor
         "counts": about["counts"],
         "environment": state["environment"],
     }
+    if about["tuned"]:
+        result["tuned"] = about["tuned"]
     np.savez_compressed(
         run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
     )
@@ -284,6 +338,29 @@ def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -
         say(f"no analysis.json: {error.cause}")
         return
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
+
+
+def tune_prior(
+    run: Run | Path | str,
+    *,
+    unbiased: bool = False,
+    device: str | None = None,
+    say: Say = lambda line: None,
+    show: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Choose tau for a finished run on its validation data, keep it with the run, and write its figures anew.
+
+    With `unbiased`, the logits are corrected for the bias of the loss first.
+    """
+    run = as_run(run)
+    run.metrics  # noqa: B018 - says what to do where the run has not come to its end
+    where = choose_device(device)
+    last = recipes.stages(run.recipe)[-1]
+    with lock(run.folder):
+        splits = splits_of(run.recipe)
+        tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
+        finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, None, where, say)
+    return tuned
 
 
 def dry_run(

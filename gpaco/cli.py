@@ -31,6 +31,9 @@ Prior = Annotated[
 Unbiased = Annotated[
     bool, typer.Option("--unbiased", help="Correct a run trained with the paper's prior for the bias of its loss.")
 ]
+TunePrior = Annotated[
+    bool, typer.Option("--tune-prior", help="Choose tau * log prior on validation data; kept with the run.")
+]
 
 
 @app.command()
@@ -78,21 +81,21 @@ def train(
         str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
     ] = None,
     model: Annotated[str | None, typer.Option(help="resnet8, resnet32, resnet50_cifar, or any name of timm's.")] = None,
-    weights: Annotated[str | None, typer.Option(help="safetensors file to start from.")] = None,
+    weights: Annotated[str | None, typer.Option(help="safetensors file, or the word hub: timm's download.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
     size: Annotated[int | None, typer.Option(help="Width and height of an input image.")] = None,
     long_tail: Annotated[float | None, typer.Option(help="Make training long-tailed by this factor.")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
-    sampler: Annotated[str | None, typer.Option(help="shuffle, balanced, sqrt or progressive.")] = None,
-    part: Annotated[str | None, typer.Option("--train", help="all, last-block or head.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="all, last-block, head or lora.")] = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
     ghost_batch: Annotated[int | None, typer.Option(help="Images that share batch-norm statistics.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="error or skip.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
     compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
+    tune_prior: TunePrior = False,
     seed: Seed = None,
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
@@ -113,13 +116,13 @@ def train(
         "size": size,
         "long_tail": long_tail,
         "validation": validation,
-        "sampler": sampler,
         "train": part,
         "amp": amp,
         "ghost_batch": ghost_batch,
         "on_bad_image": on_bad_image,
         "workers": workers,
         "compile": None if compile_model is None else str(compile_model).lower(),
+        "tune_prior": "true" if tune_prior else None,
         "seed": seed,
     }
     if dry_run:
@@ -147,6 +150,7 @@ def evaluate(
     paths: Annotated[list[Path], typer.Argument(help="One run or more (an ensemble), then data if not the run's own.")],
     prior: Prior = None,
     unbiased: Unbiased = False,
+    tune_prior: TunePrior = False,
     many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
     few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
     checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
@@ -156,6 +160,7 @@ def evaluate(
 ) -> None:
     """Figures of a run on its test data, or on other data."""
     from gpaco.evaluation import evaluate as evaluate_runs
+    from gpaco.priors import in_words, read_tuned
     from gpaco.run import as_run, is_run
 
     runs = [path for path in paths if is_run(path)]
@@ -170,12 +175,16 @@ def evaluate(
             others[0] if others else None,
             prior=prior,
             unbiased=unbiased,
+            tune_prior=tune_prior,
             many=many,
             few=few,
             which=checkpoint,
             out=out,
             show=progress,
         )
+    for tuned in map(read_tuned, runs if "tuned" in result else []):
+        if tuned:
+            say(as_json)(in_words(tuned))
     print_figures(result, as_json)
 
 
@@ -191,6 +200,7 @@ def predict(
 ) -> None:
     """The class of each image. A file that cannot be read is a row with its error."""
     from gpaco.prediction import predict as predict_files
+    from gpaco.priors import in_words, read_tuned
 
     with bar("predicting", as_json) as progress:
         rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress)
@@ -198,6 +208,8 @@ def predict(
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
     line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
+    if tuned := read_tuned(run):
+        say(as_json)(in_words(tuned))
     say(as_json)(line)
 
 

@@ -1,6 +1,5 @@
 """How good a model is: logits of a whole set, sharded over processes and exact, and the figures made from them."""
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,12 @@ from gpaco import distributed
 from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
 from gpaco.errors import UserError, nearest
-from gpaco.metrics import adjust, summarise
+from gpaco.metrics import summarise
 from gpaco.preparing import splits_of
+from gpaco.priors import Logits, final_logits
 from gpaco.run import Predictor, Runs, as_runs, load
 
 Show = Callable[[int, int], None]
-Logits = NDArray[np.float32]
 
 
 @torch.inference_mode()
@@ -69,68 +68,9 @@ def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uin
     return eval_photo(image, about["size"], about["resize"], about["interpolation"])
 
 
-def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = None, unbiased: bool = False) -> Logits:
-    """Logits corrected for the loss's own bias, if asked, and made right for a class distribution at test time."""
-    if about["counts"] is None and (unbiased or (prior is not None and "train" in (prior, about["assumes"]))):
-        raise UserError(
-            "this run does not know how many training images its classes had",
-            "convert it again with --counts FILE, or leave out --prior and --unbiased",
-        )
-    if unbiased:
-        if about["centre_share"] is None:
-            raise UserError(
-                "this run was not trained with parametric contrast: there is nothing to correct", "leave out --unbiased"
-            )
-        if about["prior"] != "unbiased":
-            logits = logits - np.log(np.asarray(about["centre_share"], dtype=np.float32))
-    if prior is None:
-        return logits
-    uniform = np.zeros(len(about["classes"]))
-    counts = uniform + 1 if about["counts"] is None else np.maximum(np.asarray(about["counts"], dtype=float), 1)
-    train = np.log(counts / counts.sum())
-    assumed = train if about["assumes"] == "train" else uniform
-    wanted = {"train": train, "uniform": uniform}.get(prior)
-    return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
-
-
 def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) -> None:
     """Raise now what `final_logits` would raise after all images have been looked at."""
     final_logits(np.zeros((0, len(predictor.classes)), np.float32), predictor.about, prior=prior, unbiased=unbiased)
-
-
-def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
-    """Log probabilities of a CSV file of `class,probability` rows (counts will do), one for each class."""
-    if not path.is_file():
-        raise UserError(
-            f"--prior is 'uniform', 'train' or a CSV file, and there is no file {str(path)!r}"
-            f"{nearest(str(path), ['uniform', 'train'])}",
-            "write a file of class,probability rows",
-        )
-    shares: dict[str, float] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for line, row in enumerate(csv.reader(file), 1):
-            if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
-                continue
-            if row[0] in shares:
-                raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
-            try:
-                shares[row[0]] = float(row[1])
-            except (IndexError, ValueError):
-                raise UserError(
-                    f"{path}, line {line}: expected class,probability, got {row}", "mend the line"
-                ) from None
-    unknown = [name for name in shares if name not in set(classes)]
-    missing = [name for name in classes if name not in shares]
-    if unknown or missing or not all(0 < share < np.inf for share in shares.values()):
-        what = (
-            f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}" if unknown else "a share that is not above 0"
-        )
-        raise UserError(
-            f"{path}: {f'no row for class {missing[0]!r}' if missing else what}", "give every class one share above 0"
-        )
-    values = np.array([shares[name] for name in classes])
-    result: NDArray[np.float64] = np.log(values / values.sum())
-    return result
 
 
 def in_order_of(samples: Samples, classes: tuple[str, ...]) -> Samples:
@@ -153,6 +93,7 @@ def evaluate(
     *,
     prior: str | None = None,
     unbiased: bool = False,
+    tune_prior: bool = False,
     many: int | None = None,
     few: int | None = None,
     which: str = "best",
@@ -162,9 +103,15 @@ def evaluate(
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
-    model trained with the paper's prior for what the loss itself takes from frequent classes.
+    model trained with the paper's prior for what the loss itself takes from frequent classes. `tune_prior` chooses a
+    further tau * log prior on the validation data of each run first, and keeps it with the run.
     """
     several = as_runs(runs)
+    if tune_prior:
+        from gpaco.classification import tune_prior as tune_run  # which evaluates, too
+
+        for run in several:
+            tune_run(run, unbiased=unbiased, show=show)
     if isinstance(data, Samples):
         samples = data
     else:
@@ -190,6 +137,9 @@ def evaluate(
     result = summarise(
         np.asarray(summed) / len(predictors), samples.labels, about["counts"], classes, many=many, few=few
     )
+    tuned = [predictor.about["tuned"] for predictor in predictors]
+    if any(tuned):
+        result["tuned"] = tuned[0] if len(tuned) == 1 else tuned
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))

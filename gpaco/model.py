@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from gpaco.checks import at_least_float32, check_choice, check_number
 from gpaco.errors import UserError, nearest
+from gpaco.lora import adapt
+from gpaco.settings import Train
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
@@ -58,6 +60,7 @@ class Classifier(nn.Module):
         self.centres = nn.Linear(hidden or num_features, num_classes)
         self.projector = _projector(projector, hidden or num_features, dim)
         self.backbone_fixed = False  # set by freeze: the backbone then stays in evaluation mode
+        self.fixed_norms: list[nn.Module] = []  # the same for some of its layers
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
         if not views:
@@ -97,6 +100,8 @@ class Classifier(nn.Module):
         super().train(mode)
         if self.backbone_fixed:
             self.backbone.eval()
+        for norm in self.fixed_norms:
+            norm.eval()
         return self
 
 
@@ -211,7 +216,7 @@ def _group_sizes(rows: int, size: int) -> list[int]:
     return [size] * full + [left] if left > 1 else [size] * (full - 1) + [size + 1]
 
 
-def freeze(model: Classifier, part: str) -> int:
+def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
     """Choose what is trained; the number of parameters that are.
 
     Centres and projector are always trained. Of the backbone,
@@ -220,19 +225,30 @@ def freeze(model: Classifier, part: str) -> int:
         "last-block"  the last block of the last stage, what comes after it, and scale and shift of every batch norm,
                       whose statistics go on moving: Places-LT as released;
         "head"        nothing. It stays in evaluation mode, whatever `model.train()` says: stored statistics in batch
-                      norm, no dropout, so that an image has the same features in each epoch.
+                      norm, no dropout, so that an image has the same features in each epoch;
+        "lora"        changes of low rank to its linear layers, which start at nothing (gpaco/lora.py). Its norms do not
+                      train, statistics of batch norm included; dropout and drop path work.
     """
-    parts = ("all", "last-block", "head")
+    parts = ("all", "last-block", "head", "lora")
     if part not in parts:
         raise UserError(f"there is no part {part!r} to train{nearest(part, parts)}", f"take one of {', '.join(parts)}")
-    chosen = _last_block(model.backbone) if part == "last-block" else []
+    chosen: list[nn.Module] | list[nn.Parameter] = []
+    if part == "last-block":
+        chosen = _last_block(model.backbone)
+    elif part == "lora":
+        chosen = adapt(model.backbone, lora_rank)
     model.requires_grad_(True)
     model.backbone.requires_grad_(part == "all")
-    for module in chosen:
-        module.requires_grad_(True)
+    for one in chosen:
+        one.requires_grad_(True)
     model.backbone_fixed = part == "head"
+    model.fixed_norms = _batch_norms(model.backbone) if part == "lora" else []
     model.train(model.training)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _batch_norms(backbone: nn.Module) -> list[nn.Module]:
+    return [module for module in backbone.modules() if isinstance(module, _BATCH_NORMS)]
 
 
 def _last_block(backbone: nn.Module) -> list[nn.Module]:
@@ -249,5 +265,4 @@ def _last_block(backbone: nn.Module) -> list[nn.Module]:
             "train the head or all of it (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
         )
     after = list(children)[list(children).index(stages) + 1 :]
-    norms = [module for module in backbone.modules() if isinstance(module, _BATCH_NORMS)]
-    return [block, *(children[name] for name in after), *norms]
+    return [block, *(children[name] for name in after), *_batch_norms(backbone)]

@@ -12,8 +12,9 @@ import torch
 
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.errors import UserError
-from gpaco.evaluation import as_tested, check_correction, final_logits
+from gpaco.evaluation import as_tested, check_correction
 from gpaco.metrics import groups
+from gpaco.priors import final_logits
 from gpaco.run import Predictor, Runs, as_runs, load
 
 Row = dict[str, Any]

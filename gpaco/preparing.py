@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpaco import methods
+from gpaco import backbones, methods
 from gpaco import recipe as recipes
 from gpaco.data.checking import refuse_leaks
 from gpaco.data.inspecting import find_bad, without
@@ -18,6 +18,7 @@ from gpaco.data.splitting import with_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import groups
+from gpaco.priors import no_validation
 from gpaco.settings import SECTIONS, Data, Recipe, Stage
 
 Say = Callable[[str], None]
@@ -42,6 +43,7 @@ FLAGS = {
     "ghost_batch": "model.ghost_batch",
     "on_bad_image": "data.on_bad_image",
     "compile": "train.compile",
+    "tune_prior": "method.tune_prior",
 }
 
 
@@ -155,6 +157,10 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     chosen = recipe.train.batch_size if "train.batch_size" in given else None
     guess = suggest(splits, gpu=device.type != "cpu", batch_size=chosen)
     method = recipe.method.name
+    if recipe.method.tune_prior and splits.val is None:
+        raise no_validation()
+    if recipe.model.weights:
+        guess["size"] = backbones.usual_size(recipe.model.name) or guess["size"]
     short = {value: f"--{key.replace('_', '-')}" for key, value in FLAGS.items()}
     guesses: dict[str, Any] = {
         "model.name": guess["model"],

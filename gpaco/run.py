@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from gpaco import backbones, checkpoint
 from gpaco.errors import UserError, nearest
+from gpaco.lora import merged
 from gpaco.model import Classifier, ghost_batch
+from gpaco.priors import Correction, read_tuned
 from gpaco.recipe import load as load_recipe
 from gpaco.recipe import stages
 from gpaco.settings import Recipe
@@ -65,7 +67,7 @@ def as_run(run: "Run | Path | str") -> Run:
 
 
 class Predictor(nn.Module):
-    """Images to logits: the trained network with its normalisation, and what it knows of its classes.
+    """Images to logits: the trained network, its normalisation, its tuned prior, and what it knows of its classes.
 
     Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
     """
@@ -80,10 +82,13 @@ class Predictor(nn.Module):
         self.classes: tuple[str, ...] = tuple(about["classes"])
         self.register_buffer("mean", torch.tensor(about["mean"]).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(about["std"]).view(1, 3, 1, 1), persistent=False)
+        tuned = about.get("tuned")
+        self.correction = Correction(about, unbiased=tuned["unbiased"], tau=tuned["tau"]) if tuned else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         images = images / 255 if images.dtype == torch.uint8 else images
-        return self.model.classify((images - self.mean) / self.std)
+        logits: Tensor = self.correction(self.model.classify((images - self.mean) / self.std))
+        return logits
 
 
 def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
@@ -104,18 +109,29 @@ def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
     return model
 
 
-def load(run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu") -> Predictor:
+def load(
+    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+) -> Predictor:
     """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C).
 
-    `which` is "best" (by validation data; the last one where there is none) or "last".
+    Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
+
+    Args:
+        which: "best" (by validation data; the last one where there is none) or "last".
+        tuned: False leaves a tuned prior out.
     """
     run = as_run(run)
     found = chosen(run, which)
     about = dict(found.state["about"])
     model = build_model(about)
-    model.load_state_dict(weights_of(run, found, "ema" if "ema" in found.tensors else "model"))
+    model.load_state_dict(merged(weights_of(run, found, "ema" if "ema" in found.tensors else "model")))
     share = found.tensors["extra"].get("loss.centre_share")
     about["centre_share"] = None if share is None else share.tolist()
+    about["step"] = found.step
+    kept = read_tuned(run.folder) if tuned else None
+    about["tuned"] = kept if kept and kept["step"] == found.step else None
+    if about["tuned"]:
+        about["assumes"] = "uniform"  # macro recall chose it
     return Predictor(model, about).to(device).eval()
 
 

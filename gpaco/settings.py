@@ -47,7 +47,7 @@ class Data:
 @dataclass(frozen=True)
 class Model:
     name: str = setting("auto", "resnet8, resnet32, resnet50_cifar or any timm name; auto: from the data")
-    weights: str = setting("", "safetensors file to start from; empty: from scratch")
+    weights: str = setting("", "safetensors file to start from, or hub: timm's own, downloaded; empty: from scratch")
     dim: int = setting(128, "length of an embedding", low=1)
     projector: str = setting(
         "gpaco", "three layers; paco: two with batch norm; mae: three with GELU", choices=("gpaco", "paco", "mae")
@@ -88,6 +88,7 @@ class Method:
     prior: str = setting(
         "unbiased", "log prior on the centres; counts: as published", choices=("unbiased", "counts", "none")
     )
+    tune_prior: bool = setting(False, "in the end, add tau * log prior to the logits; validation data choose tau")
     start: str = setting(
         "balanced", "shift the centres before the first step; released: as published", choices=("balanced", "released")
     )
@@ -142,7 +143,8 @@ class Train:
     sampler: str = setting(
         "shuffle", "which images make an epoch", choices=("shuffle", "balanced", "sqrt", "progressive")
     )
-    part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head"))
+    part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head", "lora"))
+    lora_rank: int = setting(4, "of the changes to linear layers with part = lora", low=1)
     cached_views: int = setting(4, "views of each image that part = head embeds once; 0: anew in every step", low=0)
     features: str = setting("", "folder that keeps them, for several runs; empty: features in the run")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))

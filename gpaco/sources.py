@@ -15,10 +15,11 @@ from gpaco.data.random import uniforms
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import View
 from gpaco.errors import UserError
-from gpaco.evaluation import Logits, logits_of
+from gpaco.evaluation import logits_of
 from gpaco.features import Indices
 from gpaco.frozen import Features, Frozen, take_backbone
 from gpaco.model import Classifier
+from gpaco.priors import Logits
 from gpaco.run import Predictor
 from gpaco.settings import Recipe
 

@@ -213,11 +213,6 @@ def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progres
     return rate
 
 
-def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:  # a model need not have buffers
-        torch._foreach_copy_(targets, sources)
-
-
 @torch.no_grad()
 def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
     """Move the average towards the model; batch-norm statistics are copied."""
@@ -225,6 +220,12 @@ def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
         mine.lerp_(theirs, 1 - decay)
     for own, other in zip(ema.buffers(), model.buffers(), strict=True):
         own.copy_(other)
+
+
+def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
+    """Copy tensors into others in place; a model may have none, as most ViTs have no buffers."""
+    if to:
+        torch._foreach_copy_(to, source)
 
 
 def step_seed(seed: int, epoch: int, step: int) -> int:

@@ -9,31 +9,31 @@ from pathlib import Path
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
 
 
-def start(*words: object, ranks: int = 1) -> subprocess.Popen[str]:
-    """The running command; with several ranks under torchrun."""
+def start(*words: object, ranks: int = 1, more: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The running command; with several ranks under torchrun, with `more` in its environment."""
     launcher = [sys.executable, "-m"]
     if ranks > 1:
         launcher += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"]
     return subprocess.Popen(
         [*launcher, "gpaco", *map(str, words)],
-        env=ENVIRONMENT if ranks == 1 else ENVIRONMENT | {"PYTHONWARNINGS": "default"},
+        env=ENVIRONMENT | ({} if ranks == 1 else {"PYTHONWARNINGS": "default"}) | (more or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def run(*words: object, code: int = 0, ranks: int = 1) -> str:
+def run(*words: object, code: int = 0, ranks: int = 1, more: dict[str, str] | None = None) -> str:
     """What the command prints on standard output; it must exit with `code`."""
-    process = start(*words, ranks=ranks)
+    process = start(*words, ranks=ranks, more=more)
     out, errors = process.communicate(timeout=200)
     assert process.returncode == code, f"exit {process.returncode}\n{out}\n{errors}"
     return out
 
 
-def fails(*words: object, code: int = 2) -> str:
+def fails(*words: object, code: int = 2, more: dict[str, str] | None = None) -> str:
     """The cause and the remedy, each a line, that the command ends with; no traceback."""
-    process = start(*words)
+    process = start(*words, more=more)
     _, errors = process.communicate(timeout=200)
     assert process.returncode == code, f"exit {process.returncode}\n{errors}"
     lines = errors.strip().splitlines()

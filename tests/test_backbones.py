@@ -1,14 +1,24 @@
 """Backbones by name: sizes, shapes, counts of parameters, and weights from local files."""
 
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from commands import ENVIRONMENT, fails
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
-from gpaco.backbones import SmallResNet, build
+from gpaco.backbones import SmallResNet, build, usual_size
+from gpaco.classification import describe
+from gpaco.data.reading import read
 from gpaco.errors import UserError
+from gpaco.preparing import requested, resolve
+from gpaco.run import Run, load
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -283,7 +293,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "missing in the file: layer2.0.conv1.weight;" in error.value.cause
     assert "not in the model: layer9.weight;" in error.value.cause
     assert "of another shape: conv1.weight (16, 3, 7, 7) for (16, 3, 3, 3)" in error.value.cause
-    assert "--model" in error.value.remedy
+    assert "choose with --model the architecture" in error.value.remedy
 
     with pytest.raises(
         UserError, match=r"missing in the file: conv1.weight, .* and \d+ more; not in the model: layer9.weight"
@@ -292,8 +302,8 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_no_safetensors_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file hub\n.*nothing is downloaded"):
-        build("resnet18", weights="hub")
+    with pytest.raises(UserError, match=r"there is no file .*none\.safetensors\n.*nothing is downloaded"):
+        build("resnet18", weights=tmp_path / "none.safetensors")
     pickled = tmp_path / "weights.pth"
     torch.save(build("resnet8").module.state_dict(), pickled)
     with pytest.raises(UserError, match=r"weights\.pth is no safetensors file"):
@@ -315,3 +325,147 @@ def test_pretraining_weights_of_a_masked_autoencoder_fill_a_vit_with_mean_poolin
     assert not hasattr(built.module.norm, "weight")
     assert built.mean == (0.485, 0.456, 0.406)
     (tmp_path / "mae.safetensors").unlink()  # 350 MB
+
+
+@pytest.mark.parametrize(
+    ("made_for", "file", "asked", "fits"),
+    [
+        ("resnet34", "model.safetensors", "resnet18", "resnet34"),  # like the one asked for
+        ("test_vit", "test_vit.r160_in1k.safetensors", "resnet18", "test_vit"),  # by its name
+        ("resnet8", "model.safetensors", "resnet32", "resnet8"),
+        ("test_convnext", "model.safetensors", "resnet32", ""),
+    ],
+)
+def test_weights_of_another_architecture_are_refused_with_the_one_they_fit(
+    made_for: str, file: str, asked: str, fits: str, tmp_path: Path
+) -> None:
+    path = _saved(build(made_for).module.state_dict(), tmp_path / file)
+    with pytest.raises(UserError, match="does not fit the model") as error:
+        build(asked, size=32, weights=path)
+    assert error.value.remedy.startswith(f"it fits another one: --model {fits}" if fits else "choose with --model")
+
+
+def test_with_weights_the_size_mean_and_deviation_are_those_of_timms_config(tmp_path: Path) -> None:
+    def resolved(*settings: str) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
+        recipe, given = requested("digits", None, settings, {"model": "test_vit", "epochs": 1})
+        recipe = resolve(recipe, given, splits, torch.device("cpu"), lambda line: None)
+        about = describe(recipe, splits)
+        return about["size"], tuple(about["mean"]), tuple(about["std"])
+
+    splits = read("digits")
+    path = _saved(build("test_vit").module.state_dict(), tmp_path / "vit.safetensors")
+    half = (0.5, 0.5, 0.5)
+    assert resolved(f"model.weights={path}") == (160, half, half)
+    assert resolved(f"model.weights={path}", "model.size=32", "model.mean=[0.1,0.2,0.3]", "model.std=[1,2,3]") == (
+        32,
+        (0.1, 0.2, 0.3),
+        (1, 2, 3),
+    )
+    assert usual_size("vit_base_patch16_384.augreg_in1k") == 384
+    assert usual_size("resnet32") == usual_size("no such model") == 0
+
+
+# The hub
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """A small hub on this machine: one model, whatever it is asked for, and a list of what it was asked for."""
+
+    def __init__(self, home: Path) -> None:
+        self.asked: list[str] = []
+        torch.manual_seed(5)
+        self.backbone = build("test_vit").module
+        classifier = {"head.weight": torch.zeros(1000, 64), "head.bias": torch.zeros(1000)}
+        content = save(self.backbone.state_dict() | classifier)
+        about = json.dumps({"id": "timm/x", "sha": REVISION, "siblings": [{"rfilename": "model.safetensors"}]}).encode()
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                hub.asked.append(self.path)
+                body = about if self.path.startswith("/api/") else content
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json" if body is about else "application/octet-stream")
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("ETag", f'"{len(body)}"')
+                self.send_header("X-Repo-Commit", REVISION)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            do_GET = do_HEAD
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.environment = {"HF_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}", "HF_HOME": str(home)}
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+TRAINING = """
+import sys, urllib.request
+import gpaco
+from huggingface_hub.constants import ENDPOINT
+
+options = {"model": "test_vit", "size": 16, "method": "ce", "train": "head", "epochs": 1, "batch_size": 64}
+for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"weights": "hub"}}.items():
+    gpaco.train("digits", out=f"{sys.argv[1]}/{name.split()[0]}", say=lambda line: None, **options, **weights)
+    urllib.request.urlopen(f"{ENDPOINT}/after-{name.replace(' ', '-')}").read()
+"""
+FETCHING = """
+import sys, time
+from gpaco.hub import fetch
+
+began = time.monotonic()
+print(fetch("test_vit"), fetch("test_vit", sys.argv[1]), time.monotonic() - began)
+"""
+
+
+def python(script: str, argument: object, environment: dict[str, str]) -> str:
+    command, environment = [sys.executable, "-c", script, str(argument)], ENVIRONMENT | environment
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_weights_come_from_the_hub_only_when_asked_and_only_once(tmp_path: Path) -> None:
+    hub = Hub(tmp_path / "cache")
+    try:
+        python(TRAINING, tmp_path, hub.environment)
+    finally:
+        hub.close()
+    first, last = hub.asked.index("/after-run"), hub.asked.index("/after-run-again")
+    assert hub.asked[0] == "/after-scratch"
+    assert any(path.endswith("/model.safetensors") for path in hub.asked[:first])
+    assert last == first + 1  # a run that goes on has its weights in its checkpoint
+    loaded, origin = load(tmp_path / "run"), f"timm/test_vit.r160_in1k@{REVISION}"
+    assert loaded.about["weights"] == f"hub:{origin}"
+    assert Run(tmp_path / "run").recipe.model.weights == "hub"
+    assert torch.equal(loaded.model.backbone.blocks[1].mlp.fc1.weight, hub.backbone.blocks[1].mlp.fc1.weight)
+
+    # The hub is gone: what is in its cache can be had, all else is an error, and both are known in seconds.
+    newest, pinned, seconds = python(FETCHING, f"hub:{origin}", hub.environment).split()
+    assert newest == pinned == origin
+    assert float(seconds) < 15  # its library alone would try again for half a minute
+    words = ("train", "digits", "--model", "test_vit", "--weights", "hub", "--out", tmp_path / "other")
+    message = fails(*words, code=3, more=hub.environment | {"HF_HOME": str(tmp_path / "empty")})
+    assert "the hub cannot be reached for the weights of test_vit (timm/test_vit.r160_in1k)" in message
+    assert "--weights FILE" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet32", "resnet32 is ours and has no weights on timm's hub"),
+        ("gcvit_tiny", "timm has no weights for 'gcvit_tiny' on its hub"),  # pickled, elsewhere
+        ("vit_tiny_patch16_244", "no model 'vit_tiny_patch16_244'; did you mean 'vit_tiny_patch16_224'"),
+    ],
+)
+def test_a_model_without_weights_on_the_hub_is_refused_without_asking_there(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build(name, weights="hub")

@@ -139,7 +139,7 @@ def test_version_is_printed(prints: Command) -> None:
         (["train"], "data"),
         (["train", "digits", "more", "--out", "OUT"], "more"),
         (["train", "digits", "--out", "OUT", "--method", "gpcao"], "did you mean 'gpaco'?"),
-        (["train", "digits", "--out", "OUT", "--sampler", "balance"], "did you mean 'balanced'?"),
+        (["train", "digits", "--out", "OUT", "--set", "train.sampler=balance"], "did you mean 'balanced'?"),
         (["train", "digits", "--out", "OUT", "--recipe", "imagenet"], "no recipe 'imagenet'"),
         (["train", "digits", "--out", "OUT", "--set", "method.alhpa=1"], "'alhpa'; did you mean 'alpha'?"),
         (["train", "digits", "--out", "OUT", "--set", "alpha=1"], "did you mean method.alpha?"),

@@ -24,6 +24,9 @@ class Plain(Method):
         logits, _ = model(*views)
         return self.loss(logits.float(), each_view(labels, views), self.counts)
 
+    def shows(self, class_counts: Tensor) -> None:
+        self.counts.copy_(class_counts)
+
 
 def cross_entropy(setup: Setup) -> Method:
     smoothing = setup.settings.label_smoothing
@@ -45,10 +48,10 @@ def focal(setup: Setup) -> Method:
 
 def class_balanced(setup: Setup) -> Method:
     """Cross entropy weighted by the effective number of images of each class."""
-    weights = class_balanced_weights(setup.class_counts, beta=setup.settings.beta)
-    smoothing = setup.settings.label_smoothing
+    beta, smoothing = setup.settings.beta, setup.settings.label_smoothing
 
     def loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        weights = class_balanced_weights(counts, beta=beta)
         return F.cross_entropy(logits, labels, weights.to(logits), label_smoothing=smoothing)
 
     return Plain(setup, loss)

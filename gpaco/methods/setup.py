@@ -31,6 +31,9 @@ class Method(nn.Module):
         """Called once before the first step with a first batch; returns what it has added to the centres' biases."""
         return 0.0
 
+    def shows(self, class_counts: Tensor) -> None:
+        """Called before every epoch with the images of each class in it: a sampler may change them over training."""
+
     def after_step(self, model: "Classifier") -> None:
         """Called when the optimiser has moved."""
 
