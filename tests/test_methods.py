@@ -20,7 +20,7 @@ from gpaco.settings import Recipe
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 
 
-def make(name: str, *settings: str) -> tuple[Classifier, Method]:
+def make(name: str, *settings: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
     torch.manual_seed(0)
     recipe = override(
         Recipe(),
@@ -36,7 +36,7 @@ def make(name: str, *settings: str) -> tuple[Classifier, Method]:
     backbone = build("resnet8")
     projector = "none" if name in WITHOUT_PROJECTOR else "gpaco"
     model = Classifier(backbone.module, backbone.num_features, 3, dim=8, projector=projector)
-    return model, build_method(recipe, model, 3, COUNTS)
+    return model, build_method(recipe, model, 3, counts)
 
 
 def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:
@@ -212,6 +212,19 @@ def test_state_of_a_method_comes_back_with_its_state_dict() -> None:
         other_model.load_state_dict(model.state_dict())
         other.load_state_dict(method.state_dict())
         assert torch.equal(method(model, *batch(seed=9)), other(other_model, *batch(seed=9)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_told_of_other_counts_is_as_if_it_had_been_built_with_them(name: str) -> None:
+    settings = ["method.reweight=true"]
+    model, method = make(name, *settings)
+    other_model, other = make(name, *settings, counts=COUNTS.flip(0))
+    one, two = method(model, *batch()), other(other_model, *batch())
+    assert torch.equal(one, two) == (name in ("ce", "focal", "supcon"))  # these do not count
+    model, method = make(name, *settings)
+    other_model, other = make(name, *settings, counts=COUNTS.flip(0))
+    method.shows(COUNTS.flip(0))
+    assert torch.equal(method(model, *batch()), other(other_model, *batch()))
 
 
 def test_what_raw_logits_assume_is_known_for_every_method() -> None:

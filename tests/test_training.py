@@ -92,13 +92,14 @@ def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
 
 def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
     folder = tmp_path / "two"
-    words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2")
+    words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2", "--tune-prior")
     run("train", *words, "--out", folder, ranks=2)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["environment"]["processes"] == 2
     stored = np.load(folder / "predictions.npz")
     alone = gpaco.evaluate(folder)
     assert metrics["n"] == len(stored["labels"]) == alone["n"]
+    assert metrics["tuned"] == alone["tuned"]
     assert metrics["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
     assert json.loads((folder / "analysis.json").read_text())["gradients"]["images"] == sum(metrics["counts"])
 
