@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from torch import nn
 
 from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
+from gpaco.data.checking import record
 from gpaco.data.loading import Batch, batches, class_shares, mix, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import View
@@ -22,7 +24,7 @@ from gpaco.errors import Diverged, UserError
 from gpaco.evaluation import logits_of
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import Say, requested, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, Say, requested, resolve, splits_of
 from gpaco.recipe import Recipe, Stage
 from gpaco.run import Predictor, Run, build_model, is_run, load, newest
 from gpaco.training import Task, fit
@@ -249,7 +251,7 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None)
 
 
 def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: Say) -> None:
-    """Evaluate the chosen checkpoint and write metrics.json, predictions.npz and the page."""
+    """Evaluate the chosen checkpoint and write metrics.json, predictions.npz, data.json and the page."""
     predictor = load(run, device=device)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
     samples = splits.val if part == "val" else splits.test
@@ -270,15 +272,16 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
         "assumes": about["assumes"],
         "shift": state["progress"]["shift"],
         "counts": about["counts"],
-        "environment": state["environment"],
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     np.savez_compressed(
         run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
     )
-    from gpaco.pages.simple import write_page
+    from gpaco.pages.page import report
 
+    checkpoint.write_atomic(run.folder / "data.json", json.dumps(record(splits, limit=LOOKED_AT), indent=1))
     checkpoint.write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
-    write_page([run], run.folder / "report.html")
+    report(run, run.folder / "report.html", splits=splits)
 
 
 def dry_run(
