@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpaco import analysis
     from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
     from gpaco.classification import train
     from gpaco.comparison import compare
@@ -37,6 +38,7 @@ _HOME = {
     "compare": "gpaco.comparison",
     "load": "gpaco.run",
     "report": "gpaco.pages.page",
+    "analysis": "gpaco.analysis",  # the module itself
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "GPaCoLoss",
     "Memory",
     "__version__",
+    "analysis",
     "balanced_softmax_loss",
     "class_balanced_weights",
     "compare",
@@ -63,7 +66,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gpaco' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
-    value = getattr(import_module(_HOME[name]), name)
+    module = import_module(_HOME[name])
+    value = module if module.__name__ == f"gpaco.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.analysis import Floats, extra_loss_curve, optimal_probabilities
+from gpaco.metrics import Floats
+from gpaco.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.evidence import Evidence, Facts
 
 PAPER = {"alpha": 0.05, "memory": 8192, "batch": 128, "views": 2}
