@@ -140,7 +140,7 @@ def _evidence(run: Run, name: str) -> Evidence:
     if not path.is_file():
         raise UserError(f"{run.folder} has no predictions.npz: there is nothing to make a page from", again)
     try:
-        with np.load(path) as arrays:
+        with path.open("rb") as file, np.load(file) as arrays:
             logits, labels, names = arrays["logits"], arrays["labels"], arrays["names"]
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise UserError(f"{path} is damaged: {error}", again) from error

@@ -22,6 +22,8 @@ from gpaco.pages.evidence import Facts, gather
 from gpaco.pages.tables import tables
 from gpaco.run import Runs, as_runs
 
+SCRIPTS = ("charts.js", "classes.js", "errors.js", "whatif.js", "theory.js", "page.js")
+
 
 def report(
     runs: Runs,
@@ -73,7 +75,7 @@ def render(data: Facts, folder: str) -> str:
     )
     environment.filters |= {"percent": percent, "points": points}
     templates = files("gpaco.pages") / "templates"
-    script = "".join((templates / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js"))
+    script = "".join((templates / name).read_text(encoding="utf-8") for name in SCRIPTS)
     page = environment.get_template("report.html").render(
         data=data,
         folder=folder,

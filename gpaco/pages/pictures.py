@@ -58,7 +58,7 @@ def confused_classes(one: Evidence, odd: Collection[int]) -> list[Facts]:
 def suspects(one: Evidence) -> list[int]:
     """Test images whose label is worth a second look, the most striking first.
 
-    With classes equally likely, the model must be at least as sure of another class as it is, on average, of that
+    With classes equally likely, the model must be nine tenths as sure of another class as it is, on average, of that
     class's own images, and give the label less than a tenth of what that label's own images get on average. Both
     classes need five test images and half of them right: of a class that is not learnt nothing can be said.
     """
@@ -75,7 +75,7 @@ def suspects(one: Evidence) -> list[int]:
     typical = np.bincount(one.labels, own, size) / np.maximum(test, 1)
     right = np.bincount(one.labels[winners == one.labels], minlength=size)
     known = (test >= _SURE) & (2 * right >= test)
-    odd = (winners != one.labels) & (sure >= typical[winners]) & (own < typical[one.labels] / 10)
+    odd = (winners != one.labels) & (sure >= 0.9 * typical[winners]) & (own < typical[one.labels] / 10)
     odd &= known[winners] & known[one.labels]
     places = np.flatnonzero(odd)
     return [int(k) for k in places[np.argsort(-(sure - own)[places], kind="stable")]]

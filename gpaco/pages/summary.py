@@ -167,9 +167,9 @@ def _compared(found: Sequence[Evidence]) -> str:
     nearest = max(behind, key=lambda one: one.metrics[key] or 0)
     gain = ahead[nearest.name]
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    others = _listed([f"{_percent(one.metrics[key])} by {one.name}" for one in behind])
+    rest = _listed([f"{_percent(one.metrics[key])} by {one.name}" for one in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
-    return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {others} ({whom} on the same images)."
+    return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {rest} ({whom} on the same images)."
 
 
 def _gain(first: Evidence, other: Evidence, key: str) -> Facts:

@@ -65,8 +65,8 @@ function logTicks(low, high) {
   const fine = Math.log10(high / low) < 2.2 ? [1, 2, 5] : [1];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
     for (const k of fine) {
-      const at = k * 10 ** power;
-      if (at >= low * 0.999 && at <= high * 1.001) ticks.push({ at, text: at >= 1 ? number(at) : String(+at.toPrecision(1)) });
+      const at = k * 10 ** power, text = at >= 1 ? number(at) : String(+at.toPrecision(1));
+      if (at >= low * 0.999 && at <= high * 1.001) ticks.push({ at, text });
     }
   }
   return ticks;
@@ -112,8 +112,19 @@ function frame(host, options) {
   if (options.xtitle) text((left + end) / 2, height - 5, options.xtitle, { "text-anchor": "middle" });
   if (options.ytitle) text(2, top - (bands.length ? 22 : 9), options.ytitle);
   put(host, root);
-  const color = (k, ...children) => add("g", { class: `r${k % 6}` }, ...children);
-  return { root, add, text, color, X, Y, width, height, left, right: end, top, base };
+  // `color` is a class of the style sheet: r0 to r5 for runs, g0 to g2 for groups, g3 for the rest.
+  const group = (color, ...children) => add("g", { class: color }, ...children);
+  function line(color, spots, dash, attributes = {}) {
+    if (!spots.length) return;
+    group(color, draw("path", { class: "line", "stroke-dasharray": dash, d: path(spots), ...attributes }));
+  }
+  function rule(x1, y1, x2, y2) {
+    add("line", { class: "rule", x1, y1, x2, y2 });
+  }
+  function endLabels(labels) {
+    for (const label of spread(labels, 15, top + 4, base)) text(end + 6, label.y + 4, label.text, { class: "strong" });
+  }
+  return { root, add, text, group, line, rule, endLabels, X, Y, width, left, right: end, top, base };
 }
 
 // Hover and arrow keys over spots {x, y, text, c}: the nearest one is shown; a click or Enter chooses its class.
