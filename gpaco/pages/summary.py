@@ -13,6 +13,12 @@ FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium
 DRAWS = 2000
 _BLOCK = 100  # draws at a time: 10,000 classes stay below 30 MB
 _SEED = 0
+_HOW_OFTEN = (
+    (0.2, "far less often than"),
+    (0.05, "less often than"),
+    (-0.05, "about as often as"),
+    (-np.inf, "more often than"),
+)
 
 
 def summary(one: Evidence) -> Facts:
@@ -123,17 +129,12 @@ def _described(metrics: Facts, one: Facts) -> str:
     words = [f"{_percent(metrics['macro'])} of 100 images of an average class are recognised."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
-        how = (
-            "far less often than"
-            if high - low > 0.2
-            else "less often than"
-            if high - low > 0.05
-            else "about as often as"
-        )
-        how = "more often than" if low - high > 0.05 else how
-        words = [
-            f"Rare classes are recognised {how} frequent ones: {_percent(low)} of 100 images against {_percent(high)}."
-        ]
+        how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
+        bounds = {row["figure"]: row for row in one["figures"]}
+        apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
+        chance = "" if apart or how == _HOW_OFTEN[2][1] else "; with so few test images it may be chance"
+        both = f"{_percent(low)} of 100 images against {_percent(high)}"
+        words = [f"Rare classes are recognised {how} frequent ones: {both}{chance}."]
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(

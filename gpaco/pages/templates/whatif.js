@@ -55,10 +55,11 @@ function rightUnder(r, logs) {
 const chosenLogs = () => (state.custom ? state.custom.logs : logPrior(state.position));
 const rightNow = (r) => (state.custom ? rightUnder(r, chosenLogs()) : rightAt(r, state.position));
 
+const steps = Array.from({ length: 101 }, (_, k) => 2 * k), curves = {};
 function along() {
   const run = runs[state.run], titles = { many: "many", medium: "medium", few: "few", under: "expected" };
-  const steps = Array.from({ length: 101 }, (_, k) => 2 * k);
-  const found = steps.map((p) => figuresOf(run, rightAt(state.run, p), probabilities(logPrior(p))));
+  curves[state.run] ||= steps.map((p) => figuresOf(run, rightAt(state.run, p), probabilities(logPrior(p))));
+  const found = curves[state.run];
   const drawn = Object.keys(titles).filter((key) => found[0][key] !== null);
   const low = lowest(found.flatMap((at) => drawn.map((key) => at[key])));
   const y = [Math.max(0, Math.floor(10 * Math.min(low, 1) - 0.2) / 10), 1];
