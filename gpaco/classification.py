@@ -329,6 +329,7 @@ def dry_run(
             short = replace(resolved, train=replace(resolved.train, epochs=epochs))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
             task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
+            checkpoint.write_atomic(Path(folder) / "recipe.toml", recipes.dumps(short))
             run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)
             (Path(folder) / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))

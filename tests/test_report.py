@@ -332,7 +332,7 @@ def test_the_album_keeps_each_picture_once_and_stops_when_it_is_full() -> None:
     samples = Samples(np.zeros(5, int), ("a",), images=images)
     size = len(pictures.thumbnail(images[0]))
     album = pictures.Album(room=int(2.5 * size))
-    assert [album.add("test", samples, i) for i in (0, 0, 1, 2, 1)] == [0, 0, 1, None, 1]
+    assert [album.add(samples, i) for i in (0, 0, 1, 2, 1)] == [0, 0, 1, None, 1]
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in album.pictures)
     assert pictures.thumbnail(images[0, :8, :8]).startswith("data:image/png;base64,")
 
@@ -435,6 +435,9 @@ def test_pictures_come_from_the_data_and_leave_it_alone(tmp_path: Path) -> None:
     assert 0 < len(entry["own"]) <= 3
     assert sum(map(len, shown["pictures"])) < 1_500_000
     assert page_data(gpaco.report(run, tmp_path / "none.html", with_pictures=False))["pictures"] == []
+    (data / "aardvark").mkdir()
+    (data / "aardvark" / "0.png").write_bytes((data / "ant" / "0.png").read_bytes())
+    assert "not what it was" in page_data(gpaco.report(run, tmp_path / "more.html"))["runs"][0]["pictures_note"]
     (data / "cat").rename(tmp_path / "moved")
     assert "not what it was" in page_data(gpaco.report(run, tmp_path / "less.html"))["runs"][0]["pictures_note"]
     data.rename(tmp_path / "gone")

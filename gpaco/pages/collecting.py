@@ -144,11 +144,11 @@ def _pictures(one: Evidence, album: pictures.Album, source: Splits | str) -> tup
         return result, source
     tested = source.val if one.metrics["evaluated_on"] == "val" else source.test
     places = None if tested is None else pictures.find(tested, one.images)
-    if tested is None or places is None:
+    if tested is None or places is None or list(tested.classes) != one.classes:
         return result, "the data is not what it was when the run was evaluated"
 
     def add_tested(row: Facts) -> None:
-        row["picture"] = album.add("test", tested, places[one.images[row["image"]]])
+        row["picture"] = album.add(tested, places[one.images[row["image"]]])
 
     for entry in confused:
         for row in entry["images"]:
@@ -165,7 +165,7 @@ def _odd(one: Evidence, k: int) -> Facts:
 
 
 def _examples(album: pictures.Album, train: Samples, c: int) -> list[int]:
-    numbers = [album.add("train", train, int(i)) for i in pictures.examples(train, c)]
+    numbers = [album.add(train, int(i)) for i in pictures.examples(train, c)]
     return [number for number in numbers if number is not None]
 
 

@@ -100,7 +100,7 @@ def neighbours(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Fact
 def asymmetry(row: Facts) -> float:
     """From -1 to 1: how much more often (by share) the pair goes up than back.
 
-    >>> asymmetry({"share": 0.3, "back": 1, "back_of": 10})
+    >>> round(asymmetry({"share": 0.3, "back": 1, "back_of": 10}), 6)
     0.5
     """
     back = row["back"] / row["back_of"] if row["back_of"] else 0.0

@@ -87,11 +87,11 @@ class Album:
     def __init__(self, room: int = 1_500_000) -> None:
         self.room = room
         self.pictures: list[str] = []
-        self._places: dict[tuple[str, str], int | None] = {}
+        self._places: dict[tuple[int, int], int | None] = {}
 
-    def add(self, part: str, samples: Samples, i: int) -> int | None:
+    def add(self, samples: Samples, i: int) -> int | None:
         """The number of a picture; None if it cannot be read or there is no more room."""
-        key = (part, samples.names[i])
+        key = (id(samples), i)
         if key not in self._places:
             self._places[key] = self._new(samples, i)
         return self._places[key]
