@@ -9,12 +9,12 @@ BIN := .venv/bin
 # Two processes with one thread each: threads that wait for each other cost more than they give.
 TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-.PHONY: demo test lint setup bench docs lock clean
+.PHONY: demo test lint setup browser bench docs lock clean
 
 demo: .venv/ready
 	$(BIN)/gpaco demo --out demo
 
-test: .venv/ready
+test: .venv/ready browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2
 
 lint: .venv/ready
@@ -28,7 +28,18 @@ bench: .venv/ready
 docs: .venv/ready
 	$(BIN)/gpaco recipes --markdown > docs/recipes.md
 
-setup: .venv/ready
+setup: .venv/ready browser
+
+# The page is tested in a real browser. It is installed where that may be done unasked for a password.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		if command -v $$name > /dev/null; then exit 0; fi; done; \
+	sudo=; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
+	if command -v apt-get > /dev/null && $$sudo true 2> /dev/null; then \
+		echo "Installing chromium, which the page is tested in."; \
+		$$sudo apt-get -qq update && $$sudo apt-get -qq install -y --no-install-recommends chromium > /dev/null || true; \
+	fi; \
+	command -v chromium > /dev/null || echo "No Chromium or Chrome found, tests of the page will fail: install chromium."
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

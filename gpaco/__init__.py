@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpaco.loss import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
     from gpaco.memory import Memory
     from gpaco.model import Classifier
+    from gpaco.pages.page import report
     from gpaco.prediction import predict
     from gpaco.run import load
 
@@ -36,6 +37,7 @@ _HOME = {
     "predict": "gpaco.prediction",
     "compare": "gpaco.comparison",
     "load": "gpaco.run",
+    "report": "gpaco.pages.page",
     "analysis": "gpaco.analysis",  # the module itself
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "load",
     "pixel_gpaco_loss",
     "predict",
+    "report",
     "supcon_loss",
     "train",
 ]

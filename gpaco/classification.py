@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from torch import nn
 
 from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
+from gpaco.data.checking import record
 from gpaco.data.loading import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
@@ -25,7 +27,7 @@ from gpaco.locking import lock
 from gpaco.lora import merged
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import Say, requested, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, Say, requested, resolve, splits_of
 from gpaco.priors import in_words
 from gpaco.run import Predictor, Run, as_run, build_model, is_run, load, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
@@ -314,17 +316,18 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
         "assumes": about["assumes"],
         "shift": state["progress"]["shift"],
         "counts": about["counts"],
-        "environment": state["environment"],
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     if about["tuned"]:
         result["tuned"] = about["tuned"]
     np.savez_compressed(
         run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
     )
-    from gpaco.pages.simple import write_page
+    from gpaco.pages.page import report
 
+    write_atomic(run.folder / "data.json", json.dumps(record(splits, limit=LOOKED_AT), indent=1))
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
-    write_page([run], run.folder / "report.html")
+    report(run, run.folder / "report.html", splits=splits)
 
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
@@ -393,6 +396,7 @@ def dry_run(
             short = replace(resolved, train=replace(resolved.train, epochs=epochs, features=""))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
             task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
+            write_atomic(Path(folder) / "recipe.toml", recipes.dumps(short))
             run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)
             (Path(folder) / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))

@@ -11,6 +11,7 @@ import numpy as np
 from gpaco.classification import train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
+from gpaco.pages.page import report
 from gpaco.preparing import FLAGS, requested
 from gpaco.run import Run
 
@@ -30,7 +31,8 @@ def compare(
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
-    A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all.
+    A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
+    `report.html` in the same folder is about the first seed of each.
     """
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
@@ -54,6 +56,8 @@ def compare(
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     (folder / "comparison.json").write_text(json.dumps(result, indent=1))
     (folder / "comparison.md").write_text(table(result) + "\n")
+    firsts = [row["runs"][0] for row in rows]
+    report(firsts, folder / "report.html", names=[row["method"] for row in rows])
     return result
 
 

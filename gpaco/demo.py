@@ -7,8 +7,6 @@ from typing import Any
 import torch
 
 from gpaco.comparison import compare, table
-from gpaco.pages.simple import write_page
-from gpaco.run import Run
 
 METHODS = ("ce", "balanced-softmax", "gpaco")
 # Chosen on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores. All
@@ -46,7 +44,5 @@ def run_demo(
     )
     torch.set_num_threads(threads)
     say(table(result))
-    runs = [Run(Path(row["runs"][0])) for row in result["rows"]]
-    write_page(runs, folder / "report.html", [row["method"] for row in result["rows"]])
     say(f"The page about it: {folder / 'report.html'}")
     return result

@@ -261,8 +261,16 @@ def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_pa
     gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
     assert prints("report", trained, tmp_path / "ce", "--out", tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
     page = (tmp_path / "page.html").read_text()
-    assert "http" not in page
-    assert page.count("<td>gpaco</td>") == page.count("<td>ce</td>") == 1
+    assert "://" not in page
+    assert page.count('<th scope="row"><bdi>') == 3  # two in the summary, one difference
+    assert (tmp_path / "page" / "classes.csv").is_file()
+
+
+def test_report_refuses_a_run_without_predictions_in_two_lines(trained: Path, refuses: Command, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "predictions.npz").unlink()
+    assert "has no predictions.npz" in refuses("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert "ends in .html" in refuses("report", trained, "--out", tmp_path / "page")
 
 
 def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:

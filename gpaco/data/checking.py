@@ -1,5 +1,7 @@
 """What to know of a data set before training: counts, balance, bad and odd files, duplicates, leaks, settings."""
 
+import hashlib
+import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ import numpy.typing as npt
 
 from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, some
+from gpaco.data.samples import Samples, Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
 
@@ -94,6 +96,35 @@ def refuse_leaks(
         f"{_number(len(groups), 'image')} in more than one part, for instance {' = '.join(groups[0][:3])}",
         "remove them from one part (gpaco check lists them), or allow it: --set data.allow_leakage=true",
     )
+
+
+def record(splits: Splits, *, limit: int) -> dict[str, Any]:
+    """What a run notes about its data, ready for JSON: how it was read, its parts with counts and a hash, copies.
+
+    The hash is of the names and labels of a part, in order. Copies (images with the same bytes) are looked for among no
+    more than `limit` images; `copies` is None for more.
+    """
+    parts = {
+        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": list_hash(part)}
+        for name, part in splits.parts()
+    }
+    copies = None
+    if sum(len(part) for _, part in splits.parts()) <= limit:
+        same = _same_bytes(splits, over_parts(splits, digests))
+        copies = {
+            "within_a_part": [_named(splits, group) for group in same if len({name for name, _ in group}) < len(group)],
+            "in_two_classes": [_named(splits, group) for group in same if len(_labels(splits, group)) > 1],
+            "in_two_parts": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
+        }
+    return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": copies}
+
+
+def list_hash(samples: Samples) -> str:
+    """SHA-256 of the names and classes of all samples, in order: the same if and only if the list is the same."""
+    state = hashlib.sha256()
+    for name, label in zip(samples.names, samples.labels, strict=True):
+        state.update(json.dumps([name, samples.classes[label]]).encode() + b"\n")
+    return state.hexdigest()
 
 
 def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:

@@ -1,0 +1,140 @@
+// The sections about errors: where they go, what was missed, and how sure the model is.
+
+function sankey() {
+  const run = runs[state.run];
+  const rows = run.flows.filter((flow) => flow.images > flow.right)
+    .map((flow) => ({ ...flow, wrong: (flow.images - flow.right) / flow.images }));
+  if (!rows.length) return put("#sankey", el("p", {}, run.n ? "There are no errors." : "There are no test images."));
+  const rate = (flow, to) => flow.to[to] / flow.images;
+  const targets = GROUPS.filter((to) => rows.some((flow) => flow.to[to]));
+  const scale = 190 / rows.reduce((sum, flow) => sum + flow.wrong, 0);
+  const stack = (sizes) => {
+    let foot = 6;
+    const starts = sizes.map((size) => { const at = foot; foot += Math.max(size * scale, 46) + 12; return at; });
+    return { starts, foot };
+  };
+  const into = targets.map((to) => rows.reduce((sum, flow) => sum + rate(flow, to), 0));
+  const from = stack(rows.map((flow) => flow.wrong)), ends = stack(into), filled = targets.map(() => 0);
+  const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)} percent wrong, `
+    + targets.map((to) => `${percent(rate(flow, to))} to ${to}`).join(", ");
+  const chart = frame("#sankey", {
+    height: Math.max(from.foot, ends.foot), left: 96, right: 76, x: [0, 1], y: [0, 1], bare: true,
+    label: `Errors by group. ${rows.map(inWords).join("; ")}`,
+  });
+  const a = chart.left + 10, b = chart.right - 10, m = (a + b) / 2;
+  const block = (group, x, y, size) => chart.group(`g${GROUPS.indexOf(group)}`,
+    draw("rect", { fill: "currentColor", x, y, width: 10, height: Math.max(size * scale, 1) }));
+  rows.forEach((flow, k) => {
+    const top = from.starts[k], node = block(flow.from, chart.left, top, flow.wrong);
+    let y = top;
+    targets.forEach((to, t) => {
+      const size = rate(flow, to) * scale, y2 = ends.starts[t] + filled[t], words = percent(rate(flow, to));
+      if (!size) return;
+      const there = `M${a},${y}C${m},${y} ${m},${y2} ${b},${y2}v${size}`;
+      const back = `C${m},${y2 + size} ${m},${y + size} ${a},${y + size}Z`;
+      const title = `${flow.from} taken for ${to}: ${words} % (${share(flow.to[to], flow.images)} images)`;
+      node.append(draw("path", { class: "flow", d: there + back }, draw("title", {}, title)));
+      if (size > 11) chart.text(a + 6, y + size / 2 + 4, words, { class: "strong halo" });
+      y += size;
+      filled[t] += size;
+    });
+    chart.text(chart.left - 8, top + 12, flow.from, { "text-anchor": "end", class: "strong" });
+    chart.text(chart.left - 8, top + 27, `${percent(flow.wrong)} % wrong`, { "text-anchor": "end" });
+    chart.text(chart.left - 8, top + 42, share(flow.images - flow.right, flow.images), { "text-anchor": "end" });
+  });
+  targets.forEach((to, t) => {
+    block(to, b, ends.starts[t], into[t]);
+    chart.text(chart.right + 8, ends.starts[t] + 12, "taken for");
+    chart.text(chart.right + 8, ends.starts[t] + 27, to, { class: "strong" });
+  });
+}
+function pairs(shown = 10) {
+  const run = runs[state.run], rare = ["few", "medium", "many"].find((key) => run.pull[key].errors > 0);
+  const pull = rare && run.pull[rare];
+  $("#pull").textContent = !pull ? "" : `Of the ${number(pull.errors)} errors on images of the group “${rare}”, `
+    + `${percent(pull.share)} % land in a class with more training images; `
+    + `if errors fell on all other classes alike it would be ${percent(pull.expected)} %.`;
+  const lines = run.pairs.slice(0, shown).map((pair) => row(
+    cell(name(pair.class)), el("td", { class: "left" }, name(pair.taken_for)), cell(share(pair.images, pair.of)),
+    cell(percent(pair.share)), cell(pair.back_of ? share(pair.back, pair.back_of) : "no test images"),
+    cell(pair.asymmetry.toFixed(2))));
+  put("#pairs tbody", lines.length ? lines : row(el("td", { colspan: 6 }, "There are none.")));
+  $("#more-pairs").hidden = run.pairs.length <= shown;
+  $("#more-pairs").textContent = `Show all ${run.pairs.length}`;
+}
+
+// Missed images
+
+function picture(k, caption, odd = false) {
+  const uri = data.pictures[k], image = { src: uri, alt: "", class: uri.startsWith("data:image/png") ? "tiny" : null };
+  return el("figure", { class: odd ? "odd" : null }, el("img", image), el("figcaption", {}, caption));
+}
+function pictureRow(entry) {
+  const column = (title, figures) => el("div", {}, el("h4", {}, title), el("div", { class: "pictures" }, figures));
+  const missed = entry.images.filter((image) => there(image.picture)).map((image) => {
+    const words = `, ${percent(image.confidence, 0)} %${image.check ? ": check label" : ""}`;
+    return picture(image.picture, ["as ", name(image.taken_for), words], image.check);
+  });
+  return el("div", { class: "confused" },
+    column("missed, and what it was taken for", missed),
+    column(["training images of ", name(entry.class)], entry.own.map((k) => picture(k, ""))),
+    column(["training images of ", name(entry.taken_for)], entry.other.map((k) => picture(k, ""))));
+}
+function missed() {
+  const run = runs[state.run], found = run.suspects_found, odd = run.suspects.slice(0, 8);
+  $("#pictures-note").hidden = !run.pictures_note;
+  $("#pictures-note").textContent = `No pictures: ${run.pictures_note}.`;
+  const inWords = (image) => [el("bdi", {}, image.name), " taken for ", name(image.taken_for),
+    ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
+  put("#confused", run.confused.map((entry) => {
+    const trained = `${number(data.train[entry.class])} training images; most often taken for `;
+    const words = ` missed ${share(entry.missed, entry.test)}, ${trained}`;
+    return el("div", {},
+      el("h3", {}, name(entry.class), el("span", { class: "soft" }, words), name(entry.taken_for)),
+      entry.own ? pictureRow(entry) : list(entry.images.map(inWords)));
+  }), run.confused.length ? null : el("p", {}, "No image of the rarer classes was missed."));
+  $("#suspects-text").textContent = found ? `${number(found)} of ${number(run.n)} test images:` : "None.";
+  const looks = (image) => ["labelled ", name(image.class), ", looks like ", name(image.taken_for)];
+  const shown = odd.filter((image) => there(image.picture)).map((image) => picture(image.picture, looks(image)));
+  put("#suspects", run.pictures_note && found
+    ? list(odd.map((image) => [el("bdi", {}, image.name), ": ", ...looks(image)])) : shown);
+}
+
+// Calibration
+
+function reliability() {
+  const run = runs[state.run], labels = [];
+  const chart = frame("#reliability", {
+    height: 340, x: [0, 1], y: [0, 1], xticks: percentTicks(0, 1), yticks: percentTicks(0, 1),
+    xtitle: "confidence, percent", ytitle: "percent right",
+    label: "How often predictions are right against how confident they are, by group",
+  });
+  chart.rule(chart.X(0), chart.Y(0), chart.X(1), chart.Y(1));
+  GROUPS.forEach((group, g) => {
+    const bins = run.reliability.filter((bin) => bin.group === group), most = highest(bins.map((bin) => bin.images));
+    const spot = (bin) => [chart.X(bin.confidence), chart.Y(bin.accuracy)];
+    const firm = bins.filter((bin) => bin.images >= 5), [first] = firm.length ? firm : bins;
+    chart.line(`g${g}`, firm.map(spot), DASHES[g]);
+    chart.group(`g${g}`, bins.map((bin) => {
+      const sure = `confidence ${percent(bin.confidence)}, ${percent(bin.accuracy)} right`;
+      const d = shape(g, ...spot(bin), 2.5 + 4 * Math.sqrt(bin.images / most)), kind = bin.images < 5 ? "open" : "mark";
+      return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${number(bin.images)} images with ${sure}`));
+    }));
+    if (first) labels.push({ x: spot(first)[0], y: spot(first)[1] - 9, group });
+  });
+  for (const { x, y, group } of spread(labels, 15, chart.top + 8, chart.base)) {
+    chart.text(Math.min(x, chart.right - 44), y, group, { class: "strong halo" });
+  }
+}
+function temperature() {
+  const run = runs[state.run], { temperature: value, rows } = run.temperature, over = run.overconfidence;
+  $("#temperature-text").textContent = value === null ? "There are too few images to fit a temperature."
+    : `Dividing logits by one temperature, ${value.toFixed(2)}, would mend them best. `
+      + "It was fitted on one half of the images and judged on the other, both ways.";
+  const known = rows.filter((one) => one.before !== null);
+  put("#temperature tbody",
+    known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),
+    row(cell("each class by itself, mean"), cell(percent(run.classwise_ece)), cell()));
+  $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is taken for a more "
+    + `frequent one, the model is ${percent(over.confidence, 0)} % sure on average (${number(over.images)} images).`;
+}

@@ -1,0 +1,49 @@
+// All sections drawn, and again when the run or the width changes.
+
+const CHARTS = [forest, scatter, sankey, along, reliability, norms, optimum, extraLoss, counts];
+function details() {
+  for (const node of all(".of")) node.replaceChildren(...(runs.length > 1 ? ["– ", runName(runs[state.run])] : []));
+  for (const part of [sankey, pairs, missed, along, outcome, reliability, temperature, ownSettings]) part();
+}
+function chooseRun(r) {
+  state.run = r;
+  scatter();
+  details();
+  if (state.chosen !== null) openCard(state.chosen);
+}
+function listen() {
+  const on = (selector, event, action) => {
+    for (const node of all(selector)) node.addEventListener(event, () => action(node));
+  };
+  on("input[name=run]", "change", (node) => chooseRun(+node.value));
+  on("#find", "input", () => { order.all = false; classTable(); });
+  on("#more", "click", () => { order.all = true; classTable(); });
+  on("#class-table", "toggle", classTable);
+  on("#more-pairs", "click", () => pairs(Infinity));
+  on("#prior", "input", (node) => move(+node.value));
+  on("[data-position]", "click", (node) => move(+node.dataset.position));
+  on("#load", "click", () => $("#file").click());
+  on("#file", "change", (node) => { if (node.files[0]) loadPrior(node.files[0]); node.value = ""; });
+  on("#save", "click", savePrior);
+  on("#alpha", "input", (node) => settle({ alpha: 10 ** +node.value }));
+  on("#memory", "input", (node) => settle({ memory: +node.value ? Math.round(2 ** +node.value) : 0 }));
+  on("#batch", "input", (node) => settle({ batch: Math.round(2 ** +node.value) }));
+  on("#own-settings", "click", ownSettings);
+  on("#paper-settings", "click", () => settle({ alpha: 0.05, memory: 8192, batch: 128, views: 2, classes: 1000 }));
+  let width = innerWidth, waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      if (innerWidth !== width) for (const part of CHARTS) part();
+      width = innerWidth;
+    }, 100);
+  });
+}
+for (const node of all("[data-shape]")) {
+  node.append(draw("path", { class: "mark", d: shape(+node.dataset.shape, 7, 7, 5) }));
+}
+state.run = +($("input[name=run]:checked")?.value ?? 0);
+state.position = runs[state.run].assumes === "train" ? 0 : 100;
+$("#prior").value = state.position;
+for (const part of [forest, scatter, norms, counts, details, listen]) part();
+document.body.dataset.ready = "yes";

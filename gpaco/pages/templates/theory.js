@@ -1,0 +1,118 @@
+// Why: gradients at the centres, and what the loss asks for beside what was measured.
+
+function norms() {
+  const key = (r) => draw("svg", { class: `key r${r % 6}`, width: 14, height: 14, "aria-hidden": "true" },
+    draw("path", { class: "mark", d: shape(r, 7, 7, 5) }));
+  const slope = (found) => (!found ? "not measured for this run"
+    : found.slope === null ? "no slope: one class size only"
+      : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${number(found.images)} images)`]);
+  const whose = (run, r) => (runs.length > 1 ? [key(r), runName(run), ": "] : null);
+  put("#slopes", runs.map((run, r) => el("p", {}, whose(run, r), slope(run.gradients))));
+  const found = runs.flatMap((run, r) => (run.gradients ? NUMBERS : [])
+    .map((c) => ({ r, c, images: run.train[c], norm: run.gradients.centres[c] })))
+    .filter(({ images, norm }) => images > 0 && norm > 0);
+  if (!found.length) return put("#norms");
+  const x = padded(found.map(({ images }) => images)), y = padded(found.map(({ norm }) => norm), 1.5);
+  const chart = frame("#norms", {
+    height: 360, left: 62, top: 40, x, xlog: true, y, ylog: true, xticks: logTicks(...x), yticks: logTicks(...y),
+    bands: groupBands(x), xtitle: "training images of the class", ytitle: "gradient norm at the centre",
+    label: "Mean gradient norm of each class at its centre against its training images",
+  });
+  const spots = found.map(({ r, c, images, norm }) => ({
+    r, c, x: chart.X(images), y: chart.Y(norm),
+    text: `${classes[c]}\n${runs[r].name}: ${norm.toPrecision(3)}\n${number(images)} training images`,
+  }));
+  runs.forEach((run, r) => {
+    const mine = found.filter((one) => one.r === r);
+    const marks = spots.filter((one) => one.r === r).map((spot) => shape(r, spot.x, spot.y, crowded ? 2.8 : 5));
+    chart.group(`r${r % 6}`, draw("path", { class: "mark", "data-marks": mine.length, d: marks.join("") }));
+    if (!there(run.gradients?.slope)) return;
+    const logs = mine.map(({ images }) => Math.log(images)), middle = mean(mine.map(({ norm }) => Math.log(norm)));
+    const fit = (log) => Math.exp(middle + run.gradients.slope * (log - mean(logs)));
+    const ends = [lowest(logs), highest(logs)].map((log) => [chart.X(Math.exp(log)), chart.Y(fit(log))]);
+    chart.line(`r${r % 6}`, ends, DASHES[r % 6]);
+  });
+  interactive(chart, spots, [...spots].sort((a, b) => a.x - b.x), openCard);
+}
+
+// The optimum, as gpaco.analysis.optimal_probabilities and extra_loss_curve have it
+
+function optimal(shown, { alpha, memory, batch, views }) {
+  const total = shown.reduce((a, b) => a + b, 0);
+  return shown.map((value) => {
+    const k = views - 1 + (value / total) * (views * (batch - 1) + memory), centre = 1 / (1 + alpha * k);
+    return { centre, each: alpha * centre, supcon: k > 0 ? Math.min(1 / k, 1) : null };
+  });
+}
+function optimum() {
+  const found = runs[state.run].optimum, asked = optimal(found.shown, state.settings);
+  const series = [["own centre", "centre", "g3"], ["each positive", "each", "g2"], ["each, SupCon", "supcon", "g0"]];
+  const rank = NUMBERS.filter((c) => found.shown[c] > 0).sort((a, b) => found.shown[a] - found.shown[b]);
+  const measured = ["centre", "each"].flatMap((key, k) => (found.measured?.[key] || [])
+    .map((value, c) => ({ value, c, k, key }))).filter(({ value }) => value > 0);
+  const values = rank.flatMap((c) => series.map(([, key]) => asked[c][key])).concat(measured.map(({ value }) => value));
+  $("#optimum-text").textContent = found.measured ? ""
+    : found.own ? "The probabilities were not measured for this run: there are only lines."
+      : "This run was not trained with parametric contrast: the lines show what the loss of the paper would ask for.";
+  const x = padded(rank.map((c) => found.shown[c])), y = [lowest(values.filter((value) => value > 0)) / 1.5, 1.15];
+  const chart = frame("#asked", {
+    height: 340, left: 56, right: 92, x, xlog: true, y, ylog: true, xticks: logTicks(...x), yticks: logTicks(...y),
+    xtitle: "training images of the class", ytitle: "probability",
+    label: "Probability that the loss asks for on the own centre and on each positive, and measured ones",
+  });
+  const spots = measured.map(({ value, c, k, key }) => ({
+    x: chart.X(found.shown[c]), y: chart.Y(value), c, k,
+    text: `${classes[c]}\n${series[k][0]}: ${value.toPrecision(3)} measured, ${asked[c][key].toPrecision(3)} asked`,
+  }));
+  for (const k of [0, 1]) {
+    const marks = spots.filter((spot) => spot.k === k).map((spot) => shape(k, spot.x, spot.y, crowded ? 2.6 : 4.5));
+    chart.group(series[k][2], draw("path", { class: "open", d: marks.join("") }));
+  }
+  const lines = series.map(([text, key, color], k) => {
+    const line = rank.filter((c) => asked[c][key] > 0).map((c) => [chart.X(found.shown[c]), chart.Y(asked[c][key])]);
+    chart.line(color, line, DASHES[k], { "data-line": key });
+    return { text, y: line.at(-1)?.[1] };
+  });
+  chart.endLabels(lines.filter((label) => there(label.y)));
+  if (spots.length) interactive(chart, spots, [...spots].sort((a, b) => a.x - b.x), openCard);
+}
+function extraLoss() {
+  const { alpha, memory, classes: many } = state.settings, k = memory / many, best = 1 / (1 + alpha * k);
+  const extra = (p) => -Math.log(p) - alpha * k * Math.log1p(-p);
+  const supcon = (p) => -k * (Math.log(alpha * best) - Math.log1p(-p));
+  const least = k > 0 ? extra(best) : 0, high = Math.max(extra(0.05), least + 1), y = [Math.max(0, least - 0.2), high];
+  const quarters = [0, 0.25, 0.5, 0.75, 1], step = high - least > 4 ? 2 : high - least > 2 ? 1 : 0.5, yticks = [];
+  for (let v = Math.ceil(y[0] / step) * step; v <= high; v += step) yticks.push({ at: v, text: String(+v.toFixed(1)) });
+  const chart = frame("#extra", {
+    height: 340, right: 52, x: [0, 1], y, yticks, xticks: quarters.map((at) => ({ at, text: String(at) })),
+    xtitle: "P, probability of all centres together", ytitle: "extra loss (solid)",
+    label: `The extra loss against P: least at ${best.toFixed(2)}`,
+  });
+  const grid = Array.from({ length: 199 }, (_, i) => (i + 1) / 200), falling = grid.filter((p) => p <= best);
+  const shown = grid.filter((p) => extra(p) <= high).map((p) => [chart.X(p), chart.Y(extra(p))]);
+  chart.line("g3", shown, "", { "data-line": "extra" });
+  if (falling.length > 1 && k > 0) {
+    const top = supcon(falling[0]), foot = supcon(best), span = 0.8 * (chart.base - chart.top);
+    const height = (value) => chart.base - 8 - ((value - foot) / (top - foot || 1)) * span;
+    chart.line("g2", falling.map((p) => [chart.X(p), height(supcon(p))]), DASHES[1]);
+    const words = (value) => value.toFixed(Math.abs(value) < 10 ? 2 : 1);
+    for (const value of [top, foot]) chart.text(chart.right + 6, height(value) + 4, words(value));
+    chart.text(chart.width - 4, chart.top - 9, "SupCon (dashed)", { "text-anchor": "end" });
+  }
+  chart.rule(chart.X(best), chart.Y(least), chart.X(best), chart.base);
+  chart.group("g3", draw("path", { class: "mark", d: shape(0, chart.X(best), chart.Y(least), 5) }));
+  const [anchor, aside] = best > 0.6 ? ["end", -8] : ["start", 8];
+  const label = { class: "strong halo", id: "least", "text-anchor": anchor };
+  chart.text(chart.X(best) + aside, chart.Y(least) - 14, `least at ${best.toFixed(2)}`, label);
+}
+function settle(change) {
+  state.settings = { ...state.settings, ...change };
+  const { alpha, memory, batch } = state.settings;
+  const knob = (id, value, text) => { $(`#${id}`).value = value; $(`output[for=${id}]`).textContent = text; };
+  knob("alpha", Math.log10(Math.max(alpha, 0.001)), String(+alpha.toPrecision(3)));
+  knob("memory", memory ? Math.log2(memory) : 0, number(memory));
+  knob("batch", Math.log2(batch), number(batch));
+  optimum();
+  extraLoss();
+}
+const ownSettings = () => settle({ ...runs[state.run].optimum.settings, classes: runs[state.run].extra_loss.classes });
