@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
 _NARROW = (torch.float16, torch.bfloat16)
 
 
@@ -66,6 +67,22 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
     if not (low <= value < high and (low_too or value > low)):
         bounds = f"{'at least' if low_too else 'above'} {low}" + ("" if high == float("inf") else f" and below {high}")
         raise ValueError(f"{name} must be {bounds}, got {value}")
+
+
+def check_contrast(alpha: float, temperature: float) -> None:
+    """Weight of a positive and temperature; beyond these bounds float32 has no room for sums and similarities."""
+    check_number(alpha, "alpha", 0, MAX_ALPHA)
+    check_number(temperature, "temperature", MIN_TEMPERATURE)
+
+
+def check_weight(weight: Tensor | None, num_classes: int) -> None:
+    """One weight for each class, none of them negative."""
+    if weight is None:
+        return
+    if weight.shape != (num_classes,):
+        raise ValueError(f"weight must be ({num_classes},), one per class, got {tuple(weight.shape)}")
+    if not torch.compiler.is_compiling() and not bool(((weight >= 0) & weight.isfinite()).all()):
+        raise ValueError("weight must be finite and not negative for every class")
 
 
 def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:

@@ -15,6 +15,7 @@ from gpaco import distributed
 from gpaco.checks import (
     at_least_float32,
     check_choice,
+    check_contrast,
     check_match,
     check_number,
     check_same_rows,
@@ -101,7 +102,7 @@ def supcon_loss(
     tensor(0.0067)
     """
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
-    check_number(temperature, "temperature", 0, low_too=False)
+    check_contrast(0, temperature)
     sources = checked_sources(embeddings, labels, memory, memory_labels, None, ignore_index)
     with _no_autocast(embeddings):
         seen = contrast(sources, slice(0, len(embeddings)), temperature, None, ignore_index)
@@ -380,7 +381,8 @@ def _parametric(
         if labels.dim() == 1:
             target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
         cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        return (seen.share * cost).sum(1), seen.share.any(1)
+        # A class that an anchor has no share of may have a logit of -inf: somebody has masked it.
+        return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
 
 
 def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
@@ -393,8 +395,7 @@ def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
 
 
 def _check_options(num_classes: int, alpha: float, temperature: float, label_smoothing: float) -> None:
-    check_number(alpha, "alpha", 0)
-    check_number(temperature, "temperature", 0, low_too=False)
+    check_contrast(alpha, temperature)
     check_number(label_smoothing, "label_smoothing", 0, 1)
     if label_smoothing and num_classes == 1:
         raise ValueError("label_smoothing needs at least two classes, got one; set it to 0")

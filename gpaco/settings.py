@@ -76,8 +76,8 @@ class Views:
 @dataclass(frozen=True)
 class Method:
     name: str = setting("gpaco", "how a batch becomes a loss", choices=METHODS)
-    alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0)
-    temperature: float = setting(0.2, "of the similarities", above=0)
+    alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0, below=1e6)
+    temperature: float = setting(0.2, "of the similarities", low=1e-6)
     memory: int = setting(8192, "past embeddings to contrast with: the queue", low=0)
     prior: str = setting(
         "unbiased", "log prior on the centres; counts: as published", choices=("unbiased", "counts", "none")
