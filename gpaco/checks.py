@@ -48,7 +48,7 @@ def check_labels(
     if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
         check_same_rows(rows, labels, f"rows and {name}")
         if _values_can_be_read(labels):
-            sums = labels.sum(1, dtype=torch.float64)
+            sums = at_least_float32(labels).sum(1)
             far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision keeps sums to three digits; nan is far
             if bool(far.any()) or bool((labels < 0).any()):
                 raise ValueError(
@@ -90,9 +90,9 @@ def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def class_counts_tensor(class_counts: object, num_classes: int, device: torch.device | None = None) -> Tensor:
-    """Class counts as float64 (C,), each above 0."""
-    counts = torch.as_tensor(class_counts, dtype=torch.float64, device=device)
+def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
+    """Class counts as float64 (C,) on the CPU, since some devices have no float64; each above 0."""
+    counts = torch.as_tensor(class_counts).cpu().double()
     if counts.shape != (num_classes,):
         raise ValueError(
             f"class_counts must have one entry for each of {num_classes} classes, got shape {tuple(counts.shape)}"

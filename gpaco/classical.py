@@ -48,8 +48,8 @@ def balanced_softmax_loss(
     check_number(tau, "tau", 0)
     check_number(label_smoothing, "label_smoothing", 0, 1)
     logits, labels = _checked(logits, labels, ignore_index, reduction)
-    counts = class_counts_tensor(class_counts, logits.shape[1], logits.device)
-    prior = (counts / counts.sum()).log().to(logits.dtype)
+    counts = class_counts_tensor(class_counts, logits.shape[1])
+    prior = _as((counts / counts.sum()).log(), logits)
     return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
 
 
@@ -94,7 +94,8 @@ def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tens
     check_number(beta, "beta", 0, 1)
     counts = class_counts_tensor(class_counts, len(class_counts))
     weights = (1 - beta) / -torch.expm1(counts * torch.log(torch.tensor(beta, dtype=torch.float64)))
-    return (weights / weights.mean()).float()
+    weights = (weights / weights.mean()).float()
+    return weights.to(class_counts.device) if isinstance(class_counts, Tensor) else weights
 
 
 def ldam_loss(
@@ -120,8 +121,8 @@ def ldam_loss(
     check_number(max_margin, "max_margin", 0)
     check_number(scale, "scale", 0, low_too=False)
     logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
-    margins = class_counts_tensor(class_counts, logits.shape[1], logits.device) ** -0.25
-    margins = (margins * (max_margin / margins.max())).to(logits.dtype)
+    margins = class_counts_tensor(class_counts, logits.shape[1]) ** -0.25
+    margins = _as(margins * (max_margin / margins.max()), logits)
     if labels.dim() == 1:
         index = labels.where(labels != ignore_index, 0).long().unsqueeze(1)
         logits = logits.scatter_add(1, index, -margins[index])
@@ -164,6 +165,10 @@ def _cross_entropy(
         return _reduce(losses, labels.any(1), reduction)
     valid = labels != ignore_index
     return _reduce(losses, valid if weight is None else weight[target.where(valid, 0)] * valid, reduction)
+
+
+def _as(x: Tensor, like: Tensor) -> Tensor:
+    return x.to(like.dtype).to(like.device)  # in this order: float64 cannot go to every device
 
 
 def _finite(x: Tensor) -> Tensor:

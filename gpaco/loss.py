@@ -256,10 +256,10 @@ class GPaCoLoss(nn.Module):
         with _no_autocast(logits):
             seen = contrast(sources, anchors, self.temperature, self.num_classes, -100)
             logits = _with_prior(logits, self._prior(self._centre_share(sources, keys)))
-            ahead = (logits.logsumexp(1) - seen.logsumexp).double()  # share = sigmoid(ahead)
-            wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1).double()
+            ahead = logits.logsumexp(1) - seen.logsumexp  # share = sigmoid(ahead)
+            wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1)
             valid = seen.share.any(1)
-        ahead, wanted = distributed.gather(ahead[valid]), distributed.gather(wanted[valid])
+        ahead, wanted = (distributed.gather(x[valid]).cpu().double() for x in (ahead, wanted))
         target = float(wanted.mean())
         if not 0 < target < 1:  # nan without anchors, 1 without positives
             raise ValueError(

@@ -84,5 +84,5 @@ def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator
     if sampling == "random":
         return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)
     _, place, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights = (1 / counts.double())[place].to(device)
+    weights = (1 / counts.float())[place].to(device)
     return torch.multinomial(weights, pixels, generator=generator).to(labels.device)

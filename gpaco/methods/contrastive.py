@@ -90,7 +90,7 @@ class MultiTask(SupCon):
         settings = setup.settings
         self.weight, self.base, self.smoothing = settings.weight, settings.base, settings.label_smoothing
         self.reweight = settings.reweight
-        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes))
+        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
