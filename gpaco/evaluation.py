@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from gpaco import distributed
 from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
+from gpaco.devices import choose_device
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import adjust, summarise
 from gpaco.preparing import splits_of
-from gpaco.run import Predictor, Runs, as_runs, load
+from gpaco.run import Predictor, Runs, as_runs, load_classifiers
 
 Show = Callable[[int, int], None]
 Logits = NDArray[np.float32]
@@ -87,7 +89,8 @@ def final_logits(logits: Logits, about: dict[str, Any], *, prior: str | None = N
         return logits
     train = np.log(counts / counts.sum())
     uniform = np.zeros(len(counts))
-    assumed = train if about["assumes"] == "train" else uniform
+    shown = np.maximum(np.asarray(about["shown"], dtype=float), 1)  # what a sampler made of the training data
+    assumed = np.log(shown / shown.sum()) if about["assumes"] == "train" else uniform
     wanted = {"train": train, "uniform": uniform}.get(prior)
     return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
 
@@ -143,7 +146,7 @@ def in_order_of(samples: Samples, classes: tuple[str, ...]) -> Samples:
             "evaluate on data with the model's classes",
         )
     places = np.array([classes.index(name) for name in samples.classes])
-    return Samples(places[samples.labels], classes, images=samples.images, paths=samples.paths)
+    return replace(samples, labels=places[samples.labels], classes=classes)
 
 
 def evaluate(
@@ -155,6 +158,7 @@ def evaluate(
     many: int | None = None,
     few: int | None = None,
     which: str = "best",
+    device: str | None = None,
     out: Path | str | None = None,
     show: Show | None = None,
 ) -> dict[str, Any]:
@@ -168,13 +172,11 @@ def evaluate(
         samples = data
     else:
         recipe = several[0].recipe
-        splits = splits_of(recipe, data)
+        splits = splits_of(recipe, data, run=several[0].folder)
         own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
         samples = own_part or splits.test or splits.val or splits.train
-    predictors = [load(run, which=which) for run in several]
+    predictors = load_classifiers(several, which=which, device=choose_device(device))
     classes = predictors[0].classes
-    if any(predictor.classes != classes for predictor in predictors):
-        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
     samples = in_order_of(samples, classes)
     about = predictors[0].about
     many, few = about["many"] if many is None else many, about["few"] if few is None else few

@@ -135,6 +135,7 @@ class Train:
     channels_last: bool = setting(False, "memory layout that some GPUs like")
     compile: bool = setting(False, "torch.compile the model")
     workers: int = setting(-1, "processes that load images; -1: from the data and the machine", low=-1, high=1024)
+    timeout: float = setting(10.0, "minutes that processes wait for each other", above=0)
     seed: int = setting(0, "of weights, order and augmentation", low=0)
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)
     keep: int = setting(2, "checkpoints kept beside the best one", low=1)

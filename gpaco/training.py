@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import checkpoint, distributed
-from gpaco.errors import Diverged
+from gpaco.errors import Diverged, UserError
 from gpaco.files import append_jsonl, trim_jsonl
 from gpaco.packing import pack_optimizer, unpack_optimizer
 from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
@@ -81,7 +81,7 @@ def fit(
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     parts = {"model": model, "extra": extra} | ({"ema": ema} if ema is not None else {})
-    progress, notes = resume(folder, parts, optimiser, scaler)
+    progress, notes = resume(folder, parts, optimiser, scaler, task.about)
     for note in notes:
         show({"note": note})
 
@@ -136,11 +136,11 @@ def fit(
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
-                    torch._foreach_copy_(buffers, kept)
+                    copy_all(buffers, kept)
                     scaler.update(scaler.get_scale())
                 else:
                     bad_steps = 0
-                    torch._foreach_copy_(kept, buffers)
+                    copy_all(kept, buffers)
                     scaler.step(optimiser)
                     scaler.update()
                     task.after_step()
@@ -213,6 +213,11 @@ def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progres
     return rate
 
 
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:  # a model need not have buffers
+        torch._foreach_copy_(targets, sources)
+
+
 @torch.no_grad()
 def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
     """Move the average towards the model; batch-norm statistics are copied."""
@@ -256,13 +261,23 @@ def write(
 
 
 def resume(
-    folder: Path, parts: dict[str, nn.Module], optimiser: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    folder: Path,
+    parts: dict[str, nn.Module],
+    optimiser: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    about: dict[str, Any],
 ) -> tuple[Progress, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; where the run is, and what to tell about it."""
     if not checkpoint.find(folder / "checkpoints"):
         return Progress(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
+    changed = [key for key in about if key != "gpaco" and state["about"].get(key, about[key]) != about[key]]
+    if changed:
+        raise UserError(
+            f"the data of the run in {folder} has changed since it began: other {' and '.join(changed)}",
+            "put the data back as it was, or start anew with another --out",
+        )
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
     unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])

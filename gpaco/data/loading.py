@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
-from gpaco.errors import UserError
+from gpaco.errors import Problem
 
 Indices = NDArray[np.int64]
-SAMPLERS = ("shuffle", "balanced", "sqrt", "progressive")
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,9 @@ class Batch:
 
     def chunks(self, parts: int) -> list[Self]:
         """The batch in parts, for accumulation."""
-        views = zip(*(view.chunk(parts) for view in self.views), strict=True)
-        return [type(self)(list(v), y) for v, y in zip(views, self.labels.chunk(parts), strict=True)]
+        parts = min(parts, len(self))  # tensor_split, for chunk would give fewer parts to some processes than to others
+        views = zip(*(view.tensor_split(parts) for view in self.views), strict=True)
+        return [type(self)(list(v), y) for v, y in zip(views, self.labels.tensor_split(parts), strict=True)]
 
     def to(self, device: torch.device) -> Self:
         views = [view.to(device, non_blocking=True) for view in self.views]
@@ -122,7 +122,7 @@ def batches(
         prefetch_factor=4 if workers else None,
     )
     for loaded in loader:
-        if isinstance(loaded, UserError):
+        if isinstance(loaded, Problem):
             raise loaded
         pixels, indices = loaded
         yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
@@ -131,17 +131,17 @@ def batches(
 Photo = tuple[list[NDArray[np.uint8]], int]
 
 
-class _Photos(Dataset[Photo | UserError]):
+class _Photos(Dataset[Photo | Problem]):
     """Files, decoded once for all their views. A bad one comes as its error, which no worker can raise whole."""
 
     def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
         self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
 
-    def __getitem__(self, item: tuple[int, int]) -> Photo | UserError:
+    def __getitem__(self, item: tuple[int, int]) -> Photo | Problem:
         index, key = item
         try:
             image = self.samples.load(index)
-        except UserError as error:
+        except Problem as error:
             return error
         draws = [
             uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
@@ -149,10 +149,10 @@ class _Photos(Dataset[Photo | UserError]):
         return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)], index
 
 
-def _stack(items: list[Photo | UserError]) -> tuple[list[Tensor], list[int]] | UserError:
-    good = [item for item in items if not isinstance(item, UserError)]
+def _stack(items: list[Photo | Problem]) -> tuple[list[Tensor], list[int]] | Problem:
+    good = [item for item in items if not isinstance(item, Problem)]
     if len(good) < len(items):
-        return next(item for item in items if isinstance(item, UserError))
+        return next(item for item in items if isinstance(item, Problem))
     views = zip(*(views for views, _ in good), strict=True)
     return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
 
