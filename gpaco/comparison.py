@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def compare(
         runs: list[Run] = []
         for seed in range(seeds):
             say(f"{word}, seed {seed}")
-            cell = folder / word.replace("=", "-") / f"seed-{seed}"
+            cell = folder / re.sub(r"[^\w.+-]+", "-", word) / f"seed-{seed}"
             tell = (details or say) if not rows and not runs else _quiet  # the same guesses every time: once will do
             runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=tell, **flags))
         figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
@@ -55,9 +56,18 @@ def compare(
     return result
 
 
+def split_methods(words: str) -> list[str]:
+    """Methods that commas separate; those inside the brackets of a list do not.
+
+    >>> split_methods("ce, gpaco+schedule.steps=[10,20]")
+    ['ce', 'gpaco+schedule.steps=[10,20]']
+    """
+    return [word.strip() for word in re.split(r",(?![^\[]*\])", words)]
+
+
 def parse(word: str) -> tuple[str, str, list[str]]:
     """A method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
-    name, *own = word.split("+")
+    name, *own = re.split(r"\+(?=[\w.]+=)", word)
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}")
     return word, name, [setting if "." in setting.split("=")[0] else f"method.{setting}" for setting in own]

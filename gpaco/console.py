@@ -20,6 +20,16 @@ def usage(error: Any) -> tuple[str, str]:
     return cause[:1].lower() + cause[1:], f"`{context.command_path if context else 'gpaco'} --help` tells more"
 
 
+def plain_help(command: Any) -> None:
+    """Let the help of a command name its arguments as people write them, without types of Python."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
+            parameter.metavar = name
+            parameter.get_usage_pieces = lambda context, name=name: [name]
+            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
+
+
 def fail(cause: str, remedy: str) -> None:
     print(f"error: {cause}\n  {remedy}", file=sys.stderr)
 
