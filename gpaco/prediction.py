@@ -13,7 +13,7 @@ import torch
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.samples import printable
 from gpaco.devices import choose_device
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.evaluation import as_tested, check_correction, final_logits
 from gpaco.metrics import groups
 from gpaco.run import Predictor, Runs, load_classifiers
@@ -77,7 +77,7 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
     """The image as each model wants it, or why there is none."""
     try:
         image = read_image(path)
-    except UserError as error:
+    except Problem as error:
         return error.cause
     return [as_tested(image, predictor.about) for predictor in predictors]
 

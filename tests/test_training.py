@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import checkpoint_files, fails, run, start
+from commands import assert_same_run, checkpoint_files, fails, run, start
 
 import gpaco
 from gpaco.classification import train
@@ -18,19 +18,6 @@ from gpaco.methods import METHODS
 from gpaco.training import step_seed
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
-
-
-def history(folder: Path) -> list[dict[str, object]]:
-    """The rows of the log, without what depends on the clock."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert checkpoint_files(one) == checkpoint_files(other)
-    assert history(one) == history(other)
-    figures = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
-    assert figures[0] == figures[1]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """What every reader returns: images or where they are, labels, class names; as training, validation and test part."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpaco.data.images import read_image
-from gpaco.errors import UserError
+from gpaco.errors import EnvironmentProblem, UserError
 
 Labels = npt.NDArray[np.int64]
+
+_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is tried again
 
 # What people call the parts of a data set, in folder names, file names and columns.
 SPLIT_WORDS = {
@@ -89,10 +92,18 @@ class Samples:
         )
 
     def load(self, i: int) -> npt.NDArray[np.uint8]:
-        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded."""
-        if self.paths is not None:
-            return read_image(self.paths[i])
-        return np.asarray(self.images)[i]  # type: ignore[no-any-return]
+        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded.
+
+        A fault of the disk or network drive is tried again some times: many pass.
+        """
+        if self.paths is None:
+            return np.asarray(self.images)[i]  # type: ignore[no-any-return]
+        for seconds in _PAUSES:
+            try:
+                return read_image(self.paths[i])
+            except EnvironmentProblem:
+                time.sleep(seconds)
+        return read_image(self.paths[i])
 
 
 class BadImage(NamedTuple):
