@@ -125,7 +125,7 @@ def fit(
                     waits = nullcontext() if last or wrapped is model else wrapped.no_sync()  # type: ignore[operator]
                     with waits:
                         with autocast:
-                            part = task.loss(wrapped, chunk) / len(chunks)
+                            part = task.loss(wrapped, chunk) * (len(chunk) / len(batch))
                         scaler.scale(part).backward()
                     loss += float(part.detach())
                 scaler.unscale_(optimiser)

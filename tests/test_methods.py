@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, supcon_loss
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, settings, supcon_loss
 from gpaco.backbones import build
 from gpaco.data.loading import Batch, mix
 from gpaco.errors import UserError
-from gpaco.methods import METHODS, WITHOUT_PROJECTOR, assumed_prior
+from gpaco.methods import ASSUMES_TRAIN, METHODS, WITHOUT_CLASSIFIER, WITHOUT_PROJECTOR, assumed_prior
 from gpaco.methods import build as build_method
 from gpaco.methods.setup import Method
 from gpaco.model import Classifier
@@ -20,7 +20,7 @@ from gpaco.settings import Recipe
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 
 
-def make(name: str, *settings: str) -> tuple[Classifier, Method]:
+def make(name: str, *changes: str) -> tuple[Classifier, Method]:
     torch.manual_seed(0)
     recipe = override(
         Recipe(),
@@ -30,7 +30,7 @@ def make(name: str, *settings: str) -> tuple[Classifier, Method]:
             "model.dim=8",
             "views.first=plain",
             "views.second=plain",
-            *settings,
+            *changes,
         ],
     )
     backbone = build("resnet8")
@@ -44,6 +44,11 @@ def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:
     labels = torch.arange(rows) % 3
     images = torch.randn(rows, 3, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1)
     return [images, images + 0.1 * torch.randn(images.shape, generator=generator)], labels
+
+
+def test_recipes_know_every_method_and_no_other() -> None:
+    assert tuple(METHODS) == settings.METHODS
+    assert set(METHODS) >= ASSUMES_TRAIN | WITHOUT_PROJECTOR | WITHOUT_CLASSIFIER
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -151,6 +156,16 @@ def test_state_of_a_method_comes_back_with_its_state_dict() -> None:
         other_model.load_state_dict(model.state_dict())
         other.load_state_dict(method.state_dict())
         assert torch.equal(method(model, *batch(seed=9)), other(other_model, *batch(seed=9)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_class_centres_stay_as_they_were_in_methods_without_a_classifier_and_only_there(name: str) -> None:
+    model, method = make(name)
+    before = model.centres.weight.clone()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    method(model, *batch()).backward()
+    optimiser.step()
+    assert torch.equal(model.centres.weight, before) == (name in WITHOUT_CLASSIFIER)
 
 
 def test_what_raw_logits_assume_is_known_for_every_method() -> None:
