@@ -123,7 +123,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Train:
-    epochs: int = setting(30, "times that training sees every image", low=0)
+    epochs: int = setting(30, "times that training sees every image", low=1)
     batch_size: int = setting(128, "images per step, over all processes", low=1)
     accumulate: int = setting(1, "parts that a batch is worked on in", low=1)
     sampler: str = setting(

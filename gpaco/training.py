@@ -8,7 +8,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -122,17 +122,19 @@ def fit(
                 optimiser.zero_grad(set_to_none=True)
                 for k, chunk in enumerate(chunks := batch.chunks(settings.accumulate)):
                     last = k == len(chunks) - 1
-                    waits = nullcontext() if last or wrapped is model else wrapped.no_sync()  # type: ignore[operator]
+                    waits: AbstractContextManager[None] = nullcontext()
+                    if not last and isinstance(wrapped, DistributedDataParallel):
+                        waits = wrapped.no_sync()
                     with waits:
                         with autocast:
                             part = task.loss(wrapped, chunk) * (len(chunk) / len(batch))
                         scaler.scale(part).backward()
                     loss += float(part.detach())
                 scaler.unscale_(optimiser)
-                if recipe.optimiser.clip:
-                    nn.utils.clip_grad_norm_(model.parameters(), recipe.optimiser.clip)
+                length = clip_gradients(model, recipe.optimiser.clip)
 
-                finite = math.isfinite(loss)
+                # With float16 a gradient may overflow: then the scaler leaves out the step by itself.
+                finite = math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(length))
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
@@ -162,7 +164,9 @@ def fit(
 
             row: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": progress.loss / task.steps, "lr": rate}
             seconds = now() - began
-            distributed.share_buffers(model)
+            for network in (model, ema):
+                if network is not None:
+                    distributed.share_buffers(network)
             if task.evaluate is not None:
                 row |= task.evaluate(ema if ema is not None else model)
                 score = row["score"]
@@ -198,6 +202,13 @@ def make_optimiser(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.betas[0], settings.betas[1]))
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+
+
+def clip_gradients(model: nn.Module, longest: float) -> float:
+    """Length of the gradient of all parameters together, before it is cut down to `longest` unless that is 0."""
+    if longest:
+        return float(nn.utils.clip_grad_norm_(model.parameters(), longest))
+    return float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
 
 
 def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progress, steps: int) -> float:

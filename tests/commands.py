@@ -10,8 +10,8 @@ from pathlib import Path
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
 
 
-def start(*words: object, ranks: int = 1) -> subprocess.Popen[str]:
-    """The running command; with several ranks under torchrun."""
+def start(*words: object, ranks: int = 1, group: bool = False) -> subprocess.Popen[str]:
+    """The running command; with several ranks under torchrun. It may have a process group of its own."""
     launcher = [sys.executable, "-m"]
     if ranks > 1:
         launcher += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"]
@@ -21,6 +21,7 @@ def start(*words: object, ranks: int = 1) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=group,
     )
 
 

@@ -147,6 +147,18 @@ def test_a_loader_killed_in_mid_run_is_exit_3_and_the_same_command_goes_on_to_th
     assert_same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 
+def test_a_signal_to_the_loaders_too_saves_all_the_same(photographs: Path, tmp_path: Path) -> None:
+    words = ("--model", "resnet8", "--size", 32, "--epochs", 90, "--batch-size", 4, "--workers", 2)
+    process = start("train", photographs, *words, "--out", tmp_path / "run", group=True)
+    wait_until((tmp_path / "run" / "metrics.jsonl").exists, process)
+    before = set(children(process.pid))
+    wait_until(lambda: set(children(process.pid)) - before, process)
+    os.killpg(process.pid, signal.SIGTERM)  # as a batch system does
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, errors
+    assert "stopped by SIGTERM after saving" in errors
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

@@ -126,6 +126,14 @@ def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centres_al
     assert method.start(model, *batch()) == 0
 
 
+@pytest.mark.parametrize("name", ["gpaco", "paco"])
+def test_a_start_that_cannot_be_balanced_says_what_helps(name: str) -> None:
+    model, method = make(name, "method.alpha=0")
+    with pytest.raises(UserError, match=r"the start cannot be balanced: .*needs alpha above 0") as error:
+        method.start(model, *batch())
+    assert "method.start=released" in error.value.remedy
+
+
 def test_a_released_start_has_a_memory_full_of_random_rows() -> None:
     _, method = make("gpaco", "method.start=released")
     assert len(method.loss.memory) == 16  # type: ignore[union-attr, arg-type]

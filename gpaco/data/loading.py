@@ -4,6 +4,7 @@ The order is a function of (seed, epoch), a view of (seed, epoch, index, view). 
 number of workers and processes, and sees the same pictures.
 """
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,6 +19,7 @@ from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
 from gpaco.errors import Problem
+from gpaco.signals import CAUGHT
 
 Indices = NDArray[np.int64]
 
@@ -119,6 +121,7 @@ def batches(
         batch_sampler=[list(zip(order[row].tolist(), keys[row].tolist(), strict=True)) for row in rows],
         num_workers=workers,
         collate_fn=_stack,
+        worker_init_fn=_leave_signals,
         prefetch_factor=4 if workers else None,
     )
     for loaded in loader:
@@ -155,6 +158,12 @@ def _stack(items: list[Photo | Problem]) -> tuple[list[Tensor], list[int]] | Pro
         return next(item for item in items if isinstance(item, Problem))
     views = zip(*(views for views, _ in good), strict=True)
     return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
+
+
+def _leave_signals(worker: int) -> None:
+    """Let the main process answer: one that is told to stop together with its loaders still needs their images."""
+    for number in CAUGHT:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:

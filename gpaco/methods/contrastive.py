@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from gpaco.checks import class_counts_tensor
 from gpaco.classical import balanced_softmax_loss, class_balanced_weights
+from gpaco.errors import UserError
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
 from gpaco.methods.setup import Method, Setup, each_view, trial
@@ -33,7 +34,18 @@ class GPaCo(Method):
             return 0.0
         with trial(model):
             logits, embeddings = model(*views)
-        return self.loss.balance(model.centres, logits, embeddings, each_view(labels, views))
+        return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
+
+
+def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
+    """Shift the centres of the model by what this batch asks for."""
+    try:
+        return criterion.balance(model.centres, *batch)
+    except ValueError as error:
+        raise UserError(
+            f"the start cannot be balanced: {error}",
+            "two views (--set views.second=plain) or a larger --batch-size help; without: --set method.start=released",
+        ) from error
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gpaco.methods.contrastive import gpaco_criterion
+from gpaco.methods.contrastive import balanced_start, gpaco_criterion
 from gpaco.methods.setup import Method, Setup, trial
 from gpaco.model import momentum_copy, update_momentum
 
@@ -35,7 +35,7 @@ class PaCo(Method):
             return 0.0
         with trial(model):
             (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy is still the same network
-        shift = self.loss.balance(model.centres, logits, queries, labels, keys)
+        shift = balanced_start(self.loss, model, logits, queries, labels, keys)
         self.key_network.load_state_dict(model.state_dict())
         return shift
 
