@@ -1,7 +1,6 @@
 """The command `gpaco`: verbs only. Each parses its words, calls a function, and prints what that gave."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -9,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpaco import __version__
-from gpaco.console import bar, display, fail, plain_help, print_figures, say, usage
+from gpaco.console import bar, display, fail, plain_help, print_figures, say, speaks, usage
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.faults import problem_of
 
@@ -148,7 +147,7 @@ def train(
         show=display(as_json),
         **flags,
     )
-    if os.environ.get("RANK", "0") == "0":
+    if speaks():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
             print_figures(run.metrics, as_json)
         say(as_json)(f"The run, with its model and page: {run.folder}")
@@ -261,7 +260,8 @@ def compare(
         validation=validation,
         **flags,
     )
-    print(json.dumps(result) if as_json else table(result))
+    if speaks():
+        print(json.dumps(result) if as_json else table(result))
 
 
 @app.command()

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gpaco import distributed
 from gpaco.classification import train
 from gpaco.errors import UserError, nearest
+from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.preparing import FLAGS, requested
 from gpaco.run import Run
@@ -45,14 +47,15 @@ def compare(
         runs: list[Run] = []
         for seed in range(seeds):
             say(f"{word}, seed {seed}")
-            cell = folder / re.sub(r"[^\w.+-]+", "-", word) / f"seed-{seed}"
+            cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
             tell = (details or say) if not rows and not runs else _quiet  # the same guesses every time: once will do
             runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=tell, **flags))
         figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
-    (folder / "comparison.json").write_text(json.dumps(result, indent=1))
-    (folder / "comparison.md").write_text(table(result) + "\n")
+    if distributed.rank() == 0:
+        write_atomic(folder / "comparison.json", json.dumps(result, indent=1))
+        write_atomic(folder / "comparison.md", table(result) + "\n")
     return result
 
 

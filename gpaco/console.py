@@ -1,6 +1,7 @@
 """What the command prints: lines, bars, figures, and errors with their remedy."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,13 +35,22 @@ def fail(cause: str, remedy: str) -> None:
     print(f"error: {cause}\n  {remedy}", file=sys.stderr)
 
 
+def speaks() -> bool:
+    """Of several processes only the first one prints what all of them know."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say(as_json: bool) -> Callable[[str], None]:
+    if not speaks():
+        return lambda line: None
     return (lambda line: print(line, file=sys.stderr)) if as_json else print
 
 
 def display(as_json: bool) -> Callable[[dict[str, Any]], None]:
     from gpaco.display import display
 
+    if not speaks():
+        return lambda row: None
     return display(sys.stderr if as_json else sys.stdout)
 
 

@@ -13,7 +13,7 @@ from gpaco.data.checking import refuse_leaks
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, in_memory
+from gpaco.data.samples import Splits, in_memory, printable
 from gpaco.data.splitting import with_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.display import told
@@ -54,8 +54,10 @@ def requested(
     path = ""
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
-    else:
-        path = str(what)
+    else:  # from wherever the run is looked at later
+        path = str(what) if str(what) in ("", "digits") else str(Path(what).expanduser().absolute())
+    if printable(path) != path:
+        raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename or link it")
     base = Recipe() if recipe is None else recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
     given = set() if recipe is None else {f"{s}.{k}" for s in SECTIONS for k in asdict(getattr(base, s))}
     unknown = set(flags) - set(FLAGS)

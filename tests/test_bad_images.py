@@ -115,6 +115,26 @@ def test_data_that_has_changed_since_a_run_began_is_refused(tmp_path: Path) -> N
         gpaco.train(data, out=tmp_path / "run", workers=0, **QUICK)
 
 
+def test_a_run_finds_its_data_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = gpaco.train("data", out="run", workers=0, **QUICK)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert gpaco.evaluate("../run")["n"] == Run(tmp_path / run.folder).metrics["n"]
+
+
+def test_data_under_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    data = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    photographs(Path(data))
+    with pytest.raises(UserError, match="is not UTF-8") as error:
+        gpaco.train(data, out=tmp_path / "run", workers=0, **QUICK)
+    assert error.value.cause.isprintable()
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="there is no data to train on"):
+        gpaco.train("", out=tmp_path / "run", workers=0, **QUICK)
+
+
 def test_copies_of_an_image_stay_together_in_training(tmp_path: Path) -> None:
     data = photographs(tmp_path / "data")
     for i in range(28):

@@ -113,7 +113,7 @@ def test_a_cell_with_a_list_is_a_run_in_a_folder_with_a_plain_name(tmp_path: Pat
     result = gpaco.compare("digits", [word], seeds=1, out=tmp_path / "out", **QUICK)
     (cell,) = result["rows"][0]["runs"]
     assert Run(Path(cell)).recipe.schedule.steps == (1, 2)
-    assert Path(cell).parent.name == "ce+schedule.name-step+schedule.steps-1-2-"
+    assert Path(cell).parent.name == "ce+schedule.name-step+schedule.steps-1-2"
 
 
 @pytest.mark.parametrize(
