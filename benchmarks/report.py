@@ -24,6 +24,7 @@ from gpaco import recipe as recipes
 from gpaco import report
 from gpaco.data.longtail import class_sizes
 from gpaco.metrics import summarise
+from gpaco.settings import Recipe
 
 SWITCHES = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 
@@ -54,7 +55,7 @@ def write_run(
     method: str,
 ) -> None:
     folder.mkdir(parents=True)
-    recipe = recipes.override(recipes.Recipe(), [f"method.name={method}", "data.path=gone"])
+    recipe = recipes.override(Recipe(), [f"method.name={method}", "data.path=gone"])
     (folder / "recipe.toml").write_text(recipes.dumps(recipe))
     metrics = summarise(logits, labels, counts, names) | {
         "evaluated_on": "test",

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
 _NARROW = (torch.float16, torch.bfloat16)
 
 
@@ -47,7 +48,7 @@ def check_labels(
     if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
         check_same_rows(rows, labels, f"rows and {name}")
         if _values_can_be_read(labels):
-            sums = labels.sum(1, dtype=torch.float64)
+            sums = at_least_float32(labels).sum(1)
             far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision keeps sums to three digits; nan is far
             if bool(far.any()) or bool((labels < 0).any()):
                 raise ValueError(
@@ -68,14 +69,30 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
+def check_contrast(alpha: float, temperature: float) -> None:
+    """Weight of a positive and temperature; beyond these bounds float32 has no room for sums and similarities."""
+    check_number(alpha, "alpha", 0, MAX_ALPHA)
+    check_number(temperature, "temperature", MIN_TEMPERATURE)
+
+
+def check_weight(weight: Tensor | None, num_classes: int) -> None:
+    """One weight for each class, none of them negative."""
+    if weight is None:
+        return
+    if weight.shape != (num_classes,):
+        raise ValueError(f"weight must be ({num_classes},), one per class, got {tuple(weight.shape)}")
+    if not torch.compiler.is_compiling() and not bool(((weight >= 0) & weight.isfinite()).all()):
+        raise ValueError("weight must be finite and not negative for every class")
+
+
 def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def class_counts_tensor(class_counts: object, num_classes: int, device: torch.device | None = None) -> Tensor:
-    """Class counts as float64 (C,), each above 0."""
-    counts = torch.as_tensor(class_counts, dtype=torch.float64, device=device)
+def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
+    """Class counts as float64 (C,) on the CPU, since some devices have no float64; each above 0."""
+    counts = torch.as_tensor(class_counts).cpu().double()
     if counts.shape != (num_classes,):
         raise ValueError(
             f"class_counts must have one entry for each of {num_classes} classes, got shape {tuple(counts.shape)}"

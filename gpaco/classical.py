@@ -16,6 +16,7 @@ from gpaco.checks import (
     check_labels,
     check_number,
     check_scores,
+    check_weight,
     class_counts_tensor,
     widened,
 )
@@ -44,9 +45,11 @@ def balanced_softmax_loss(
     >>> balanced_softmax_loss(logits, torch.tensor([0]), [10, 90])  # the rare class has to win by more
     tensor(0.7966)
     """
+    check_number(tau, "tau", 0)
+    check_number(label_smoothing, "label_smoothing", 0, 1)
     logits, labels = _checked(logits, labels, ignore_index, reduction)
-    counts = class_counts_tensor(class_counts, logits.shape[1], logits.device)
-    prior = (counts / counts.sum()).log().to(logits.dtype)
+    counts = class_counts_tensor(class_counts, logits.shape[1])
+    prior = _as((counts / counts.sum()).log(), logits)
     return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
 
 
@@ -68,8 +71,8 @@ def focal_loss(
     tensor(0.0018)
     """
     check_number(gamma, "gamma", 0)
-    logits, labels = _checked(logits, labels, ignore_index, reduction)
-    log_p = logits.log_softmax(1)
+    logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
+    log_p = _finite(logits.log_softmax(1))
     losses = -((-log_p.expm1()).clamp_min(0) ** gamma) * log_p if gamma else -log_p
     if weight is not None:
         losses = losses * weight.to(losses)
@@ -91,7 +94,8 @@ def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tens
     check_number(beta, "beta", 0, 1)
     counts = class_counts_tensor(class_counts, len(class_counts))
     weights = (1 - beta) / -torch.expm1(counts * torch.log(torch.tensor(beta, dtype=torch.float64)))
-    return (weights / weights.mean()).float()
+    weights = (weights / weights.mean()).float()
+    return weights.to(class_counts.device) if isinstance(class_counts, Tensor) else weights
 
 
 def ldam_loss(
@@ -116,9 +120,9 @@ def ldam_loss(
     """
     check_number(max_margin, "max_margin", 0)
     check_number(scale, "scale", 0, low_too=False)
-    logits, labels = _checked(logits, labels, ignore_index, reduction)
-    margins = class_counts_tensor(class_counts, logits.shape[1], logits.device) ** -0.25
-    margins = (margins * (max_margin / margins.max())).to(logits.dtype)
+    logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
+    margins = class_counts_tensor(class_counts, logits.shape[1]) ** -0.25
+    margins = _as(margins * (max_margin / margins.max()), logits)
     if labels.dim() == 1:
         index = labels.where(labels != ignore_index, 0).long().unsqueeze(1)
         logits = logits.scatter_add(1, index, -margins[index])
@@ -127,11 +131,14 @@ def ldam_loss(
     return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction)
 
 
-def _checked(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> tuple[Tensor, Tensor]:
+def _checked(
+    logits: Tensor, labels: Tensor, ignore_index: int, reduction: str, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     labels = widened(labels)
     check_scores(logits, "logits")
     check_labels(labels, logits, logits.shape[1], ignore_index)
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
+    check_weight(weight, logits.shape[1])
     logits = at_least_float32(logits)
     return logits, labels.to(logits.dtype) if labels.is_floating_point() else labels
 
@@ -147,12 +154,26 @@ def _cross_entropy(
     target = labels.to(logits.dtype) if labels.dim() == 2 else labels.long()
     weight = None if weight is None else weight.to(logits)
     losses = F.cross_entropy(
-        logits, target, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
+        logits if labels.dim() == 1 else _finite(logits),
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction="none",
+        label_smoothing=label_smoothing,
     )
     if labels.dim() == 2:
         return _reduce(losses, labels.any(1), reduction)
     valid = labels != ignore_index
     return _reduce(losses, valid if weight is None else weight[target.where(valid, 0)] * valid, reduction)
+
+
+def _as(x: Tensor, like: Tensor) -> Tensor:
+    return x.to(like.dtype).to(like.device)  # in this order: float64 cannot go to every device
+
+
+def _finite(x: Tensor) -> Tensor:
+    # A masked class has a logit of -inf, of which a label without it must take 0, not 0 * inf.
+    return x.clamp_min(torch.finfo(x.dtype).min / 4)
 
 
 def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:

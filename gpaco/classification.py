@@ -1,7 +1,6 @@
 """train(): from data and a recipe to a run folder with a model and its figures."""
 
 import json
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,22 +17,28 @@ from torch import nn
 from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
 from gpaco.data.checking import record
+from gpaco.data.inspecting import write_bad
 from gpaco.data.loading import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
+from gpaco.devices import choose_device
 from gpaco.errors import Diverged, UserError
 from gpaco.evaluation import logits_of
+from gpaco.faults import faults_explained
 from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.lora import merged
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import LOOKED_AT, Say, requested, resolve, splits_of
+from gpaco.preparing import BAD_IMAGES, LOOKED_AT, Say, requested, resolve, splits_of
 from gpaco.priors import in_words
-from gpaco.run import Predictor, Run, as_run, build_model, is_run, load, newest, stage_folder, weights_of
+from gpaco.run import Predictor, Run, as_run, build_model, has_begun, is_run, load, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
 from gpaco.sources import Source, source_of
 from gpaco.training import Task, fit
 from gpaco.tuning import tune
+
+# Settings that a run may go on with another value of: no bit of its result depends on them.
+WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.checkpoint_every", "train.keep")
 
 
 def train(
@@ -60,51 +65,58 @@ def train(
     For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
     """
     where = choose_device(device)
-    distributed.start(where)
-    if distributed.rank():
-        say, show = (lambda line: None), (lambda row: None)
     wanted, given = requested(what, recipe, settings, flags)
     folder = Path(out)
-    splits = splits_of(wanted, say=say, thorough=not is_run(folder))
-    resolved = resolve(wanted, given, splits, where, say)
-    with prepared(folder, resolved, say):
-        return run_stages(resolved, splits, folder, where, say, show)
-
-
-def choose_device(name: str | None) -> torch.device:
-    """The named device, or a CUDA one if there is, else the CPU; with several processes, each its own."""
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"there is no device {name!r} here: {str(error).splitlines()[0]}", "--device cpu") from error
-    if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(device)
-    return device
+    with faults_explained():
+        distributed.start(where, wanted.train.timeout)
+        if distributed.rank():
+            say, show = (lambda line: None), (lambda row: None)
+        begun = has_begun(folder)
+        splits = splits_of(wanted, say=say, thorough=not begun, run=folder if begun else None)
+        resolved = resolve(wanted, given, splits, where, say)
+        with prepared(folder, resolved, splits, say):
+            return run_stages(resolved, splits, folder, where, say, show)
 
 
 @contextmanager
-def prepared(folder: Path, recipe: Recipe, say: Say) -> Iterator[None]:
+def prepared(folder: Path, recipe: Recipe, splits: Splits, say: Say) -> Iterator[None]:
     """The run folder, locked by the first process, with the recipe in it. One that holds anything else is refused."""
+    refuse_small_batches(recipe)
     with ExitStack() as stack:
         if distributed.rank() == 0:
             if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
                 raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
             stack.enter_context(lock(folder))
-            if is_run(folder) and any(folder.glob("**/checkpoints/*")):  # a run that failed before is none yet
+            if has_begun(folder):
                 refuse_other_run(folder, recipe)
                 say(f"going on with the run in {folder}")
             else:
                 write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
+                if recipe.data.on_bad_image == "skip":
+                    write_bad(folder / BAD_IMAGES, splits.bad)
         distributed.barrier()
         yield
 
 
+def refuse_small_batches(recipe: Recipe) -> None:
+    """Every process needs an image for each part that a batch is worked on in, or it would leave the others waiting."""
+    world = distributed.world_size()
+    for stage in recipes.stages(recipe):
+        needed = world * stage.train.accumulate
+        if stage.train.batch_size < needed:
+            raise UserError(
+                f"a batch of {stage.train.batch_size} images is too small for {world} processes that work on it in "
+                f"{stage.train.accumulate} parts",
+                f"--batch-size {needed} or more",
+            )
+
+
 def refuse_other_run(folder: Path, recipe: Recipe) -> None:
-    differs = recipes.diff(recipes.load(folder), recipe)
+    one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
+    if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
+        raise UserError(f"{folder} holds a run with other stages", "choose another --out, or give the same settings")
+    differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
+    differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
     if not differs:
         return
     key, (old, new) = next(iter(differs.items()))
@@ -220,8 +232,13 @@ def classification_task(
 
 
 def selects(recipe: Recipe, splits: Splits) -> bool:
-    """Whether validation data choose the epoch: not if the recipe wants the last one, nor if it reports on them."""
-    return splits.val is not None and recipe.train.select == "best" and recipe.data.evaluate_on != "val"
+    """Whether validation data choose the epoch.
+
+    Not if the recipe wants the last one, nor if it reports on them, nor if the head does not train: its figures then
+    mean nothing.
+    """
+    judged = recipe.train.select == "best" and recipe.data.evaluate_on != "val"
+    return splits.val is not None and judged and recipe.method.name not in methods.WITHOUT_CLASSIFIER
 
 
 def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
@@ -245,6 +262,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "interpolation": recipe.model.interpolation,
         "mean": list(recipe.model.mean or backbone.mean),
         "std": list(recipe.model.std or backbone.std),
+        "classifies": recipe.method.name not in methods.WITHOUT_CLASSIFIER,
         "assumes": methods.assumed_prior(recipe),
         "prior": recipe.method.prior,
         "alpha": recipe.method.alpha,
@@ -391,13 +409,12 @@ def dry_run(
 
     few = replace(splits, val=some(splits.val, 64), test=some(splits.test, 64))
     with tempfile.TemporaryDirectory() as folder:
-        order = np.random.default_rng(0).permutation(len(splits.train))[:size]
+        few = replace(few, train=splits.train.subset(np.random.default_rng(0).permutation(len(splits.train))[:size]))
         for epochs in (1, 2):
             short = replace(resolved, train=replace(resolved.train, epochs=epochs, features=""))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
-            task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
             write_atomic(Path(folder) / "recipe.toml", recipes.dumps(short))
-            run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)
+            run_stages(short, few, Path(folder), where, lambda line: None, lambda row: None)
             (Path(folder) / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
     say("everything works: leave out --dry-run to train")
@@ -406,9 +423,3 @@ def dry_run(
 def _with_epochs(stage: Stage, epochs: int) -> Stage:
     kept = tuple(change for change in stage.changes if change[:2] != ("train", "epochs"))
     return Stage(stage.name, (*kept, ("train", "epochs", epochs)))
-
-
-def _subset_keeping_classes(samples: Samples, order: Any) -> Samples:
-    """Some samples, with at least one of each class so that every count stays above 0."""
-    firsts = np.array([np.flatnonzero(samples.labels == c)[0] for c in np.unique(samples.labels)])
-    return samples.subset(np.unique(np.concatenate([firsts, order])))

@@ -1,7 +1,6 @@
 """The command `gpaco`: verbs only. Each parses its words, calls a function, and prints what that gave."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -9,8 +8,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpaco import __version__
-from gpaco.console import bar, display, fail, print_figures, say, usage
+from gpaco.console import bar, display, fail, plain_help, print_figures, say, speaks, usage
 from gpaco.errors import Problem, UserError, nearest
+from gpaco.faults import problem_of
 
 app = typer.Typer(
     help="Image classifiers that also work on the rare classes.",
@@ -20,11 +20,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Data = Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
-Set = Annotated[list[str], typer.Option("--set", help="Any setting: section.key=value. Repeatable.")]
+Set = Annotated[
+    list[str],
+    typer.Option("--set", metavar="section.key=value", help="Any setting, repeatable: `gpaco show default`."),
+]
 Prior = Annotated[
     str | None, typer.Option("--prior", help="Classes expected at test time: uniform, train, or a CSV file.")
 ]
@@ -43,7 +48,7 @@ def demo(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Long-tailed handwritten digits, three methods, a table and a page: about a minute."""
+    """Three methods on long-tailed handwritten digits. A table and a page, in about a minute."""
     from gpaco.demo import run_demo
 
     result = run_demo(out, seeds, say=say(as_json), show=display(as_json))
@@ -53,12 +58,15 @@ def demo(
 
 @app.command()
 def check(
-    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
+    data: Data,
     root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Look at data before training: counts, imbalance, bad files, duplicates, leakage, suggested settings."""
+    """Look at data before training.
+
+    Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
+    """
     from gpaco.data.checking import check as check_data
     from gpaco.data.checking import lines
 
@@ -74,8 +82,8 @@ def check(
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
-    out: Out,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
     method: Annotated[
         str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
@@ -88,12 +96,12 @@ def train(
     size: Annotated[int | None, typer.Option(help="Width and height of an input image.")] = None,
     long_tail: Annotated[float | None, typer.Option(help="Make training long-tailed by this factor.")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
-    part: Annotated[str | None, typer.Option("--train", help="all, last-block, head or lora.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
     ghost_batch: Annotated[int | None, typer.Option(help="Images that share batch-norm statistics.")] = None,
-    on_bad_image: Annotated[str | None, typer.Option(help="error or skip.")] = None,
+    on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
+    device: Device = None,
     compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
     tune_prior: TunePrior = False,
     seed: Seed = None,
@@ -125,7 +133,9 @@ def train(
         "tune_prior": "true" if tune_prior else None,
         "seed": seed,
     }
-    if dry_run:
+    if out is None and not dry_run:
+        raise UserError("train needs a folder for its results", "--out FOLDER; to try only: --dry-run")
+    if out is None or dry_run:
         try_out(data, recipe=recipe, settings=settings, device=device, say=say(as_json), **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
@@ -140,20 +150,25 @@ def train(
         show=display(as_json),
         **flags,
     )
-    if os.environ.get("RANK", "0") == "0":
-        print_figures(run.metrics, as_json)
+    if speaks():
+        if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
+            print_figures(run.metrics, as_json)
         say(as_json)(f"The run, with its model and page: {run.folder}")
 
 
 @app.command()
 def evaluate(
-    paths: Annotated[list[Path], typer.Argument(help="One run or more (an ensemble), then data if not the run's own.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN... [DATA]", help="One run or more (an ensemble), then data if not the run's own."),
+    ],
     prior: Prior = None,
     unbiased: Unbiased = False,
     tune_prior: TunePrior = False,
     many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
     few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
-    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
+    device: Device = None,
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -179,6 +194,7 @@ def evaluate(
             many=many,
             few=few,
             which=checkpoint,
+            device=device,
             out=out,
             show=progress,
         )
@@ -195,6 +211,7 @@ def predict(
     out: Annotated[Path, typer.Option("--out", help=".csv, .jsonl or .json file.")] = Path("predictions.csv"),
     prior: Prior = None,
     unbiased: Unbiased = False,
+    device: Device = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -203,7 +220,7 @@ def predict(
     from gpaco.priors import in_words, read_tuned
 
     with bar("predicting", as_json) as progress:
-        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress)
+        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress)
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
@@ -215,9 +232,9 @@ def predict(
 
 @app.command()
 def compare(
-    data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
+    data: Data,
     out: Out,
-    methods: Annotated[str, typer.Option(help="Comma-separated; gpaco+prior=counts carries settings of its own.")] = (
+    methods: Annotated[str, typer.Option(help="Separated by commas; gpaco+prior=counts has settings of its own.")] = (
         "ce,balanced-softmax,gpaco"
     ),
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 3,
@@ -235,9 +252,9 @@ def compare(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train several methods with several seeds and put them in one table. Resumable; every cell is a run."""
+    """Train several methods with several seeds; one table. The same command goes on; every cell is a run."""
     from gpaco.comparison import compare as compare_methods
-    from gpaco.comparison import table
+    from gpaco.comparison import split_methods, table
 
     flags: dict[str, Any] = {
         "model": model,
@@ -251,7 +268,7 @@ def compare(
     }
     result = compare_methods(
         data,
-        [word.strip() for word in methods.split(",")],
+        split_methods(methods),
         seeds=seeds,
         out=out,
         settings=settings,
@@ -261,7 +278,8 @@ def compare(
         validation=validation,
         **flags,
     )
-    print(json.dumps(result) if as_json else table(result))
+    if speaks():
+        print(json.dumps(result) if as_json else table(result))
 
 
 @app.command()
@@ -387,6 +405,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             code = error.exit_code
         elif "--debug" in words:
             raise
+        elif problem := problem_of(error):
+            fail(problem.cause, problem.remedy)
+            code = problem.exit_code
         else:
             fail(
                 f"a bug in gpaco {__version__}: {type(error).__name__}: {error}",
@@ -402,6 +423,8 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(__version__)
         return 0
+    for verb in command.commands.values():
+        plain_help(verb)
     words = words or ["--help"]
     if words and not words[0].startswith("-") and words[0] not in command.commands:
         raise UserError(

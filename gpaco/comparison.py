@@ -2,14 +2,17 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpaco import distributed
 from gpaco.classification import train
 from gpaco.errors import UserError, nearest
+from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.pages.page import report
 from gpaco.preparing import FLAGS, requested
@@ -48,22 +51,32 @@ def compare(
         runs: list[Run] = []
         for seed in range(seeds):
             say(f"{word}, seed {seed}")
-            cell = folder / word.replace("=", "-") / f"seed-{seed}"
+            cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
             tell = (details or say) if not rows and not runs else _quiet  # the same guesses every time: once will do
             runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=tell, **flags))
         figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
-    (folder / "comparison.json").write_text(json.dumps(result, indent=1))
-    (folder / "comparison.md").write_text(table(result) + "\n")
-    firsts = [row["runs"][0] for row in rows]
-    report(firsts, folder / "report.html", names=[row["method"] for row in rows])
+    if distributed.rank() == 0:
+        write_atomic(folder / "comparison.json", json.dumps(result, indent=1))
+        write_atomic(folder / "comparison.md", table(result) + "\n")
+        firsts = [row["runs"][0] for row in rows]
+        report(firsts, folder / "report.html", names=[row["method"] for row in rows])
     return result
+
+
+def split_methods(words: str) -> list[str]:
+    """Methods that commas separate; those inside the brackets of a list do not.
+
+    >>> split_methods("ce, gpaco+schedule.steps=[10,20]")
+    ['ce', 'gpaco+schedule.steps=[10,20]']
+    """
+    return [word.strip() for word in re.split(r",(?![^\[]*\])", words)]
 
 
 def parse(word: str) -> tuple[str, str, list[str]]:
     """A method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
-    name, *own = word.split("+")
+    name, *own = re.split(r"\+(?=[\w.]+=)", word)
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}")
     return word, name, [setting if "." in setting.split("=")[0] else f"method.{setting}" for setting in own]

@@ -1,6 +1,7 @@
 """What the command prints: lines, bars, figures, and errors with their remedy."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +21,36 @@ def usage(error: Any) -> tuple[str, str]:
     return cause[:1].lower() + cause[1:], f"`{context.command_path if context else 'gpaco'} --help` tells more"
 
 
+def plain_help(command: Any) -> None:
+    """Let the help of a command name its arguments as people write them, without types of Python."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
+            parameter.metavar = name
+            parameter.get_usage_pieces = lambda context, name=name: [name]
+            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
+
+
 def fail(cause: str, remedy: str) -> None:
     print(f"error: {cause}\n  {remedy}", file=sys.stderr)
 
 
+def speaks() -> bool:
+    """Of several processes only the first one prints what all of them know."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def say(as_json: bool) -> Callable[[str], None]:
+    if not speaks():
+        return lambda line: None
     return (lambda line: print(line, file=sys.stderr)) if as_json else print
 
 
 def display(as_json: bool) -> Callable[[dict[str, Any]], None]:
     from gpaco.display import display
 
+    if not speaks():
+        return lambda row: None
     return display(sys.stderr if as_json else sys.stdout)
 
 

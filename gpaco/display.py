@@ -53,6 +53,19 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
     return show
 
 
+def told(say: Callable[[str], None], title: str) -> Callable[[int, int], None]:
+    """A function (done, total) that says where it is every ten seconds, from 5 s on."""
+    last = time.monotonic() - 5
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 10:
+            last = time.monotonic()
+            say(f"{title}: {done:,} of {total:,}")
+
+    return show
+
+
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A function (done, total) that shows a bar on a terminal, and a line every ten seconds in a log, from 5 s on."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from gpaco import distributed
 from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
+from gpaco.devices import choose_device
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import summarise
 from gpaco.preparing import splits_of
 from gpaco.priors import Logits, final_logits
-from gpaco.run import Predictor, Runs, as_runs, load
+from gpaco.run import Predictor, Runs, as_runs, load_classifiers
 
 Show = Callable[[int, int], None]
 
@@ -84,7 +86,7 @@ def in_order_of(samples: Samples, classes: tuple[str, ...]) -> Samples:
             "evaluate on data with the model's classes",
         )
     places = np.array([classes.index(name) for name in samples.classes])
-    return Samples(places[samples.labels], classes, images=samples.images, paths=samples.paths)
+    return replace(samples, labels=places[samples.labels], classes=classes)
 
 
 def evaluate(
@@ -97,6 +99,7 @@ def evaluate(
     many: int | None = None,
     few: int | None = None,
     which: str = "best",
+    device: str | None = None,
     out: Path | str | None = None,
     show: Show | None = None,
 ) -> dict[str, Any]:
@@ -116,13 +119,11 @@ def evaluate(
         samples = data
     else:
         recipe = several[0].recipe
-        splits = splits_of(recipe, data)
+        splits = splits_of(recipe, data, run=several[0].folder)
         own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
         samples = own_part or splits.test or splits.val or splits.train
-    predictors = [load(run, which=which) for run in several]
+    predictors = load_classifiers(several, which=which, device=choose_device(device))
     classes = predictors[0].classes
-    if any(predictor.classes != classes for predictor in predictors):
-        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
     samples = in_order_of(samples, classes)
     about = predictors[0].about
     many, few = about["many"] if many is None else many, about["few"] if few is None else few

@@ -15,6 +15,7 @@ from gpaco import distributed
 from gpaco.checks import (
     at_least_float32,
     check_choice,
+    check_contrast,
     check_match,
     check_number,
     check_same_rows,
@@ -103,7 +104,7 @@ def supcon_loss(
     tensor(0.0067)
     """
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
-    check_number(temperature, "temperature", 0, low_too=False)
+    check_contrast(0, temperature)
     if log_prior is not None and log_prior.dim() != 1:
         raise ValueError(f"log_prior must be (C,), one number for each class, got shape {tuple(log_prior.shape)}")
     num_classes = None if log_prior is None else len(log_prior)
@@ -115,75 +116,6 @@ def supcon_loss(
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
     return _reduce(losses, share.sum(1), reduction)
-
-
-def pixel_gpaco_loss(
-    logits: Tensor,
-    embeddings: Tensor,
-    masks: Tensor,
-    *,
-    pixels: int = 8192,
-    sampling: str = "random",
-    alpha: float = 0.01,
-    temperature: float = 0.07,
-    log_prior: Tensor | None = None,
-    memory: Tensor | None = None,
-    memory_labels: Tensor | None = None,
-    ignore_index: int = 255,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """`gpaco_loss` among sampled pixels of each image, then the mean over images; the auxiliary loss for segmentation.
-
-    An image without any labelled pixel costs 0.
-
-    Args:
-        logits: (B, C, h, w), the segmentation logits before they are enlarged.
-        embeddings: (B, D, h, w), of unit length along D.
-        masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the label nearest to it.
-        pixels: positions drawn from each image without replacement; -1, or more than there are: all.
-        sampling: "random", as released, or "balanced": every class in the image, the ignored pixels as one of them,
-            has the same chance at each draw, so that rare classes are not drowned.
-        generator: source of the draw.
-
-    >>> logits, embeddings = torch.zeros(1, 2, 4, 4), nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
-    >>> pixel_gpaco_loss(logits, embeddings, torch.zeros(1, 8, 8, dtype=torch.uint8), pixels=1)
-    tensor(0.6931)
-    """
-    check_choice(sampling, "sampling", ("random", "balanced"))
-    if pixels < 1 and pixels != -1:
-        raise ValueError(f"pixels must be at least 1, or -1 for all, got {pixels}")
-    if logits.dim() != 4 or embeddings.dim() != 4 or logits.shape[2:] != embeddings.shape[2:]:
-        raise ValueError(
-            "logits and embeddings must be (B, C, h, w) and (B, D, h, w) of one height and width, got "
-            f"{tuple(logits.shape)} and {tuple(embeddings.shape)}; enlarge the smaller map first"
-        )
-    if masks.dim() != 3 or masks.is_floating_point() or not len(logits) == len(embeddings) == len(masks) > 0:
-        raise ValueError(
-            f"masks must be integers (B, H, W) for {len(logits)} images, at least one, "
-            f"got {tuple(masks.shape)} {masks.dtype}"
-        )
-    height, width = logits.shape[2:]
-    row = torch.arange(height, device=masks.device) * masks.shape[1] // height
-    column = torch.arange(width, device=masks.device) * masks.shape[2] // width
-    labels = masks[:, row][:, :, column].flatten(1).long()
-    losses = []
-    for image_logits, image_embeddings, image_labels in zip(
-        logits.flatten(2), embeddings.flatten(2), labels, strict=True
-    ):
-        drawn = _draw(image_labels, pixels, sampling, generator)
-        loss = gpaco_loss(
-            image_logits[:, drawn].t(),
-            image_embeddings[:, drawn].t(),
-            image_labels[drawn],
-            memory,
-            memory_labels,
-            alpha=alpha,
-            temperature=temperature,
-            log_prior=log_prior,
-            ignore_index=ignore_index,
-        )
-        losses.append(loss)
-    return torch.stack(losses).mean()
 
 
 class GPaCoLoss(nn.Module):
@@ -333,10 +265,10 @@ class GPaCoLoss(nn.Module):
         with _no_autocast(logits):
             seen = contrast(sources, anchors, self.temperature, self.num_classes, -100)
             logits = _with_prior(logits, self._prior(self._centre_share(sources, keys)))
-            ahead = (logits.logsumexp(1) - seen.logsumexp).double()  # share = sigmoid(ahead)
-            wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1).double()
+            ahead = logits.logsumexp(1) - seen.logsumexp  # share = sigmoid(ahead)
+            wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1)
             valid = seen.share.any(1)
-        ahead, wanted = distributed.gather(ahead[valid]), distributed.gather(wanted[valid])
+        ahead, wanted = (distributed.gather(x[valid]).cpu().double() for x in (ahead, wanted))
         target = float(wanted.mean())
         if not 0 < target < 1:  # nan without anchors, 1 without positives
             raise ValueError(
@@ -458,7 +390,8 @@ def _parametric(
         if labels.dim() == 1:
             target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
         cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        return (seen.share * cost).sum(1), seen.share.any(1)
+        # A class that an anchor has no share of may have a logit of -inf: somebody has masked it.
+        return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
 
 
 def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
@@ -470,21 +403,8 @@ def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
     return logits + log_prior.to(logits)
 
 
-def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator | None) -> Tensor:
-    """Positions drawn from one image without replacement."""
-    if pixels < 0 or pixels >= len(labels):
-        return torch.arange(len(labels), device=labels.device)
-    device = labels.device if generator is None else generator.device
-    if sampling == "random":
-        return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)
-    _, place, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights = (1 / counts.double())[place].to(device)
-    return torch.multinomial(weights, pixels, generator=generator).to(labels.device)
-
-
 def _check_options(num_classes: int, alpha: float, temperature: float, label_smoothing: float) -> None:
-    check_number(alpha, "alpha", 0)
-    check_number(temperature, "temperature", 0, low_too=False)
+    check_contrast(alpha, temperature)
     check_number(label_smoothing, "label_smoothing", 0, 1)
     if label_smoothing and num_classes == 1:
         raise ValueError("label_smoothing needs at least two classes, got one; set it to 0")

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from gpaco.data.images import SUFFIXES, read_image
-from gpaco.errors import UserError
+from gpaco.data.samples import printable
+from gpaco.devices import choose_device
+from gpaco.errors import Problem, UserError
 from gpaco.evaluation import as_tested, check_correction
 from gpaco.metrics import groups
 from gpaco.priors import final_logits
-from gpaco.run import Predictor, Runs, as_runs, load
+from gpaco.run import Predictor, Runs, load_classifiers
 
 Row = dict[str, Any]
 
@@ -29,7 +31,7 @@ def predict(
     unbiased: bool = False,
     top: int = 5,
     batch_size: int = 64,
-    device: str | torch.device = "cpu",
+    device: str | None = None,
     show: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
@@ -37,9 +39,7 @@ def predict(
     `paths` are files, folders (searched for images) and lists (.txt, one path per line). Several runs are an ensemble.
     With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
     """
-    predictors = [load(run, device=device) for run in as_runs(runs)]
-    if any(predictor.classes != predictors[0].classes for predictor in predictors):
-        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+    predictors = load_classifiers(runs, device=choose_device(device))
     for predictor in predictors:
         check_correction(predictor, prior, unbiased)
     files = find_files([paths] if isinstance(paths, Path | str) else paths)
@@ -49,7 +49,7 @@ def predict(
     with _writer(out, top) as write, ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
         for start in range(0, len(files), batch_size):
             chunk = files[start : start + batch_size]
-            images = list(pool.map(lambda path: _read(path, about), chunk))
+            images = list(pool.map(lambda path: _read(path, predictors), chunk))
             for row in _rows(predictors, chunk, images, group, prior, unbiased, top):
                 rows.append(row)
                 write(row)
@@ -74,18 +74,20 @@ def find_files(paths: Sequence[Path | str]) -> list[Path]:
     return files
 
 
-def _read(path: Path, about: dict[str, Any]) -> np.ndarray | str:
+def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
+    """The image as each model wants it, or why there is none."""
     try:
-        return as_tested(read_image(path), about)
-    except UserError as error:
+        image = read_image(path)
+    except Problem as error:
         return error.cause
+    return [as_tested(image, predictor.about) for predictor in predictors]
 
 
 @torch.inference_mode()
 def _rows(
     predictors: list[Predictor],
     files: list[Path],
-    images: list[np.ndarray | str],
+    images: list[list[np.ndarray] | str],
     group: np.ndarray | None,
     prior: str | None,
     unbiased: bool,
@@ -94,33 +96,36 @@ def _rows(
     good = [k for k, image in enumerate(images) if not isinstance(image, str)]
     probabilities = torch.zeros(0)
     if good:
-        stacked = torch.from_numpy(np.stack([images[k] for k in good])).permute(0, 3, 1, 2)
         summed = sum(
             final_logits(
-                predictor(stacked.to(predictor.mean.device)).float().cpu().numpy(),
-                predictor.about,
-                prior=prior,
-                unbiased=unbiased,
+                _logits(predictor, [images[k][which] for k in good]), predictor.about, prior=prior, unbiased=unbiased
             )
-            for predictor in predictors
+            for which, predictor in enumerate(predictors)
         )
         probabilities = torch.from_numpy(np.asarray(summed) / len(predictors)).softmax(1)
     classes = predictors[0].classes
     for k, (file, image) in enumerate(zip(files, images, strict=True)):
         if isinstance(image, str):
-            yield {"path": str(file), "class": None, "probability": None, "group": None, "top": [], "error": image}
+            nothing = dict.fromkeys(("class", "probability", "group"))
+            yield {"path": printable(file), **nothing, "top": [], "error": image}
             continue
         best = probabilities[good.index(k)].topk(min(top, len(classes)))
         pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         first = int(best.indices[0])
         yield {
-            "path": str(file),
+            "path": printable(file),
             "class": pairs[0][0],
             "probability": pairs[0][1],
             "group": None if group is None else str(group[first]),
             "top": pairs,
             "error": None,
         }
+
+
+def _logits(predictor: Predictor, images: list[Any]) -> np.ndarray:
+    stacked = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+    logits: np.ndarray = predictor(stacked.to(predictor.mean.device)).float().cpu().numpy()
+    return logits
 
 
 class _writer:  # noqa: N801 - used as a with statement

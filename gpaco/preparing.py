@@ -10,18 +10,20 @@ import torch
 from gpaco import backbones, methods
 from gpaco import recipe as recipes
 from gpaco.data.checking import refuse_leaks
-from gpaco.data.inspecting import find_bad, without
+from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, in_memory
+from gpaco.data.samples import Splits, in_memory, printable
 from gpaco.data.splitting import with_test, with_validation
 from gpaco.data.suggesting import suggest
+from gpaco.display import told
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import groups
 from gpaco.priors import no_validation
 from gpaco.settings import SECTIONS, Data, Recipe, Stage
 
 Say = Callable[[str], None]
+BAD_IMAGES = "bad_images.csv"  # in a run folder
 LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
 
 # Flags of the command line and keyword arguments of train(): the setting each stands for.
@@ -54,8 +56,10 @@ def requested(
     path = ""
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
-    else:
-        path = str(what)
+    else:  # from wherever the run is looked at later
+        path = str(what) if str(what) in ("", "digits") else str(Path(what).expanduser().absolute())
+    if printable(path) != path:
+        raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename or link it")
     base = Recipe() if recipe is None else recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
     given = set() if recipe is None else {f"{s}.{k}" for s in SECTIONS for k in asdict(getattr(base, s))}
     unknown = set(flags) - set(FLAGS)
@@ -77,54 +81,75 @@ def requested(
 
 
 def splits_of(
-    recipe: Recipe, data: Path | str | None = None, say: Say = lambda line: None, *, thorough: bool = False
+    recipe: Recipe,
+    data: Path | str | None = None,
+    say: Say = lambda line: None,
+    *,
+    thorough: bool = False,
+    run: Path | None = None,
 ) -> Splits:
     """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on.
 
     `thorough` reads every file of no more than LOOKED_AT: for leakage between parts, and whether validation and test
-    images can be decoded, which would otherwise show after the last epoch.
+    images can be decoded, which would otherwise show after the last epoch. A `run` that has begun has a list of the
+    images that it left out: they stay out, and no others.
     """
     settings = recipe.data
     path = settings.path if data is None else str(data)
     if not path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
     if data is not None:
-        return in_memory(read(path, allow_empty_classes=True, allow_outside=settings.allow_outside))
+        return in_memory(
+            read(path, allow_empty_classes=True, allow_outside=settings.allow_outside),
+            progress=told(say, "reading images"),
+        )
     splits = read(
         path,
         root=settings.root or None,
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
     )
+    small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
+
+    def repeated() -> list[str] | None:  # copies of an image stay together, in training
+        if not small or splits.train.paths is None:
+            return None
+        return fingerprints(splits.train, told(say, "looking for copies"))
+
     if splits.test is None and splits.val is None:
-        splits = with_test(splits, seed=settings.seed)
+        splits = with_test(splits, seed=settings.seed, digests=repeated())
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, profile=settings.profile, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
     if settings.validation:
-        splits = with_validation(splits, settings.validation, settings.seed)
+        splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
     if settings.on_bad_image == "skip":
-        bad = {name: find_bad(part) for name, part in splits.parts() if part.paths is not None}
-        for name, part in splits.parts():
-            for index, reason in bad.get(name, []):
-                say(f"left out: {part.names[index]}: {reason}")
-        splits = without(splits, bad)
-    small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
+        splits = without_bad(splits, run, say)
     if thorough and not small:
         say("too many files to look at each before training; `gpaco check` does")
     if thorough and small and not settings.allow_leakage:
-        splits = refuse_leaks(splits)
-    if thorough and small:
-        refuse_bad(splits)
+        splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
+    if thorough and small and settings.on_bad_image == "error":
+        refuse_bad(splits, say)
     expect(splits, settings)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
-    return in_memory(splits)
+    return in_memory(splits, progress=told(say, "reading images"))
 
 
-def refuse_bad(splits: Splits) -> None:
+def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
+    """The same without the images that do not decode; in a run that has begun, without those on its list."""
+    if run is not None and (run / BAD_IMAGES).is_file():
+        return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
+    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for bad images")))
+    for one in splits.bad:
+        say(f"left out: {one.name}: {one.reason}")
+    return splits
+
+
+def refuse_bad(splits: Splits, say: Say) -> None:
     for name, part in (("validation", splits.val), ("test", splits.test)):
-        bad = find_bad(part) if part is not None and part.paths is not None else []
+        bad = [] if part is None else find_bad(part, told(say, f"looking at {name} images"))
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(
@@ -191,16 +216,23 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     recipe = recipes.override(recipe, [f"{key}={value}" for key, value in changes.items()])
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
         recipe = recipes.override(recipe, [f"schedule.warmup={recipe.train.epochs // 6}"])
-    size = min(recipe.train.batch_size, len(splits.train))
-    if size != recipe.train.batch_size:
-        recipe = recipes.override(recipe, [f"train.batch_size={size}"])
+        say(f"schedule.warmup = {recipe.schedule.warmup:g}  (--set schedule.warmup= overrides)")
+    if recipe.train.batch_size > len(splits.train):
+        recipe = recipes.override(recipe, [f"train.batch_size={len(splits.train)}"])
+        say(f"train.batch_size = {len(splits.train)}: there are no more training images")
     return with_default_stages(recipe)
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:
     """SupCon alone has no classifier: a second stage trains one on the features as they then are."""
-    if recipe.method.name != "supcon" or recipe.stage:
+    *_, last = recipes.stages(recipe)
+    if last.method.name not in methods.WITHOUT_CLASSIFIER:
         return recipe
+    if recipe.stage:
+        raise UserError(
+            f"the last stage, {last.name!r}, trains features and no classifier ({last.method.name})",
+            "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
+        )
     linear = (
         ("method", "name", "balanced-softmax"),
         ("train", "part", "head"),

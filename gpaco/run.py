@@ -55,6 +55,11 @@ def is_run(path: Path) -> bool:
     return (path / "recipe.toml").is_file()
 
 
+def has_begun(path: Path) -> bool:
+    """Whether there is something to go on with: a run that failed before its first checkpoint is none yet."""
+    return is_run(path) and any(path.glob("**/checkpoints/*"))
+
+
 def as_run(run: "Run | Path | str") -> Run:
     """The run at a path."""
     if isinstance(run, Run):
@@ -181,6 +186,21 @@ def stages_of(run: "Run | Path | str") -> list[tuple[Run, Recipe]]:
     *before, last = stages(run.recipe)
     homes = [(Run(stage_folder(run.folder, k, recipe.name)), recipe) for k, recipe in enumerate(before, 1)]
     return [(home, recipe) for home, recipe in homes if checkpoint.find(home.folder / "checkpoints")] + [(run, last)]
+
+
+def load_classifiers(runs: "Runs", *, which: str = "best", device: str | torch.device = "cpu") -> list[Predictor]:
+    """The models of one run or of several that make an ensemble: trained to classify, and of the same classes."""
+    several = as_runs(runs)
+    predictors = [load(run, which=which, device=device) for run in several]
+    for run, predictor in zip(several, predictors, strict=True):
+        if not predictor.about["classifies"]:
+            raise UserError(
+                f"{run.folder} is a stage that trains features: its classifier has learnt nothing",
+                "give the folder of the whole run, the one above it",
+            )
+    if any(predictor.classes != predictors[0].classes for predictor in predictors):
+        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+    return predictors
 
 
 Runs = Run | Path | str | Sequence[Run | Path | str]

@@ -82,8 +82,8 @@ class Views:
 @dataclass(frozen=True)
 class Method:
     name: str = setting("gpaco", "how a batch becomes a loss", choices=METHODS)
-    alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0)
-    temperature: float = setting(0.2, "of the similarities", above=0)
+    alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0, below=1e6)
+    temperature: float = setting(0.2, "of the similarities", low=1e-6)
     memory: int = setting(8192, "past embeddings to contrast with: the queue", low=0)
     prior: str = setting(
         "unbiased", "log prior on the centres; counts: as published", choices=("unbiased", "counts", "none")
@@ -137,7 +137,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Train:
-    epochs: int = setting(30, "times that training sees every image", low=0)
+    epochs: int = setting(30, "times that training sees every image", low=1)
     batch_size: int = setting(128, "images per step, over all processes", low=1)
     accumulate: int = setting(1, "parts that a batch is worked on in", low=1)
     sampler: str = setting(
@@ -152,6 +152,7 @@ class Train:
     channels_last: bool = setting(False, "memory layout that some GPUs like")
     compile: bool = setting(False, "torch.compile the model")
     workers: int = setting(-1, "processes that load images; -1: from the data and the machine", low=-1, high=1024)
+    timeout: float = setting(10.0, "minutes that processes wait for each other", above=0)
     seed: int = setting(0, "of weights, order and augmentation", low=0)
     select: str = setting("best", "model that counts: best on validation data, or last", choices=("best", "last"))
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)

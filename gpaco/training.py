@@ -8,7 +8,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import checkpoint, distributed
-from gpaco.errors import Diverged
+from gpaco.errors import Diverged, UserError
 from gpaco.files import append_jsonl, trim_jsonl
 from gpaco.packing import pack_optimizer, unpack_optimizer
 from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
@@ -81,7 +81,7 @@ def fit(
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     parts = {"model": model, "extra": extra} | ({"ema": ema} if ema is not None else {})
-    progress, notes = resume(folder, parts, optimiser, scaler)
+    progress, notes = resume(folder, parts, optimiser, scaler, task.about)
     for note in notes:
         show({"note": note})
 
@@ -122,17 +122,19 @@ def fit(
                 optimiser.zero_grad(set_to_none=True)
                 for k, chunk in enumerate(chunks := batch.chunks(settings.accumulate)):
                     last = k == len(chunks) - 1
-                    waits = nullcontext() if last or wrapped is model else wrapped.no_sync()  # type: ignore[operator]
+                    waits: AbstractContextManager[None] = nullcontext()
+                    if not last and isinstance(wrapped, DistributedDataParallel):
+                        waits = wrapped.no_sync()
                     with waits:
                         with autocast:
-                            part = task.loss(wrapped, chunk) / len(chunks)
+                            part = task.loss(wrapped, chunk) * (len(chunk) / len(batch))
                         scaler.scale(part).backward()
                     loss += float(part.detach())
                 scaler.unscale_(optimiser)
-                if recipe.optimiser.clip:
-                    nn.utils.clip_grad_norm_(model.parameters(), recipe.optimiser.clip)
+                length = clip_gradients(model, recipe.optimiser.clip)
 
-                finite = math.isfinite(loss)
+                # With float16 a gradient may overflow: then the scaler leaves out the step by itself.
+                finite = math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(length))
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
@@ -162,7 +164,9 @@ def fit(
 
             row: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": progress.loss / task.steps, "lr": rate}
             seconds = now() - began
-            distributed.share_buffers(model)
+            for network in (model, ema):
+                if network is not None:
+                    distributed.share_buffers(network)
             if task.evaluate is not None:
                 row |= task.evaluate(ema if ema is not None else model)
                 score = row["score"]
@@ -198,6 +202,13 @@ def make_optimiser(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.betas[0], settings.betas[1]))
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+
+
+def clip_gradients(model: nn.Module, longest: float) -> float:
+    """Length of the gradient of all parameters together, before it is cut down to `longest` unless that is 0."""
+    if longest:
+        return float(nn.utils.clip_grad_norm_(model.parameters(), longest))
+    return float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
 
 
 def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progress, steps: int) -> float:
@@ -262,13 +273,23 @@ def write(
 
 
 def resume(
-    folder: Path, parts: dict[str, nn.Module], optimiser: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    folder: Path,
+    parts: dict[str, nn.Module],
+    optimiser: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    about: dict[str, Any],
 ) -> tuple[Progress, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; where the run is, and what to tell about it."""
     if not checkpoint.find(folder / "checkpoints"):
         return Progress(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
+    changed = [key for key in about if key != "gpaco" and state["about"].get(key, about[key]) != about[key]]
+    if changed:
+        raise UserError(
+            f"the data of the run in {folder} has changed since it began: other {' and '.join(changed)}",
+            "put the data back as it was, or start anew with another --out",
+        )
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
     unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])

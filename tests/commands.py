@@ -1,5 +1,6 @@
 """Run the command `gpaco` in a process of its own, as a user would."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,8 +10,13 @@ from pathlib import Path
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
 
 
-def start(*words: object, ranks: int = 1, more: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """The running command; with several ranks under torchrun, with `more` in its environment."""
+def start(
+    *words: object, ranks: int = 1, group: bool = False, more: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """The running command; with several ranks under torchrun. It may have a process group of its own.
+
+    `more` goes into its environment.
+    """
     launcher = [sys.executable, "-m"]
     if ranks > 1:
         launcher += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"]
@@ -20,6 +26,7 @@ def start(*words: object, ranks: int = 1, more: dict[str, str] | None = None) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=group,
     )
 
 
@@ -47,3 +54,16 @@ def checkpoint_files(run_folder: Path) -> dict[str, bytes]:
     """The tensors of the newest checkpoint, file by file."""
     newest = run_folder / "checkpoints" / (run_folder / "checkpoints" / "latest").read_text().strip()
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
+
+
+def history(folder: Path) -> list[dict[str, object]]:
+    """The rows of the log, without what depends on the clock."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert checkpoint_files(one) == checkpoint_files(other)
+    assert history(one) == history(other)
+    figures = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
+    assert figures[0] == figures[1]

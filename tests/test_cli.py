@@ -17,9 +17,11 @@ from pictures import drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
+from gpaco import checkpoint
 from gpaco import recipe as recipes
 from gpaco.cli import main
 from gpaco.display import display
+from gpaco.errors import UserError
 from gpaco.run import Run
 from gpaco.settings import Recipe
 
@@ -88,6 +90,7 @@ def test_every_command_has_help(command: str, prints: Command) -> None:
     text = prints(command, "--help")
     assert text.startswith(f"Usage: gpaco {command}")
     assert prints(command, "-h") == text
+    assert not re.search(r"list\[|[{}]|PosixPath", text), "types of Python mean nothing to most people"
     options = re.findall(r"^  (?:-h, )?--[a-z-]+", text, re.MULTILINE)
     assert 1 < len(options) <= 25
     assert command in prints("--help")
@@ -134,9 +137,10 @@ def test_version_is_printed(prints: Command) -> None:
         (["--hepl"], "no option '--hepl'; did you mean '--help'?"),
         (["train", "digits", "--epoch", "3"], "no option '--epoch'; did you mean '--epochs'?"),
         (["train", "digits", "--out", "OUT", "--epochs", "many"], "--epochs"),
-        (["train", "digits", "--out", "OUT", "--epochs", "-1"], "at least 0, got -1"),
+        (["train", "digits", "--out", "OUT", "--epochs", "-1"], "at least 1, got -1"),
+        (["train", "digits", "--out", "OUT", "--epochs", "0"], "at least 1, got 0"),
         (["train", "digits"], "--out"),
-        (["train"], "data"),
+        (["train"], "DATA"),
         (["train", "digits", "more", "--out", "OUT"], "more"),
         (["train", "digits", "--out", "OUT", "--method", "gpcao"], "did you mean 'gpaco'?"),
         (["train", "digits", "--out", "OUT", "--set", "train.sampler=balance"], "did you mean 'balanced'?"),
@@ -316,8 +320,8 @@ def test_a_dry_run_takes_under_half_a_minute_and_leaves_nothing_behind(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     began = time.monotonic()
-    for method in ("gpaco", "supcon"):
-        text = prints("train", "digits", "--method", method, "--long-tail", 20, "--out", "run", "--dry-run")
+    for method, out in (("gpaco", ("--out", "run")), ("supcon", ())):
+        text = prints("train", "digits", "--method", method, "--long-tail", 20, *out, "--dry-run")
         assert "after resuming" in text
     assert time.monotonic() - began < 30
     assert not list((tmp_path / "here").iterdir())
@@ -338,6 +342,13 @@ def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Comman
     features = Run(tmp_path / "run" / "stage-1-features")
     assert features.recipe.method.name == "supcon"
     assert len(features.history) == 3
+    assert not any(key.startswith("val_") or key == "score" for row in features.history for key in row)
+    for ask in (lambda: gpaco.evaluate(features), lambda: gpaco.predict(features, save(tmp_path / "one.png"))):
+        with pytest.raises(UserError, match="its classifier has learnt nothing"):
+            ask()
+    last = (features.folder / "checkpoints" / "latest").read_text().strip()
+    assert (gpaco.load(features).model.centres.weight == gpaco.load(features, which="last").model.centres.weight).all()
+    assert checkpoint.load(features.folder / "checkpoints" / last).state["progress"]["best_step"] is None
     assert len(result.history) == 1
     assert result.metrics["assumes"] == "uniform"
     assert gpaco.evaluate(result)["top1"] == result.metrics["top1"]
@@ -345,6 +356,45 @@ def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Comman
     weights = [name for name in before if "backbone" in name and name.endswith("weight")]
     assert weights
     assert all((before[name] == after[name]).all() for name in weights), "the second stage trains the head alone"
+
+
+def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tmp_path: Path) -> None:
+    text = '[method]\nname = "supcon"\n[[stage]]\nname = "one"\n[[stage]]\nname = "two"\n'
+    (tmp_path / "recipe.toml").write_text(text)
+    message = refuses("train", "digits", "--recipe", tmp_path / "recipe.toml", "--out", tmp_path / "run")
+    assert "the last stage, 'two', trains features and no classifier (supcon)" in message
+
+
+def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Command, tmp_path: Path) -> None:
+    text = '[method]\nname = "ce"\nmemory = 64\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
+    (tmp_path / "recipe.toml").write_text(text + '[[stage]]\nname = "two"\noptimiser.lr = 0.01\n')
+    words = ("digits", "--recipe", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"))
+    main_exits(0, "train", *words)
+    main_exits(0, "train", *words, "--workers", "1", "--set", "train.keep=5", "--set", "train.timeout=3")
+    message = refuses("train", *words, "--set", "stage.two.optimiser.lr=0.02")
+    assert "holds another run: optimiser.lr was 0.01, now 0.02" in message
+    (tmp_path / "recipe.toml").write_text(text)
+    assert "holds a run with other stages" in refuses("train", *words)
+
+
+def main_exits(code: int, *words: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == code
+
+
+def test_a_batch_too_small_for_its_parts_is_refused(refuses: Command, tmp_path: Path) -> None:
+    words = ("train", "digits", "--batch-size", 3, "--set", "train.accumulate=4", "--out", tmp_path / "run")
+    assert "a batch of 3 images is too small for 1 processes that work on it in 4 parts" in refuses(*words)
+
+
+def test_without_images_to_evaluate_on_the_model_is_written_and_that_is_said(prints: Command, tmp_path: Path) -> None:
+    for k, name in enumerate(("round", "flat", "tall")):
+        save(tmp_path / "data" / name / "0.png", seed=k, width=16, height=16)
+    words = ("train", tmp_path / "data", "--epochs", 1, "--method", "ce", "--out", tmp_path / "run")
+    text = prints(*words)
+    assert "there is no data to evaluate on: only the model was written" in text
+    assert gpaco.load(tmp_path / "run").classes == ("flat", "round", "tall")
 
 
 def test_a_folder_of_small_pictures_trains_and_the_guesses_are_said(tmp_path: Path) -> None:
@@ -383,6 +433,18 @@ def test_photographs_train_with_worker_processes(photographs: Path, prints: Comm
     assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "rand")
     assert Run(out).metrics["n"] == 24
     assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
+
+
+def test_a_vision_transformer_trains_is_evaluated_and_predicts(
+    photographs: Path, prints: Command, tmp_path: Path
+) -> None:
+    model = ("--model", "vit_tiny_patch16_224", "--size", 32, "--epochs", 1, "--batch-size", 24, "--lr", 0.001)
+    optimiser = ("--set", "optimiser.name=adamw", "--set", "optimiser.layer_decay=0.75", "--set", "model.projector=mae")
+    prints("train", photographs, *model, *optimiser, "--out", tmp_path / "run")
+    assert Run(tmp_path / "run").metrics["n"] == 24
+    assert gpaco.evaluate(tmp_path / "run")["top1"] == Run(tmp_path / "run").metrics["top1"]
+    prints("predict", tmp_path / "run", photographs / "owl", "--out", tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
 
 
 def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(

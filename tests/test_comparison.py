@@ -8,7 +8,7 @@ from scipy import stats
 
 import gpaco
 from gpaco import demo
-from gpaco.comparison import COLUMNS, interval, parse, table
+from gpaco.comparison import COLUMNS, interval, parse, split_methods, table
 from gpaco.errors import UserError
 from gpaco.run import Run
 
@@ -106,6 +106,21 @@ def test_settings_of_a_method_are_of_the_method_unless_they_name_their_section()
     assert parse(word) == (word, "gpaco", ["method.alpha=0.1", "train.ema=0.9"])
     with pytest.raises(UserError, match=r"no method 'gpcao'; did you mean 'gpaco'\?"):
         parse("gpcao+alpha=0.1")
+
+
+def test_a_list_in_brackets_is_one_setting_and_a_plus_in_a_number_splits_nothing() -> None:
+    words = split_methods("ce+schedule.steps=[10,20]+lr=1, gpaco+optimiser.lr=1e+2,focal+optimiser.betas=[0.8, 0.9]")
+    assert words == ["ce+schedule.steps=[10,20]+lr=1", "gpaco+optimiser.lr=1e+2", "focal+optimiser.betas=[0.8, 0.9]"]
+    assert parse(words[0])[1:] == ("ce", ["schedule.steps=[10,20]", "method.lr=1"])
+    assert parse(words[1])[1:] == ("gpaco", ["optimiser.lr=1e+2"])
+
+
+def test_a_cell_with_a_list_is_a_run_in_a_folder_with_a_plain_name(tmp_path: Path) -> None:
+    word = "ce+schedule.name=step+schedule.steps=[1,2]"
+    result = gpaco.compare("digits", [word], seeds=1, out=tmp_path / "out", **QUICK)
+    (cell,) = result["rows"][0]["runs"]
+    assert Run(Path(cell)).recipe.schedule.steps == (1, 2)
+    assert Path(cell).parent.name == "ce+schedule.name-step+schedule.steps-1-2"
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,12 @@ def scenarios() -> Results:
     layer = nn.Linear(2, CLASSES).double()
     results["shift"] = torch.tensor(criterion.balance(layer, *rows_of(rank, 0)), dtype=torch.float64)
 
+    norms = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(2))
+    for _ in range(rank + 1):
+        norms[0](torch.randn(5, 3) + rank)
+    distributed.share_buffers(norms)
+    results |= {f"buffer {name}": buffer for name, buffer in norms.named_buffers()}
+
     keyed = GPaCoLoss(CLASSES, alpha=0.3, memory=23, dim=DIM, views=1, class_counts=COUNTS, contrast="global").double()
     for step in range(3):
         logits, embeddings, labels = rows_of(rank, step)
@@ -173,6 +179,15 @@ def test_things_that_the_processes_share_come_back_in_their_order(results: list[
     for result in results:
         assert result["shared_9"].flatten().tolist() == list(range(9))
         assert result["shared_1"].flatten().tolist() == [0]
+
+
+def test_buffers_are_those_of_the_first_process_after_they_were_shared(results: list[Results]) -> None:
+    names = [name for name in results[0] if name.startswith("buffer")]
+    assert len(names) == 6
+    assert results[0]["buffer 0.num_batches_tracked"] == 1
+    assert results[0]["buffer 0.running_mean"].any()
+    for result in results:
+        assert all(torch.equal(result[name], results[0][name]) for name in names)
 
 
 def test_global_contrast_gives_the_loss_and_the_gradient_of_one_process(results: list[Results]) -> None:

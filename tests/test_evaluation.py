@@ -134,6 +134,17 @@ def test_a_prior_shifts_logits_from_what_the_method_assumes(name: str, runs: dic
     assert gpaco.evaluate(run, prior="train" if name == "ce" else "uniform")["top1"] == run.metrics["top1"]
 
 
+def test_a_sampler_changes_what_the_logits_of_cross_entropy_assume(tmp_path: Path) -> None:
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", sampler="balanced", **QUICK)
+    logits, labels = stored(run)
+    plain, uniform = gpaco.evaluate(run), gpaco.evaluate(run, prior="uniform")
+    assert uniform["per_class"] == plain["per_class"]
+    assert uniform["ece"] == pytest.approx(plain["ece"], abs=1e-6)
+    counts = np.array(run.metrics["counts"], dtype=float)
+    expected = summarise(logits + np.log(counts / counts.sum()), labels, counts, [str(c) for c in range(10)])
+    assert gpaco.evaluate(run, prior="train")["ece"] == pytest.approx(expected["ece"], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

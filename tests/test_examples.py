@@ -1,4 +1,4 @@
-"""Each example runs as its head says."""
+"""Each example runs as its head says, and the lines in the README as they stand there."""
 
 import os
 import re
@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 def run(*command: str) -> str:
@@ -16,6 +21,45 @@ def run(*command: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+class Network(nn.Module):
+    """What somebody has who trains with cross entropy: features of 512 numbers, and a classifier."""
+
+    projector: nn.Module
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(48, 512), nn.ReLU())
+        self.classifier = nn.Linear(512, num_classes)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(images)
+        return self.classifier(features), F.normalize(self.projector(features), dim=1)
+
+
+def test_the_lines_of_the_readme_train_a_model() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    *setup, step = block.split("\n\n")
+    num_classes, counts = 4, torch.tensor([16, 8, 4, 4])
+    labels = torch.repeat_interleave(torch.arange(4), counts)
+    images = torch.randn(32, 3, 4, 4) + labels.view(-1, 1, 1, 1)
+    model = Network(num_classes)
+    names = {"torch": torch, "nn": nn, "model": model, "num_classes": num_classes, "counts": counts, "labels": labels}
+    exec("\n".join(setup), names)  # noqa: S102 - ours
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    right = []
+    for _ in range(30):
+        view1, view2 = (images + 0.1 * torch.randn(images.shape) for _ in range(2))
+        names |= {"view1": view1, "view2": view2}
+        exec(step, names)  # noqa: S102
+        optimiser.zero_grad()
+        names["loss"].backward()
+        optimiser.step()
+        right.append((names["logits"].argmax(1) == labels.repeat(2)).float().mean().item())
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert right[0] < 0.6
+    assert right[-1] > 0.9
 
 
 def test_own_loop_beats_cross_entropy_on_the_rare_digits() -> None:

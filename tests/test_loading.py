@@ -113,7 +113,7 @@ def test_fewer_images_than_a_batch_make_one_batch(small: Samples) -> None:
 def test_chunks_are_the_batch_in_parts(small: Samples) -> None:
     (batch, *_) = batches(small, [View("plain", 16)] * 2, batch_size=10, epoch=0, **COMMON)
     parts = batch.chunks(3)
-    assert [len(part) for part in parts] == [4, 4, 2]
+    assert [len(part) for part in parts] == [4, 3, 3]
     assert torch.equal(torch.cat([part.views[1] for part in parts]), batch.views[1])
 
 
@@ -171,6 +171,14 @@ def test_erased_rectangles_are_as_timm_draws_them() -> None:
     one, other = features(ours), features(np.array(theirs, float))
     error = np.sqrt((one.var(0) + other.var(0)) / 4000)
     assert (np.abs(one.mean(0) - other.mean(0)) < 4 * error).all()
+
+
+def test_processes_with_one_row_more_or_less_work_on_equally_many_parts(small: Samples) -> None:
+    for parts in range(1, 6):
+        for rows in range(parts, 12):
+            batch = Batch([torch.zeros(rows, 3, 2, 2)], torch.zeros(rows))
+            assert len(batch.chunks(parts)) == parts
+    assert len(Batch([torch.zeros(2, 3, 2, 2)], torch.zeros(2)).chunks(5)) == 2
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco import GPaCoLoss, Memory, focal_loss, gpaco_loss, pixel_gpaco_loss, supcon_loss
+from gpaco import (
+    GPaCoLoss,
+    Memory,
+    balanced_softmax_loss,
+    focal_loss,
+    gpaco_loss,
+    ldam_loss,
+    pixel_gpaco_loss,
+    supcon_loss,
+)
 
 
 def unit(rows: int, dim: int = 4) -> Tensor:
@@ -54,6 +63,39 @@ def test_odd_batches_give_finite_values_and_gradients(
     assert_finite(loss, logits, embeddings)
     z = unit(len(labels)).to(dtype).requires_grad_()
     assert_finite(supcon_loss(z, y, *memory, temperature=temperature, reduction=reduction), z)
+
+
+@pytest.mark.parametrize(("temperature", "alpha"), [(1e-6, 0.05), (0.2, 9e5), (1e-6, 9e5), (1e30, 0.0)])
+def test_the_largest_and_smallest_options_that_are_allowed_give_finite_values(temperature: float, alpha: float) -> None:
+    logits, embeddings, memory = torch.randn(6, 3).requires_grad_(), unit(6).requires_grad_(), unit(9)
+    labels, memory_labels = torch.tensor([0, 1, 2, 0, 1, 0]), torch.arange(9) % 3
+    loss = gpaco_loss(logits, embeddings, labels, memory, memory_labels, temperature=temperature, alpha=alpha)
+    assert_finite(loss, logits, embeddings)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda logits, labels: gpaco_loss(logits, F.normalize(torch.ones(3, 4) + torch.eye(3, 4), dim=1), labels),
+        lambda logits, labels: focal_loss(logits, labels),
+        lambda logits, labels: balanced_softmax_loss(logits, labels, [3, 2, 1, 1]),
+        lambda logits, labels: ldam_loss(logits, labels, [3, 2, 1, 1]),
+    ],
+    ids=["gpaco", "focal", "balanced softmax", "ldam"],
+)
+def test_a_class_masked_by_minus_infinity_costs_what_a_very_small_logit_costs(loss: Any) -> None:
+    soft = torch.tensor([[0.0, 0.7, 0.3, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])  # the last one is ignored
+    hard = torch.tensor([1, 2, -100])
+    for labels in (soft, hard):
+        logits = torch.randn(3, 4)
+        values, gradients = [], []
+        for mask in (-torch.inf, -1e4):
+            x = logits.clone().requires_grad_()
+            values.append(loss(x.index_fill(1, torch.tensor([0, 3]), mask), labels))
+            gradients.append(torch.autograd.grad(values[-1], x)[0])
+        assert values[0].isfinite()
+        torch.testing.assert_close(*values)
+        torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e4), (torch.float16, 6e4), (torch.bfloat16, 6e4)])
@@ -182,10 +224,12 @@ M, YM = unit(5), torch.tensor([0, 1, 2, 0, 1])
         ((L, E, Y, M.double(), YM), {}, "embeddings and memory must both be float64 or both be narrower"),
         ((L, E, Y, M, YM + 5), {}, "memory_labels must be 0 to 2"),
         ((L, E, Y, M, YM[:3]), {}, "rows and memory_labels"),
-        ((L, E, Y), {"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ((L, E, Y), {"temperature": -1.0}, "temperature must be above 0, got -1.0"),
-        ((L, E, Y), {"temperature": float("nan")}, "temperature must be above 0, got nan"),
-        ((L, E, Y), {"alpha": -0.1}, "alpha must be at least 0, got -0.1"),
+        ((L, E, Y), {"temperature": 0.0}, "temperature must be at least 1e-06, got 0.0"),
+        ((L, E, Y), {"temperature": -1.0}, "temperature must be at least 1e-06, got -1.0"),
+        ((L, E, Y), {"temperature": float("nan")}, "temperature must be at least 1e-06, got nan"),
+        ((L, E, Y), {"temperature": 1e-44}, "temperature must be at least 1e-06, got 1e-44"),
+        ((L, E, Y), {"alpha": -0.1}, "alpha must be at least 0 and below 1000000.0, got -0.1"),
+        ((L, E, Y), {"alpha": 1e38}, "alpha must be at least 0 and below 1000000.0, got 1e"),
         ((L, E, Y), {"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1, got 1.0"),
         ((L[:, :1], E, Y * 0), {"label_smoothing": 0.1}, "label_smoothing needs at least two classes"),
         ((L, E, Y), {"log_prior": torch.zeros(4)}, r"log_prior must be \(3,\), one per class, got \(4,\)"),
@@ -202,7 +246,7 @@ def test_bad_input_to_gpaco_loss_says_what_was_expected_and_what_came(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: supcon_loss(E, Y, temperature=0), "temperature must be above 0"),
+        (lambda: supcon_loss(E, Y, temperature=0), "temperature must be at least 1e-06"),
         (lambda: supcon_loss(E, Y, log_prior=torch.zeros(1, 3)), "log_prior must be \\(C,\\)"),
         (lambda: supcon_loss(E, Y, log_prior=torch.zeros(2)), "labels must be 0 to 1"),
         (lambda: supcon_loss(E, Y, reduction="all"), "reduction must be one of"),
@@ -212,7 +256,8 @@ def test_bad_input_to_gpaco_loss_says_what_was_expected_and_what_came(
         (lambda: GPaCoLoss(3, prior="unbiased"), 'prior="unbiased" needs class_counts'),
         (lambda: GPaCoLoss(3, prior="uniform"), "prior must be one of 'counts', 'unbiased', None, got 'uniform'"),
         (lambda: GPaCoLoss(3, contrast="all"), "contrast must be one of 'local', 'global'"),
-        (lambda: GPaCoLoss(3, temperature=0), "temperature must be above 0"),
+        (lambda: GPaCoLoss(3, temperature=0), "temperature must be at least 1e-06"),
+        (lambda: GPaCoLoss(3, alpha=1e38), "alpha must be at least 0 and below"),
         (lambda: GPaCoLoss(0), "num_classes must be at least 1"),
         (lambda: GPaCoLoss(3, memory=-1), "size must be at least 0"),
         (lambda: GPaCoLoss(3, dim=4)(L[:3], E[:3], Y[:3]), r"logits must be \(2 \* B, 3\).*got \(3, 3\); set views"),

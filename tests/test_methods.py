@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, supcon_loss
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, settings, supcon_loss
 from gpaco.backbones import build
 from gpaco.data.loading import Batch, mix
 from gpaco.errors import UserError
-from gpaco.methods import METHODS, WITHOUT_PROJECTOR, assumed_prior
+from gpaco.methods import ASSUMES_TRAIN, METHODS, WITHOUT_CLASSIFIER, WITHOUT_PROJECTOR, assumed_prior
 from gpaco.methods import build as build_method
 from gpaco.methods.setup import Method
 from gpaco.model import Classifier
@@ -20,7 +20,7 @@ from gpaco.settings import Recipe
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 
 
-def make(name: str, *settings: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
+def make(name: str, *changes: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
     torch.manual_seed(0)
     recipe = override(
         Recipe(),
@@ -30,7 +30,7 @@ def make(name: str, *settings: str, counts: Tensor = COUNTS) -> tuple[Classifier
             "model.dim=8",
             "views.first=plain",
             "views.second=plain",
-            *settings,
+            *changes,
         ],
     )
     backbone = build("resnet8")
@@ -44,6 +44,11 @@ def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:
     labels = torch.arange(rows) % 3
     images = torch.randn(rows, 3, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1)
     return [images, images + 0.1 * torch.randn(images.shape, generator=generator)], labels
+
+
+def test_recipes_know_every_method_and_no_other() -> None:
+    assert tuple(METHODS) == settings.METHODS
+    assert set(METHODS) >= ASSUMES_TRAIN | WITHOUT_PROJECTOR | WITHOUT_CLASSIFIER
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -179,6 +184,14 @@ def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centres_al
     assert method.start(model, *batch()) == 0
 
 
+@pytest.mark.parametrize("name", ["gpaco", "paco"])
+def test_a_start_that_cannot_be_balanced_says_what_helps(name: str) -> None:
+    model, method = make(name, "method.alpha=0")
+    with pytest.raises(UserError, match=r"the start cannot be balanced: .*needs alpha above 0") as error:
+        method.start(model, *batch())
+    assert "method.start=released" in error.value.remedy
+
+
 def test_a_released_start_has_a_memory_full_of_random_rows() -> None:
     _, method = make("gpaco", "method.start=released")
     assert len(method.loss.memory) == 16  # type: ignore[union-attr, arg-type]
@@ -216,15 +229,25 @@ def test_state_of_a_method_comes_back_with_its_state_dict() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_told_of_other_counts_is_as_if_it_had_been_built_with_them(name: str) -> None:
-    settings = ["method.reweight=true"]
+    settings = ["method.rebalance=weights"]
     model, method = make(name, *settings)
     other_model, other = make(name, *settings, counts=COUNTS.flip(0))
     one, two = method(model, *batch()), other(other_model, *batch())
-    assert torch.equal(one, two) == (name in ("ce", "focal", "supcon"))  # these do not count
+    assert torch.equal(one, two) == (name in ("ce", "focal"))  # these do not count
     model, method = make(name, *settings)
     other_model, other = make(name, *settings, counts=COUNTS.flip(0))
     method.shows(COUNTS.flip(0))
     assert torch.equal(method(model, *batch()), other(other_model, *batch()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_class_centres_stay_as_they_were_in_methods_without_a_classifier_and_only_there(name: str) -> None:
+    model, method = make(name)
+    before = model.centres.weight.clone()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    method(model, *batch()).backward()
+    optimiser.step()
+    assert torch.equal(model.centres.weight, before) == (name in WITHOUT_CLASSIFIER)
 
 
 def test_what_raw_logits_assume_is_known_for_every_method() -> None:

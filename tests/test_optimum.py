@@ -117,6 +117,18 @@ def test_with_random_positives_the_same_holds_for_the_expectation_of_w(unbiased:
     )
 
 
+def test_the_positives_of_each_batch_itself_would_leave_the_logits_off() -> None:
+    # Why w is a mean over steps: a prior that changes with the batch goes with the rest of its softmax.
+    def loss(logits: Tensor, embeddings: Tensor, labels: Tensor, memory: Tensor) -> Tensor:
+        others = F.one_hot(labels.flip(0), 3)  # rows are image 1, image 2, image 1, image 2
+        positives = 1 + torch.tensor([2, 1, 0]) + 2 * others  # had the anchor been of that class
+        log_prior = FREQUENCY.log() - torch.log1p(ALPHA * positives.double())
+        return gpaco_loss(logits, embeddings, labels, memory, MEMORY_LABELS, alpha=ALPHA, log_prior=log_prior)
+
+    bias = bias_of_the_optimum(list(product(IMAGES, IMAGES)), loss)
+    assert 0.004 < bias.abs().max() < 0.012
+
+
 @pytest.mark.parametrize(("steps", "tolerance"), [(10, 0.2), (20, 0.2), (600, 0.05)])
 def test_w_follows_a_filling_memory_and_the_sampler_to_its_expectation(steps: int, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(0)

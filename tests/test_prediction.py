@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,23 @@ def test_probabilities_follow_the_prior_and_the_correction(trained: Run, images:
 def test_several_runs_are_an_ensemble_and_a_run_twice_changes_no_class(trained: Run, images: Path) -> None:
     once, twice = gpaco.predict(trained, images), gpaco.predict([trained, trained.folder], images)
     assert [row["class"] for row in once] == [row["class"] for row in twice]
+
+
+def test_models_of_an_ensemble_see_images_at_their_own_sizes(trained: Run, images: Path, tmp_path: Path) -> None:
+    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
+    larger = gpaco.train("digits", out=tmp_path / "larger", method="ce", size=12, **quick)
+    rows = gpaco.predict([trained, larger], images)
+    logits = sum(np.load(run.folder / "predictions.npz")["logits"][:40] for run in (trained, larger)) / 2
+    assert [row["class"] for row in rows] == [str(c) for c in logits.argmax(1)]
+
+
+def test_a_name_that_is_not_utf8_is_written_all_the_same(trained: Run, images: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    shutil.copy(images / "00.png", odd)
+    for suffix in (".csv", ".jsonl", ".json"):
+        (row,) = gpaco.predict(trained, os.fsdecode(odd), out=tmp_path / f"rows{suffix}")
+        assert row["path"].endswith("caf\\xe9.png")
+        assert "caf" in (tmp_path / f"rows{suffix}").read_text()
 
 
 def test_progress_is_told(trained: Run, images: Path) -> None:

@@ -39,6 +39,20 @@ def test_value_and_both_gradients_equal_the_whole_matrix_over_many_blocks(
         torch.testing.assert_close(mine, yours, rtol=1e-12, atol=1e-12)
 
 
+def products(grad: bool, anchor_needs: bool = True) -> int:
+    """Matrix products in one forward pass of one block."""
+    a, r = torch.randn(40, 3, requires_grad=anchor_needs), torch.randn(50, 3)
+    with torch.profiler.profile() as watched, torch.set_grad_enabled(grad):
+        similarity_logsumexp(a, r)
+    return sum(event.count for event in watched.key_averages() if event.key == "aten::mm")
+
+
+def test_the_product_for_the_gradient_is_left_out_where_nobody_asks_for_one() -> None:
+    assert products(grad=True) == 2
+    assert products(grad=False) == 1
+    assert products(grad=True, anchor_needs=False) == 1
+
+
 def test_each_side_gets_a_gradient_only_if_it_requires_one() -> None:
     a, r = torch.randn(4, 3), torch.randn(5, 3)
     assert not similarity_logsumexp(a, r).requires_grad

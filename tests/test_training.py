@@ -5,32 +5,26 @@ import random
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from commands import checkpoint_files, fails, run, start
+from commands import assert_same_run, checkpoint_files, fails, run, start
+from torch import nn
 
 import gpaco
+from gpaco import checkpoint
 from gpaco.classification import train
+from gpaco.errors import Diverged
 from gpaco.methods import METHODS
-from gpaco.training import step_seed
+from gpaco.recipe import override
+from gpaco.settings import Recipe
+from gpaco.training import Task, fit, step_seed
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
-
-
-def history(folder: Path) -> list[dict[str, object]]:
-    """The rows of the log, without what depends on the clock."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert checkpoint_files(one) == checkpoint_files(other)
-    assert history(one) == history(other)
-    figures = [json.loads((folder / "metrics.json").read_text()) for folder in (one, other)]
-    assert figures[0] == figures[1]
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +142,47 @@ def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Pat
     assert "lower the learning rate" in message
 
 
+class Toy(NamedTuple):
+    """A batch of numbers."""
+
+    x: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def chunks(self, parts: int) -> list["Toy"]:
+        return [self]
+
+    def to(self, device: torch.device) -> "Toy":
+        return self
+
+
+def toy(bad_steps: range) -> Task:
+    """A line through numbers; in some steps its loss is finite and the gradient is not."""
+    model = nn.Linear(1, 1)
+    steps = iter(range(100))
+
+    def loss(network: nn.Module, batch: Toy) -> torch.Tensor:
+        wrong = (0 * model.weight.sum()).sqrt() if next(steps) in bad_steps else 0  # the slope of a root at 0
+        return (network(batch.x) ** 2).mean() + wrong
+
+    return Task(model, nn.Identity(), 5, lambda epoch, start: iter([Toy(torch.ones(4, 1))] * 5), loss)
+
+
+@pytest.mark.parametrize("clip", [0, 1])
+def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: float, tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=4", "schedule.warmup=0", f"optimiser.clip={clip}"])
+    for name in ("some", "many"):
+        (tmp_path / name).mkdir()
+    task = toy(range(3, 7))
+    fit(task, recipe, tmp_path / "some", torch.device("cpu"))
+    assert all(parameter.isfinite().all() for parameter in task.model.parameters())
+    with pytest.raises(Diverged, match="5 steps in a row"):
+        fit(toy(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
+    kept = checkpoint.load(tmp_path / "many" / "checkpoints").tensors
+    assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
+
+
 def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -169,6 +204,18 @@ def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
         first.communicate()
 
 
+def test_a_compiled_model_trains_in_parts_as_the_plain_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Compiled to the same operations: making machine code of them would take a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    settings = ["method.memory=64", "train.accumulate=2"]
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 1, "say": lambda line: None}
+    plain = train("digits", out=tmp_path / "plain", settings=settings, **common)
+    compiled = train("digits", out=tmp_path / "compiled", settings=[*settings, "train.compile=true"], **common)
+    assert checkpoint_files(plain.folder) == checkpoint_files(compiled.folder)
+
+
 def test_the_seed_of_a_step_depends_on_every_key() -> None:
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     assert len({step_seed(*key) for key in keys}) == 4
@@ -178,7 +225,7 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     "settings",
     [
         ["train.ema=0.9"],
-        ["train.accumulate=2"],
+        ["train.accumulate=3"],
         ["train.amp=bf16"],
         ["train.sampler=balanced"],
         ["train.sampler=progressive"],

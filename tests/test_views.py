@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from torchvision import transforms as T
 from torchvision.transforms import functional as TF
 
+from gpaco import settings
 from gpaco.data import batch_ops, photo_ops
 from gpaco.data.policies import (
     AUTO_AUGMENT,
@@ -430,6 +431,10 @@ def test_a_whole_view_is_what_pillow_makes_of_the_same_draws(name: str) -> None:
         differences.append(difference(out, wanted))
     assert np.mean(differences) < 0.5
     assert max(differences) < 2
+
+
+def test_recipes_know_every_view_and_no_other() -> None:
+    assert sorted(settings.VIEWS) == sorted(VIEWS)
 
 
 @pytest.mark.parametrize("name", VIEWS)

@@ -1,18 +1,23 @@
 """Every image of a data set looked at once: does it decode, how large is it, has it been seen before."""
 
+import csv
 import hashlib
+import io
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from gpaco.data.images import BadImageError, describe_image
-from gpaco.data.samples import Samples, Splits, some
+from gpaco.data.samples import BadImage, Samples, Splits, some
 from gpaco.errors import UserError
+from gpaco.files import write_atomic
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
 
@@ -43,6 +48,17 @@ def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
     return _each(samples, lambda i: _digest(samples, i), progress)
 
 
+def fingerprints(samples: Samples, progress: Progress | None = None) -> list[str]:
+    """For each file a text that it shares with files of the same bytes only. Only files of equal size are read."""
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in samples.paths or ()]
+    shared = {size for size, files in Counter(sizes).items() if files > 1}
+    return _each(
+        samples,
+        lambda i: (_digest(samples, i) if sizes[i] in shared else "") or f"file {i}",
+        progress,
+    )
+
+
 def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
     """The images that do not decode: index and reason."""
     if samples.paths is None:
@@ -67,14 +83,14 @@ def over_parts(
 def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = 0.01) -> Splits:
     """The same without the bad images, which are as `over_parts(splits, find_bad)` gives them.
 
-    They are gone for the whole run, so that counts and prior are of what is there. Too many of them, or a class that
-    loses its last training image, are an error.
+    They are gone for the whole run, so that counts and prior are of what is there. Too many of them (more than one, and
+    more than `limit` of all), or a class that loses its last training image, are an error.
     """
     total = sum(len(part) for _, part in splits.parts())
     number = sum(map(len, bad.values()))
     if not number:
         return splits
-    if number > limit * total:
+    if number > max(limit * total, 1):
         named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
         raise UserError(
             f"{number} of {total} images are bad, more than {limit:.1%}: {some(named, 3)}",
@@ -88,8 +104,39 @@ def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, lim
     if len(lost):
         names = [splits.classes[c] for c in lost]
         raise UserError(f"all training images of {some(names)} are bad", "repair them, or remove the class")
-    clean = replace(splits, train=parts["train"], val=parts.get("val"), test=parts.get("test"))
-    return clean.noting(f"left out: {number} bad images of {total}")
+    listed = tuple(
+        BadImage(name, part.names[i], reason) for name, part in splits.parts() for i, reason in bad.get(name, [])
+    )
+    clean = replace(splits, train=parts["train"], val=parts.get("val"), test=parts.get("test"), bad=listed)
+    return clean.noting(f"left out: {number} bad {'image' if number == 1 else 'images'} of {total}")
+
+
+def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tuple[int, str]]]:
+    """Where images that were found bad earlier are now, as `without` takes it. Those that are gone do no harm."""
+    reasons = {(one.split, one.name): one.reason for one in listed}
+    return {
+        split: [(i, reasons[split, name]) for i, name in enumerate(part.names) if (split, name) in reasons]
+        for split, part in splits.parts()
+    }
+
+
+def write_bad(path: Path, listed: Sequence[BadImage]) -> None:
+    """A table of the images that were left out."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([BadImage._fields, *listed])
+    write_atomic(path, text.getvalue())
+
+
+def read_bad(path: Path) -> list[BadImage]:
+    """The rows that `write_bad` wrote."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = [tuple(row) for row in csv.reader(file, strict=True)]
+            if header == BadImage._fields:
+                return [BadImage(*row) for row in rows]
+    except (ValueError, TypeError, csv.Error):
+        pass
+    raise UserError(f"{path} is not the list that was written there", "restore it from a copy, or start anew")
 
 
 def _each(samples: Samples, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:

@@ -4,6 +4,7 @@ The order is a function of (seed, epoch), a view of (seed, epoch, index, view). 
 number of workers and processes, and sees the same pictures.
 """
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,10 +19,10 @@ from gpaco.data.erasing import DRAWS_OF_ERASING, erased
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
-from gpaco.errors import UserError
+from gpaco.errors import Problem
+from gpaco.signals import CAUGHT
 
 Indices = NDArray[np.int64]
-SAMPLERS = ("shuffle", "balanced", "sqrt", "progressive")
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class Batch:
 
     def chunks(self, parts: int) -> list[Self]:
         """The batch in parts, for accumulation."""
-        views = zip(*(view.chunk(parts) for view in self.views), strict=True)
-        return [type(self)(list(v), y) for v, y in zip(views, self.labels.chunk(parts), strict=True)]
+        parts = min(parts, len(self))  # tensor_split, for chunk would give fewer parts to some processes than to others
+        views = zip(*(view.tensor_split(parts) for view in self.views), strict=True)
+        return [type(self)(list(v), y) for v, y in zip(views, self.labels.tensor_split(parts), strict=True)]
 
     def to(self, device: torch.device) -> Self:
         views = [view.to(device, non_blocking=True) for view in self.views]
@@ -158,10 +160,11 @@ def views_of(
         batch_sampler=[list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned],
         num_workers=workers,
         collate_fn=_stack,
+        worker_init_fn=_leave_signals,
         prefetch_factor=4 if workers else None,
     )
     for loaded in loader:
-        if isinstance(loaded, UserError):
+        if isinstance(loaded, Problem):
             raise loaded
         yield loaded
 
@@ -169,17 +172,17 @@ def views_of(
 Photo = list[NDArray[np.uint8]]  # its views
 
 
-class _Photos(Dataset[Photo | UserError]):
+class _Photos(Dataset[Photo | Problem]):
     """Files, decoded once for all their views. A bad one comes as its error, which no worker can raise whole."""
 
     def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
         self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
 
-    def __getitem__(self, item: tuple[int, int]) -> Photo | UserError:
+    def __getitem__(self, item: tuple[int, int]) -> Photo | Problem:
         index, key = item
         try:
             image = self.samples.load(index)
-        except UserError as error:
+        except Problem as error:
             return error
         draws = [
             uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
@@ -187,11 +190,17 @@ class _Photos(Dataset[Photo | UserError]):
         return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)]
 
 
-def _stack(items: list[Photo | UserError]) -> list[Tensor] | UserError:
-    good = [item for item in items if not isinstance(item, UserError)]
+def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
+    good = [item for item in items if not isinstance(item, Problem)]
     if len(good) < len(items):
-        return next(item for item in items if isinstance(item, UserError))
+        return next(item for item in items if isinstance(item, Problem))
     return [torch.from_numpy(np.stack(view)).permute(0, 3, 1, 2) for view in zip(*good, strict=True)]
+
+
+def _leave_signals(worker: int) -> None:
+    """Let the main process answer: one that is told to stop together with its loaders still needs their images."""
+    for number in CAUGHT:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:

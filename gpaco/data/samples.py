@@ -1,17 +1,21 @@
 """What every reader returns: images or where they are, labels, class names; as training, validation and test part."""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpaco.data.images import read_image
-from gpaco.errors import UserError
+from gpaco.errors import EnvironmentProblem, UserError
 
 Labels = npt.NDArray[np.int64]
+
+_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is tried again
 
 # What people call the parts of a data set, in folder names, file names and columns.
 SPLIT_WORDS = {
@@ -88,10 +92,26 @@ class Samples:
         )
 
     def load(self, i: int) -> npt.NDArray[np.uint8]:
-        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded."""
-        if self.paths is not None:
-            return read_image(self.paths[i])
-        return np.asarray(self.images)[i]  # type: ignore[no-any-return]
+        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded.
+
+        A fault of the disk or network drive is tried again some times: many pass.
+        """
+        if self.paths is None:
+            return np.asarray(self.images)[i]  # type: ignore[no-any-return]
+        for seconds in _PAUSES:
+            try:
+                return read_image(self.paths[i])
+            except EnvironmentProblem:
+                time.sleep(seconds)
+        return read_image(self.paths[i])
+
+
+class BadImage(NamedTuple):
+    """An image that was left out, and why."""
+
+    split: str
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +123,7 @@ class Splits:
     test: Samples | None
     reader: str
     notes: tuple[str, ...] = ()
+    bad: tuple[BadImage, ...] = ()
 
     def __post_init__(self) -> None:
         if any(part.classes != self.train.classes for _, part in self.parts()):
@@ -158,7 +179,7 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     )
 
 
-def in_memory(splits: Splits, *, largest: int = 64) -> Splits:
+def in_memory(splits: Splits, *, largest: int = 64, progress: Callable[[int, int], None] | None = None) -> Splits:
     """The same with all images decoded, if all have one size of at most `largest` pixels a side; else unchanged.
 
     Small images are augmented as whole batches, which is many times faster than file by file.
@@ -169,7 +190,7 @@ def in_memory(splits: Splits, *, largest: int = 64) -> Splits:
     shape = splits.train.load(0).shape
     if max(shape) > largest:
         return splits
-    decoded = {}
+    decoded, done, total = {}, 0, sum(map(len, parts.values()))
     for name, part in parts.items():
         images = np.empty((len(part), *shape), np.uint8)
         for i in range(len(part)):
@@ -177,6 +198,9 @@ def in_memory(splits: Splits, *, largest: int = 64) -> Splits:
             if image.shape != shape:
                 return splits
             images[i] = image
+            done += 1
+            if progress is not None:
+                progress(done, total)
         decoded[name] = replace(part, images=images, paths=None)
     note = f"decoded into memory: all images are {shape[1]} x {shape[0]} pixels"
-    return Splits(decoded["train"], decoded.get("val"), decoded.get("test"), splits.reader, (*splits.notes, note))
+    return replace(splits, train=decoded["train"], val=decoded.get("val"), test=decoded.get("test")).noting(note)

@@ -32,6 +32,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
 }
 # Which class distribution at test time the raw logits are right for: that of training, or a uniform one.
 ASSUMES_TRAIN = {"ce", "focal"}
+WITHOUT_CLASSIFIER = {"supcon"}  # trains features; the class centres stay as they were
 WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
 
 

@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 from gpaco.checks import class_counts_tensor
 from gpaco.classical import balanced_softmax_loss, class_balanced_weights
+from gpaco.errors import UserError
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
-from gpaco.methods.setup import Method, Setup, each_view
+from gpaco.methods.setup import Method, Setup, each_view, trial
 from gpaco.model import momentum_copy, update_momentum
 
 if TYPE_CHECKING:
@@ -30,18 +31,26 @@ class GPaCo(Method):
         loss: Tensor = self.loss(logits, embeddings, each_view(labels, views))
         return loss
 
-    @torch.no_grad()
     def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
-        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        logits, embeddings = model(*views)
-        shift = self.loss.balance(model.centres, logits, embeddings, each_view(labels, views))
-        model.load_state_dict(before, strict=False)  # no trace in batch-norm statistics
-        return shift
+        with trial(model):
+            logits, embeddings = model(*views)
+        return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
 
     def shows(self, class_counts: Tensor) -> None:
         self.loss.show(class_counts)
+
+
+def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
+    """Shift the centres of the model by what this batch asks for."""
+    try:
+        return criterion.balance(model.centres, *batch)
+    except ValueError as error:
+        raise UserError(
+            f"the start cannot be balanced: {error}",
+            "two views (--set views.second=plain) or a larger --batch-size help; without: --set method.start=released",
+        ) from error
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:
@@ -96,7 +105,7 @@ class SupCon(Method):
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
         self.beta = settings.beta
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
-        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes))
+        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Plain(Method):
     def __init__(self, setup: Setup, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.loss = loss
-        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes))
+        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         logits, _ = model(*views)
