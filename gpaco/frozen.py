@@ -9,7 +9,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,6 @@ class Frozen:
         rows = torch.from_numpy(np.frombuffer(found, np.uint8).reshape(len(mine), -1)).to(self.device)
         return [row.tobytes() for row in distributed.in_order(rows, len(samples)).cpu().numpy()]
 
-    @torch.inference_mode()
     def _embed(
         self,
         cache: Cache,
@@ -150,10 +150,13 @@ class Frozen:
         loaded = images([some if len(some) else chunk[:1] for some, chunk in zip(own, chunks, strict=True)], digests)
         began, done = time.monotonic(), 0
         doing = f"embedding images, {views} views each" if views > 1 else "embedding images"
-        with catch_signals() as received:
+        cpu = self.device.type == "cpu"
+        few = max(4, 2**17 // self.about["size"] ** 2) if cpu else PART  # images that stay in a processor's cache
+        with catch_signals() as received, one_thread_each() if cpu else ThreadPoolExecutor(1) as pool:
             for chunk, some, batch in zip(chunks, own, loaded, strict=True):
-                features = torch.stack([self._forward(pixels) for pixels in batch], 1)[: len(some)]
-                features = distributed.in_order(features, len(chunk)).cpu()
+                parts = pool.map(self._forward, [part for pixels in batch for part in pixels.split(few)])
+                features = torch.cat(list(parts)).view(views, -1, self.width).transpose(0, 1)[: len(some)]
+                features = distributed.in_order(features.contiguous(), len(chunk)).cpu()
                 if distributed.rank() == 0:
                     cache.add([digests[i] for i in chunk], features)
                 done += len(chunk)
@@ -162,14 +165,13 @@ class Frozen:
                 if signal:
                     raise Stopped(signal)
 
+    @torch.inference_mode()
     def _forward(self, pixels: Tensor) -> Tensor:
         precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.amp)
         images = normalise(pixels.to(self.device), self.about["mean"], self.about["std"])
-        # A CPU is up to twice as fast with channels last and as few images at a time as fit into its cache.
-        few = max(4, 2**17 // self.about["size"] ** 2) if self.device.type == "cpu" else len(images)
         with torch.autocast(self.device.type, dtype=precision) if precision else nullcontext():
-            parts = images.contiguous(memory_format=torch.channels_last).split(few)
-            return torch.cat([self.backbone(part) for part in parts]).float()
+            features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
+        return features.float()
 
     def _progress(self, doing: str, here: int, done: int, total: int, began: float) -> None:
         """Show that `here` images were done since `began`, and `done` of `total` with those of earlier runs."""
@@ -196,6 +198,18 @@ class Frozen:
                 f"the features need {size / 1e6:,.0f} MB in {self.folder}, and {free / 1e6:,.0f} MB are free",
                 "free some space, choose another --set train.features=FOLDER, or --set train.cached_views=0",
             )
+
+
+@contextmanager
+def one_thread_each() -> Iterator[ThreadPoolExecutor]:
+    """As many workers as torch has threads; each computes alone: none waits for others, and bits are those of one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(threads)
 
 
 def take_backbone(

@@ -199,6 +199,20 @@ def test_a_damaged_part_is_passed_over_and_its_images_embedded_again(weights: Pa
         torch.testing.assert_close(mine, newest(two).tensors["model"][name], rtol=1e-3, atol=1e-3)
 
 
+def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            head(weights, tmp_path / str(number), [], epochs=1, size=40)
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    one, three = ([log.with_name("rows.bin").read_bytes() for log in logs(tmp_path / name)] for name in ("1", "3"))
+    assert len(one) == 2
+    assert one == three
+
+
 def test_which_cached_views_a_step_shows_depends_on_seed_epoch_and_image_only() -> None:
     keys = np.arange(200)
     views, cached = [PLAIN, PLAIN], cached_kinds([PLAIN, PLAIN], 4)
