@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpaco.model import Classifier
     from gpaco.prediction import predict
     from gpaco.run import load
+    from gpaco.stress import robustness
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _HOME = {
     "predict": "gpaco.prediction",
     "compare": "gpaco.comparison",
     "load": "gpaco.run",
+    "robustness": "gpaco.stress",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "load",
     "pixel_gpaco_loss",
     "predict",
+    "robustness",
     "supcon_loss",
     "train",
 ]

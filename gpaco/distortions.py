@@ -260,7 +260,7 @@ def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:
     pointer[inside] = np.where((source > inside) & done_before[source], source, source + pixels)
     while not np.array_equal(further := pointer[pointer], pointer):
         pointer = further
-    return image.reshape(pixels, 3)[pointer[:pixels] - pixels].reshape(image.shape)
+    return np.asarray(image.reshape(pixels, 3)[pointer[:pixels] - pixels].reshape(image.shape))
 
 
 def _moved(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:

@@ -12,12 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco import distributed
+from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
 from gpaco.errors import UserError, nearest
+from gpaco.matching import matched, restricted
 from gpaco.metrics import adjust, summarise
 from gpaco.preparing import splits_of
 from gpaco.run import Predictor, Runs, as_runs, load
+from gpaco.settings import Recipe
 
 Show = Callable[[int, int], None]
 Logits = NDArray[np.float32]
@@ -132,18 +135,11 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     return result
 
 
-def in_order_of(samples: Samples, classes: tuple[str, ...]) -> Samples:
-    """The samples with labels renumbered to `classes`, by name."""
-    if samples.classes == classes:
-        return samples
-    unknown = [name for name in samples.classes if name not in set(classes)]
-    if unknown:
-        raise UserError(
-            f"the data has a class {unknown[0]!r} that the model does not know{nearest(unknown[0], classes)}",
-            "evaluate on data with the model's classes",
-        )
-    places = np.array([classes.index(name) for name in samples.classes])
-    return Samples(places[samples.labels], classes, images=samples.images, paths=samples.paths)
+def evaluation_part(recipe: Recipe, data: "Path | str | None") -> Samples:
+    """What a run is evaluated on: its own test (or validation) part, or that of other data."""
+    splits = splits_of(recipe, data)
+    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+    return own_part or splits.test or splits.val or splits.train
 
 
 def evaluate(
@@ -154,28 +150,35 @@ def evaluate(
     unbiased: bool = False,
     many: int | None = None,
     few: int | None = None,
+    restrict: bool = False,
     which: str = "best",
     out: Path | str | None = None,
     show: Show | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes.
+
+    Other data is matched by the names of its classes: images of a class that the model does not know are left out, and
+    `overlap` in the result says which. Classes that the data does not have stay possible answers, as they are in use;
+    with `restrict` only those that it has can be given.
     """
     several = as_runs(runs)
-    if isinstance(data, Samples):
-        samples = data
-    else:
-        recipe = several[0].recipe
-        splits = splits_of(recipe, data)
-        own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
-        samples = own_part or splits.test or splits.val or splits.train
+    samples = data if isinstance(data, Samples) else evaluation_part(several[0].recipe, data)
     predictors = [load(run, which=which) for run in several]
     classes = predictors[0].classes
     if any(predictor.classes != classes for predictor in predictors):
         raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
-    samples = in_order_of(samples, classes)
+    found = None
+    if samples.classes != classes or restrict:
+        published = published_as(samples.classes)
+        samples, found = matched(samples, classes)
+        for note in found.notes(classes):
+            say(note)
+        if published in ("imagenet-r", "imagenet-a") and not restrict:
+            say(f"these are the classes of {published}, whose figures are of answers among them: --restrict")
     about = predictors[0].about
     many, few = about["many"] if many is None else many, about["few"] if few is None else few
     if few > many:
@@ -186,9 +189,12 @@ def evaluate(
         final_logits(logits_of(predictor, samples, show=show), predictor.about, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
-    result = summarise(
-        np.asarray(summed) / len(predictors), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few
-    )
+    logits = np.asarray(summed) / len(predictors)
+    if found is not None and restrict:
+        logits = restricted(logits, found.there)
+    result = summarise(logits, samples.labels, np.asarray(about["counts"]), classes, many=many, few=few)
+    if found is not None:
+        result["overlap"] = found.facts(restrict)
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))
