@@ -136,7 +136,7 @@ def answers_under(
     *,
     skip: bool = False,
     workers: int = 0,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     show: Show | None = None,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
     """For one condition after the other: the class that the model gives each of `indices`, and the bad files.
@@ -144,6 +144,8 @@ def answers_under(
     A picture that cannot be read has the class -1 if it may be skipped, and is listed with the reason; else it is
     an error. Pictures are made by `workers` processes with one thread each.
     """
+    device = predictor.mean.device
+    batch_size = batch_size or (64 if device.type == "cpu" else 256)  # what stays in the cache of a processor
     chunks = [indices[k : k + batch_size].tolist() for k in range(0, len(indices), batch_size)]
     loader: DataLoader[Any] = DataLoader(
         _Shown(source, tuple(conditions), view),
@@ -151,10 +153,12 @@ def answers_under(
         num_workers=workers,
         collate_fn=_stacked,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_alone,
     )
-    device = predictor.mean.device
+    # Before the processes are there: OpenCV's threads do not live on in them, and waiting for them would take for ever.
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
     batches, done = iter(loader), 0
+    cv2.setNumThreads(threads)
     for condition in conditions:
         parts, bad = [], []
         for chunk in chunks:
@@ -193,7 +197,3 @@ def _stacked(items: list[Pixels | UserError]) -> tuple[torch.Tensor, dict[int, U
     errors = {place: item for place, item in enumerate(items) if isinstance(item, UserError)}
     stacked = torch.from_numpy(np.stack(good)).permute(0, 3, 1, 2).contiguous() if good else torch.zeros(0)
     return stacked, errors
-
-
-def _alone(worker: int) -> None:
-    cv2.setNumThreads(1)
