@@ -15,19 +15,27 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco.classification import choose_device
-from gpaco.conditions import CLEAN, Corrupting, Pictures, Source, answers_under, picture_side
-from gpaco.corruption import COMMON, CONSTANTS, SEVERITIES, VERSION, chosen, constants_for
+from gpaco.conditions import CLEAN, Pictures, Source, answers_under
+from gpaco.corruption import CONSTANTS, VERSION
 from gpaco.corruption_metrics import ALEXNET, ALEXNET_CLEAN, errors
-from gpaco.data.class_maps import class_map, is_imagenet, published_as
-from gpaco.data.samples import Samples
-from gpaco.data.shifted import Arrays, Condition, Tree, read_shifted
-from gpaco.data.splitting import by_class
+from gpaco.data.class_maps import is_imagenet
+from gpaco.data.shifted import Condition, Tree
+from gpaco.data.splitting import stratified_subset
 from gpaco.distortions import frost_folder
 from gpaco.errors import UserError, nearest
-from gpaco.evaluation import check_correction, evaluation_part, final_logits
+from gpaco.evaluation import check_correction, final_logits
 from gpaco.files import append_jsonl, trim_jsonl, write_atomic
-from gpaco.matching import Match, match, restricted
+from gpaco.matching import Match, restricted
 from gpaco.run import Predictor, Run, as_run, load
+from gpaco.stress_data import (
+    clean_source,
+    conditions_of,
+    matched_classes,
+    replace_about,
+    severities_of,
+    source_of,
+    view_for,
+)
 from gpaco.stress_results import Measured, summary
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
@@ -88,16 +96,16 @@ def robustness(
             words = [word for word in known if word]
             raise UserError(f"{what} is {' or '.join(words)}, got {value!r}{nearest(str(value), words)}", "see --help")
     bar = bar or (lambda title: nullcontext(lambda done, total: None))
-    wanted = _severities(severities)
+    wanted, processes = severities_of(severities), _workers(workers)
     run = as_run(run)
     where = choose_device(device)
     predictor = load(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
     with bar("looking through the folders") as show:
-        source, stem = _source(run, predictor, data, constants, seed, show)
-    found = _matched(source, predictor.classes)
+        source, stem = source_of(run, predictor, data, constants, seed, show)
+    found = matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
-    conditions = _conditions(source, corruptions, wanted, notes)
+    conditions = conditions_of(source, corruptions, wanted, notes)
     if isinstance(source, Pictures) and any(name == "frost" for name, _ in conditions):
         frost_folder()  # an error now rather than in the middle
     indices = found.known if subset is None else found.known[stratified_subset(found.labels[found.known], subset, seed)]
@@ -110,7 +118,8 @@ def robustness(
     if clean is not None:
         if isinstance(source, Pictures):
             raise UserError(f"the clean error of {source.reader} pictures is that of the data", "leave out --clean")
-        jobs.append(_clean_job(run, clean, predictor, subset, seed))
+        jobs.append(clean_source(run, clean, predictor, subset, seed))
+    other = _baseline(baseline, source, found, predictor, which, notes)
     say(
         f"{len(indices):,} pictures ({source.reader}), {sum(condition != CLEAN for condition in conditions)} conditions"
     )
@@ -121,11 +130,14 @@ def robustness(
         for pictures, wanted_here, matching, rows in jobs:
             own = replace_about(pictures, model)
             setup = _Setup(model, own, matching, rows, view_for(own, model, preprocessing), restrict, prior, unbiased)
-            _measure(setup, wanted_here, log, result, on_bad_image == "skip", _workers(workers), bar, say)
+            _measure(setup, wanted_here, log, result, on_bad_image == "skip", processes, bar, say)
         return result
 
     mine = measured(predictor)
-    other = _baseline(baseline, source, found, predictor, which, where, measured, notes, say)
+    if isinstance(other, Predictor):
+        say(f"the baseline, {baseline}:")
+        alike = other.about["counts"] == predictor.about["counts"]
+        other = replace(measured(other), name=str(baseline), by_group=alike)
     result = summary(mine, other, predictor.about, found, conditions, notes)
     result |= {
         "run": str(run.folder),
@@ -144,42 +156,6 @@ def robustness(
     write_atomic(folder / name, json.dumps(result, indent=1))
     say(f"written: {folder / name}")
     return result
-
-
-def stratified_subset(labels: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
-    """`n` indices, rising, in which every class has its share, and at least one image as long as there is room.
-
-    >>> labels = np.array([0] * 90 + [1] * 9 + [2])
-    >>> np.bincount(labels[stratified_subset(labels, 10, seed=0)]).tolist()
-    [8, 1, 1]
-    """
-    if n < 1:
-        raise UserError(f"a subset of {n} images is none", "--subset 1000 is usual")
-    order = np.random.RandomState([seed % 2**32]).permutation(len(labels))
-    shuffled = [order[own] for own in by_class(labels[order]) if len(own)]
-    places = np.concatenate([np.arange(len(own)) / len(own) for own in shuffled])
-    first = np.argsort(places, kind="stable")[:n]
-    return np.sort(np.concatenate(shuffled)[first])
-
-
-def replace_about(source: Source, model: Predictor) -> Source:
-    """The same pictures for another model: corrupted at its size."""
-    if isinstance(source, Pictures) and source.corrupting is not None:
-        return replace(source, corrupting=replace(source.corrupting, about=model.about))
-    return source
-
-
-def view_for(source: Source, model: Predictor, preprocessing: str) -> dict[str, Any]:
-    """How a picture is brought to the size of the model, by the protocol of its set."""
-    size = model.about["size"]
-    scaled = round(size * 256 / 224)
-    if isinstance(source, Tree):  # 224 pixels already
-        return {"whole": False, "size": size, "resize": scaled if preprocessing == "paper" else size}
-    if isinstance(source, Arrays):
-        return model.about
-    if source.corrupting is not None:  # at the size of the model already, or small and whole
-        return {"whole": True, "size": size}
-    return model.about if source.reader == "as they are" else {"whole": False, "size": size, "resize": scaled}
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,8 +215,12 @@ def _measure(
     say: Say,
 ) -> None:
     """Add the errors under each condition to `result`: from the log, or computed and written there."""
-    keys = {condition: setup.key(condition) for condition in conditions}
-    known = {row["key"]: row for row in trim_jsonl(log, lambda row: "key" in row)}
+    keys = {}
+    with bar("looking at the files") as show:
+        for condition in conditions:
+            keys[condition] = setup.key(condition)
+            show(len(keys), len(conditions))
+    known = {row["key"]: row for row in trim_jsonl(log, lambda row: "key" in row) if skip or not row["skipped"]}
     rows = {condition: known[key] for condition, key in keys.items() if key in known}
     if rows and len(rows) < len(conditions):
         say(f"{len(rows)} conditions are known from before")
@@ -279,98 +259,15 @@ def _measure(
         )
 
 
-def _source(
-    run: Run, predictor: Predictor, data: Path | str | None, constants: str | None, seed: int, show: Any
-) -> tuple[Source, str]:
-    """Where the pictures come from, and the word for the file of the result; none for the run's own test data."""
-    shifted = None if data is None else read_shifted(Path(data), show)
-    if shifted is not None:
-        return shifted, shifted.reader
-    samples = evaluation_part(run.recipe, data)
-    if data is None:
-        return _corrupted(samples, predictor, constants, seed), ""
-    stem = Path(data).resolve().name
-    published = published_as(samples.classes)
-    if published is None and set(samples.classes) == set(class_map("imagenet")) and "sketch" in stem.lower():
-        published = "imagenet-sketch"
-    if published is not None and is_imagenet(predictor.classes):
-        return Pictures(samples, published), published
-    return _corrupted(samples, predictor, constants, seed), stem
-
-
-def _corrupted(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Pictures:
-    if not len(samples):
-        raise UserError("there is no image to test on", "give data: gpaco robustness RUN DATA")
-    table = constants or constants_for(picture_side(samples, predictor.about))
-    return Pictures(samples, "corrupted here", Corrupting(predictor.about, table, seed))
-
-
-def _clean_job(
-    run: Run, clean: Path | str, predictor: Predictor, subset: int | None, seed: int
-) -> tuple[Source, tuple[Condition, ...], Match, NDArray[np.int64]]:
-    pictures = Pictures(evaluation_part(run.recipe, clean), "as they are")
-    found = match(pictures.labels, pictures.classes, predictor.classes)
-    known = found.known
-    rows = known if subset is None else known[stratified_subset(found.labels[known], subset, seed)]
-    return pictures, (CLEAN,), found, rows
-
-
-def _matched(source: Source, classes: tuple[str, ...]) -> Match:
-    found = match(source.labels, source.classes, classes)
-    if isinstance(source, Tree | Arrays) and found.unknown:
-        word = found.unknown[0]
-        raise UserError(
-            f"the data has a class {word!r} that the model does not know{nearest(word, classes)}",
-            "a published set needs a model of its classes; mend the folder's name, or take it away",
-        )
-    return found
-
-
-def _severities(words: str | None) -> tuple[int, ...]:
-    if words is None:
-        return SEVERITIES
-    parts = [word.strip() for word in words.split(",")]
-    if not all(word in map(str, SEVERITIES) for word in parts):
-        raise UserError(f"severities are 1 to 5, got {words!r}", "for example --severities 1,3,5")
-    return tuple(sorted(set(map(int, parts))))
-
-
-def _conditions(
-    source: Source, corruptions: str | None, severities: tuple[int, ...], notes: list[str]
-) -> tuple[Condition, ...]:
-    """The conditions to test under; what is asked for and not there is an error, what is only missing is a note."""
-    there = source.conditions
-    if there == (CLEAN,):
-        if corruptions is not None:
-            raise UserError(f"{source.reader} is taken as it is, without corruptions", "leave out --corruptions")
-        return there
-    names = chosen(corruptions)
-    absent = [name for name in names if not any(condition[0] == name for condition in there)]
-    if corruptions is not None and absent:
-        have = ", ".join(dict.fromkeys(name for name, _ in there))
-        raise UserError(f"the data has no {absent[0]}", f"it has {have}")
-    wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in severities))
-    missing = [f"{name} {severity}" for name in COMMON for severity in SEVERITIES if (name, severity) not in wanted]
-    if all(condition == CLEAN for condition in wanted):
-        raise UserError("nothing is left to test under", "choose other --corruptions or --severities")
-    if missing:
-        few = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-        notes.append(f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null")
-    return wanted
-
-
 def _baseline(
     baseline: Path | str | None,
     source: Source,
     found: Match,
     predictor: Predictor,
     which: str,
-    device: torch.device,
-    measured: Callable[[Predictor], Measured],
     notes: list[str],
-    say: Say,
-) -> Measured | None:
-    """The errors to compare with."""
+) -> Measured | Predictor | None:
+    """What to compare with: AlexNet's errors, a model that is still to be measured, or nothing."""
     if source.conditions == (CLEAN,):
         if baseline is not None:
             raise UserError(f"{source.reader} has no corruptions to compare", "leave out --baseline")
@@ -390,17 +287,14 @@ def _baseline(
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are of the published files of ImageNet-C, not of pictures corrupted here")
         return Measured.of_means("AlexNet", ALEXNET, ALEXNET_CLEAN)
-    other = load(as_run(baseline), which=which, device=device)
+    other = load(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.about["size"] != predictor.about["size"]:
         notes.append(f"the baseline sees pictures of {other.about['size']} pixels, the run {predictor.about['size']}")
-    say(f"the baseline, {baseline}:")
-    result = replace(measured(other), name=str(baseline))
     if other.about["counts"] != predictor.about["counts"]:
         notes.append("the baseline was trained on other class counts: no mce by group")
-        return replace(result, by_group=False)
-    return result
+    return other
 
 
 def _workers(workers: int | None) -> int:

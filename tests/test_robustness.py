@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import fails, run
-from pictures import class_folders, save, tree_hash
+from pictures import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
@@ -17,10 +17,11 @@ from gpaco.corruption import COMMON, CORRUPTIONS, EXTRA, SEVERITIES, corrupt
 from gpaco.data.class_maps import class_map
 from gpaco.data.images import read_image
 from gpaco.data.reading import read
+from gpaco.data.splitting import stratified_subset
 from gpaco.data.views import eval_photo
 from gpaco.errors import UserError
 from gpaco.run import Run
-from gpaco.stress import stratified_subset, view_for
+from gpaco.stress_data import view_for
 from gpaco.stress_results import table
 
 QUICK = {"method": "ce", "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
@@ -112,6 +113,26 @@ def test_errors_are_those_of_pictures_corrupted_by_hand(whole: tuple[Path, Resul
         assert whole[1][place][name][str(severity)]["error"] == pytest.approx(wrong.mean())
     clean = logits_of(digits, [samples.load(i) for i in indices]).argmax(1) != samples.labels[indices]
     assert whole[1]["clean_error"] == pytest.approx(clean.mean())
+
+
+def test_photographs_are_corrupted_at_the_size_of_the_model(tmp_path: Path) -> None:
+    for name, shade in (("dark", 40), ("light", 200)):
+        for i in range(6):
+            (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+            image = np.clip(drawing(70 + 3 * i, 90 - 4 * i, i).astype(int) // 2 + shade // 2, 0, 255).astype(np.uint8)
+            Image.fromarray(image).save(tmp_path / "data" / name / f"{i}.png")
+    few = QUICK | {"epochs": 1, "batch_size": 4, "model": "resnet8", "size": 48}
+    photos = gpaco.train(tmp_path / "data", out=tmp_path / "run", validation=0, workers=0, **few)
+    result = gpaco.robustness(photos, tmp_path / "data", corruptions="snow", severities="3", out=tmp_path)
+    assert result["constants"] == "cifar"
+    samples = read(tmp_path / "data").train
+    images = [
+        corrupt(eval_photo(samples.load(i), 48, 55), "snow", 3, seed=0, index=i, constants="cifar")
+        for i in range(len(samples))
+    ]
+    wrong = logits_of(photos, images).argmax(1) != samples.labels
+    assert result["corruptions"]["snow"]["3"]["error"] == pytest.approx(wrong.mean())
+    assert result["data"] == str(tmp_path / "data")
 
 
 def test_the_clean_error_is_that_of_evaluate(digits: Run, tmp_path: Path) -> None:
@@ -277,6 +298,8 @@ def test_an_unreadable_image_is_exit_2_or_a_listed_skip(digits: Run, tmp_path: P
     assert line.startswith(f"fog 3: 7/{bad.name}: ")
     rows = [json.loads(line) for line in (tmp_path / "out" / "robustness.jsonl").read_text().splitlines()]
     assert [row["n"] for row in rows] == [4, 4, 3, 4, 4]
+    with pytest.raises(UserError, match="cannot read image"):  # what was known with a skip is not good enough now
+        gpaco.robustness(digits, root, out=tmp_path / "out")
 
 
 def test_an_unreadable_image_of_ones_own_data_is_skipped_under_every_condition(digits: Run, tmp_path: Path) -> None:

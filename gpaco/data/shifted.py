@@ -52,8 +52,12 @@ class Tree:
         """A digest of the files' names, sizes and times."""
         home, state = self.homes[condition], hashlib.sha256()
         for name in self.names:
-            place = os.stat(home / name)
-            state.update(f"{name} {place.st_size} {place.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            try:
+                place = os.stat(home / name)
+                about = f"{place.st_size} {place.st_mtime_ns}"
+            except OSError:  # found to be a bad image when it is read
+                about = "none"
+            state.update(f"{name} {about}\n".encode(errors="surrogateescape"))
         return state.hexdigest()
 
 
