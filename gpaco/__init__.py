@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpaco.pixels import pixel_gpaco_loss
     from gpaco.prediction import predict
     from gpaco.run import load
+    from gpaco.stress import robustness
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOME = {
     "load": "gpaco.run",
     "report": "gpaco.pages.page",
     "analysis": "gpaco.analysis",  # the module itself
+    "robustness": "gpaco.stress",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "pixel_gpaco_loss",
     "predict",
     "report",
+    "robustness",
     "supcon_loss",
     "train",
 ]

@@ -40,6 +40,8 @@ TunePrior = Annotated[
     bool, typer.Option("--tune-prior", help="Choose tau * log prior on validation data; kept with the run.")
 ]
 
+Restrict = Annotated[bool, typer.Option("--restrict", help="Let the model answer with classes of the data only.")]
+
 
 @app.command()
 def demo(
@@ -167,6 +169,7 @@ def evaluate(
     tune_prior: TunePrior = False,
     many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
     few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
+    restrict: Restrict = False,
     checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
@@ -193,10 +196,12 @@ def evaluate(
             tune_prior=tune_prior,
             many=many,
             few=few,
+            restrict=restrict,
             which=checkpoint,
             device=device,
             out=out,
             show=progress,
+            say=say(as_json),
         )
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
@@ -296,6 +301,67 @@ def report(
     from gpaco.pages.page import report as write_report
 
     print(write_report(list(runs), out, figures=figures, with_pictures=pictures, say=say(True)))
+
+
+@app.command()
+def robustness(
+    run: Annotated[Path, typer.Argument(help="A run.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Images to corrupt, if not the run's own; or ImageNet-C, -R, -A, -V2, -Sketch, CIFAR-10-C."
+        ),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="For mCE: another run, or alexnet (ImageNet only).")] = None,
+    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-C.")] = None,
+    corruptions: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or noise, blur, weather, digital, extra, common.")
+    ] = None,
+    severities: Annotated[str | None, typer.Option(help="Comma-separated, 1 to 5.")] = None,
+    subset: Annotated[int | None, typer.Option(help="A quick look at so many images, of all classes.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the corruptions and the subset.")] = 0,
+    constants: Annotated[str | None, typer.Option(help="imagenet or cifar; by the size of the images.")] = None,
+    preprocessing: Annotated[str, typer.Option(help="Of ImageNet-C: official, or the paper's (256, crop 224).")] = (
+        "official"
+    ),
+    restrict: Restrict = False,
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
+    workers: Annotated[int | None, typer.Option(help="Processes that make pictures; one a core.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results, if not the run's.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Errors on corrupted images, by corruption, severity and group of classes. Goes on where it stopped."""
+    from gpaco.stress import robustness as test_robustness
+    from gpaco.stress_results import table
+
+    result = test_robustness(
+        run,
+        data,
+        baseline=baseline,
+        clean=clean,
+        corruptions=corruptions,
+        severities=severities,
+        subset=subset,
+        seed=seed,
+        constants=constants,
+        preprocessing=preprocessing,
+        restrict=restrict,
+        prior=prior,
+        unbiased=unbiased,
+        which=checkpoint,
+        on_bad_image=on_bad_image,
+        workers=workers,
+        device=device,
+        out=out,
+        say=say(as_json),
+        bar=lambda title: bar(title, as_json),
+    )
+    print(json.dumps(result) if as_json else table(result))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco import distributed
+from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
 from gpaco.devices import choose_device
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
+from gpaco.matching import matched, restricted
 from gpaco.metrics import summarise
 from gpaco.preparing import splits_of
 from gpaco.priors import Logits, final_logits
-from gpaco.run import Predictor, Runs, as_runs, load_classifiers
+from gpaco.run import Predictor, Run, Runs, as_runs, load_classifiers
 
 Show = Callable[[int, int], None]
 
@@ -75,18 +76,12 @@ def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) ->
     final_logits(np.zeros((0, len(predictor.classes)), np.float32), predictor.about, prior=prior, unbiased=unbiased)
 
 
-def in_order_of(samples: Samples, classes: tuple[str, ...]) -> Samples:
-    """The samples with labels renumbered to `classes`, by name."""
-    if samples.classes == classes:
-        return samples
-    unknown = [name for name in samples.classes if name not in set(classes)]
-    if unknown:
-        raise UserError(
-            f"the data has a class {unknown[0]!r} that the model does not know{nearest(unknown[0], classes)}",
-            "evaluate on data with the model's classes",
-        )
-    places = np.array([classes.index(name) for name in samples.classes])
-    return replace(samples, labels=places[samples.labels], classes=classes)
+def evaluation_part(run: Run, data: "Path | str | None") -> Samples:
+    """What a run is evaluated on: its own test (or validation) part, or that of other data."""
+    recipe = run.recipe
+    splits = splits_of(recipe, data, run=run.folder)
+    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+    return own_part or splits.test or splits.val or splits.train
 
 
 def evaluate(
@@ -98,16 +93,22 @@ def evaluate(
     tune_prior: bool = False,
     many: int | None = None,
     few: int | None = None,
+    restrict: bool = False,
     which: str = "best",
     device: str | None = None,
     out: Path | str | None = None,
     show: Show | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes. `tune_prior` chooses a
     further tau * log prior on the validation data of each run first, and keeps it with the run.
+
+    Other data is matched by the names of its classes: images of a class that the model does not know are left out, and
+    `overlap` in the result says which. Classes that the data does not have stay possible answers, as they are in use;
+    with `restrict` only those that it has can be given.
     """
     several = as_runs(runs)
     if tune_prior:
@@ -115,16 +116,17 @@ def evaluate(
 
         for run in several:
             tune_run(run, unbiased=unbiased, show=show)
-    if isinstance(data, Samples):
-        samples = data
-    else:
-        recipe = several[0].recipe
-        splits = splits_of(recipe, data, run=several[0].folder)
-        own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
-        samples = own_part or splits.test or splits.val or splits.train
+    samples = data if isinstance(data, Samples) else evaluation_part(several[0], data)
     predictors = load_classifiers(several, which=which, device=choose_device(device))
     classes = predictors[0].classes
-    samples = in_order_of(samples, classes)
+    found = None
+    if samples.classes != classes or restrict:
+        published = published_as(samples.classes)
+        samples, found = matched(samples, classes)
+        for note in found.notes(classes):
+            say(note)
+        if published in ("imagenet-r", "imagenet-a") and not restrict:
+            say(f"these are the classes of {published}, whose figures are of answers among them: --restrict")
     about = predictors[0].about
     many, few = about["many"] if many is None else many, about["few"] if few is None else few
     if few > many:
@@ -135,9 +137,12 @@ def evaluate(
         final_logits(logits_of(predictor, samples, show=show), predictor.about, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
-    result = summarise(
-        np.asarray(summed) / len(predictors), samples.labels, about["counts"], classes, many=many, few=few
-    )
+    logits = np.asarray(summed) / len(predictors)
+    if found is not None and restrict:
+        logits = restricted(logits, found.there)
+    result = summarise(logits, samples.labels, about["counts"], classes, many=many, few=few)
+    if found is not None:
+        result["overlap"] = found.facts(restrict)
     tuned = [predictor.about["tuned"] for predictor in predictors]
     if any(tuned):
         result["tuned"] = tuned[0] if len(tuned) == 1 else tuned

@@ -19,7 +19,7 @@ from gpaco.data.loading import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import normalise
 from gpaco.errors import UserError
-from gpaco.evaluation import in_order_of
+from gpaco.matching import matched
 from gpaco.methods import WITHOUT_PROJECTOR
 from gpaco.model import Classifier
 from gpaco.run import Predictor, Run, build_model, chosen, load
@@ -65,7 +65,8 @@ def measure(
 ) -> Measured:
     """Look at up to `images` samples, as evenly spread over the classes as there are any, for about `seconds`."""
     predictor = predictor or load(run, which=which)
-    samples = in_order_of(samples, predictor.classes)
+    if samples.classes != predictor.classes:
+        samples, _ = matched(samples, predictor.classes)
     order = stratified(samples.labels, images, seed)
     device, about = predictor.mean.device, predictor.about
     found = chosen(run, which, parts=["extra"])

@@ -90,11 +90,46 @@ def test_data_with_some_of_the_classes_is_numbered_by_name(runs: dict[str, Run],
     assert result["per_class"][0]["recall"] is None
 
 
-def test_data_with_an_unknown_class_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    data = write_digits(tmp_path / "data", {str(k): f"digit-{k}" for k in range(10)}, only={"0", "1", "2"})
-    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, say=lambda line: None)
-    other = write_digits(tmp_path / "other", {"1": "digit-1", "2": "dgit-2"}, only={"1", "2"})
-    with pytest.raises(UserError, match=r"class 'dgit-2' that the model does not know; did you mean 'digit-2'\?"):
+def test_data_that_shares_some_classes_is_evaluated_on_those_and_the_others_named(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    data = write_digits(tmp_path / "data", {"1": "one", "2": "two"}, only={"1", "2", "3", "7"})
+    said: list[str] = []
+    result = gpaco.evaluate(runs["ce"], data, say=said.append)
+    alone = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "alone", only={"3", "7"}))
+    unknown = len(list(data.glob("one/*"))) + len(list(data.glob("two/*")))
+    assert result["overlap"] == {
+        "classes": 2,
+        "unknown": ["one", "two"],
+        "dropped_images": unknown,
+        "absent": [c for c in "0123456789" if c not in "37"],
+        "restricted": False,
+    }
+    assert {key: result[key] for key in result if key != "overlap"} == {k: alone[k] for k in alone if k != "overlap"}
+    assert [row["group"] for row in result["per_class"]] == [row["group"] for row in runs["ce"].metrics["per_class"]]
+    assert f"left out: {unknown} images of 2 classes that the model does not know: 'one', 'two'" in said
+    assert any(line.startswith("the data has no images of 8 classes of the model") for line in said)
+
+
+def test_answers_can_be_restricted_to_the_classes_of_the_data(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "8"}), restrict=True)
+    logits, labels = stored(runs["ce"])
+    rows = np.isin(labels, [3, 8])
+    right = [
+        ("3", "8")[int(row[8] > row[3])] == str(label) for row, label in zip(logits[rows], labels[rows], strict=True)
+    ]
+    assert result["top1"] == pytest.approx(np.mean(right))
+    assert result["overlap"]["restricted"] is True
+
+
+def test_data_without_a_known_class_is_refused_with_the_nearest_name(runs: dict[str, Run], tmp_path: Path) -> None:
+    run = gpaco.train(
+        write_digits(tmp_path / "data", {str(k): f"digit-{k}" for k in range(3)}, only={"0", "1", "2"}),
+        out=tmp_path / "run",
+        **(QUICK | {"long_tail": None, "epochs": 1, "method": "ce"}),
+    )
+    other = write_digits(tmp_path / "other", {"2": "dgit-2"}, only={"2"})
+    with pytest.raises(UserError, match=r"no class that the model knows, but 'dgit-2'; did you mean 'digit-2'\?"):
         gpaco.evaluate(run, other)
 
 

@@ -1,4 +1,4 @@
-"""Validation and test parts taken from training data, class by class."""
+"""Validation and test parts taken from training data, and subsets, class by class."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,6 +47,22 @@ def _number_held(count: int, fraction: float) -> int:
     if count >= 4 and fraction > 0:
         wanted = max(wanted, 1)
     return max(min(wanted, count - 1), 0)
+
+
+def stratified_subset(labels: Indices, n: int, seed: int) -> Indices:
+    """`n` indices, rising, in which every class has its share, and at least one image as long as there is room.
+
+    >>> labels = np.array([0] * 90 + [1] * 9 + [2])
+    >>> np.bincount(labels[stratified_subset(labels, 10, seed=0)]).tolist()
+    [8, 1, 1]
+    """
+    if n < 1:
+        raise UserError(f"a subset of {n} images is none", "--subset 1000 is usual")
+    order = np.random.RandomState([seed % 2**32]).permutation(len(labels))
+    shuffled = [order[own] for own in by_class(labels[order]) if len(own)]
+    places = np.concatenate([np.arange(len(own)) / len(own) for own in shuffled])
+    first = np.argsort(places, kind="stable")[:n]
+    return np.sort(np.concatenate(shuffled)[first])
 
 
 def with_validation(

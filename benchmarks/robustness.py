@@ -1,0 +1,113 @@
+"""Errors on corrupted images of cross entropy, balanced softmax and GPaCo, by group of classes, three seeds each.
+
+    python benchmarks/robustness.py DATA --out DIR [--long-tail 100] [--model resnet8] [--epochs 15] [--subset 2000]
+
+DATA is CIFAR-100 or Fashion-MNIST, made long-tailed. Methods are trained by `compare` into DIR, one seed of all before
+the next, and tested by `robustness` on the 75 common conditions. A line for each method, seed and group is added to
+benchmarks/results/robustness.csv as soon as it is known; the same command goes on where it stopped. At the end, the
+table of docs/robustness.md: means over seeds with half of the 95 % interval.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+from loss import machine
+
+import gpaco
+from gpaco.comparison import interval
+from gpaco.console import bar
+from gpaco.corruption import COMMON
+
+GROUPS = ("all", "many", "medium", "few")
+FIGURES = ("clean_error", "mean_error")
+
+
+def rows_of(result: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Of each group: clean error, mean error, and the mean over severities of each corruption."""
+    rows = {}
+    for group in GROUPS:
+        own = result if group == "all" else result["groups"][group]
+        key = "error" if group == "all" else group
+        rows[group] = {figure: own[figure] for figure in FIGURES}
+        rows[group] |= {name: result["corruptions"][name]["mean"][key] for name in COMMON}
+    return rows
+
+
+def table(lines: list[dict[str, str]], what: dict[str, str]) -> str:
+    """Clean and mean error of each method by group, in percent."""
+    chosen = [line for line in lines if all(line[key] == value for key, value in what.items())]
+    out = [f"| method | {' | '.join(f'{g}, clean | {g}, corrupted' for g in GROUPS)} |", "|---" * 9 + "|"]
+    for method in dict.fromkeys(line["method"] for line in chosen):
+        cells = []
+        for group in GROUPS:
+            for figure in FIGURES:
+                values = [line[figure] for line in chosen if line["method"] == method and line["group"] == group]
+                found = interval([float(value) if value else None for value in values])
+                half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
+                cells.append("none" if found["mean"] is None else f"{100 * found['mean']:.1f}{half}")
+        out.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--methods", default="ce,balanced-softmax,gpaco")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--long-tail", type=float, default=100)
+    parser.add_argument("--model", default="resnet8")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--subset", type=int, default=2000, help="test images, the same for all")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    file = options.results / "robustness.csv"
+    what = {
+        "data": Path(options.data).name,
+        "long_tail": f"{options.long_tail:g}",
+        "model": options.model,
+        "epochs": str(options.epochs),
+        "subset": str(options.subset),
+    }
+    head = [*what, "method", "seed", "group", *FIGURES, *COMMON, "machine"]
+    options.results.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        with file.open("w", newline="") as target:
+            csv.writer(target).writerow(head)
+    methods = options.methods.split(",")
+    for seed in range(options.seeds):
+        comparison = gpaco.compare(
+            options.data,
+            methods,
+            seeds=seed + 1,
+            out=options.out,
+            long_tail=options.long_tail,
+            model=options.model,
+            epochs=options.epochs,
+        )
+        for row in comparison["rows"]:
+            with file.open(newline="") as source:
+                lines = list(csv.DictReader(source))
+            own = what | {"method": row["method"], "seed": str(seed)}
+            if any(all(line[key] == value for key, value in own.items()) for line in lines):
+                continue
+            result = gpaco.robustness(
+                row["runs"][seed],
+                corruptions="common",
+                subset=options.subset,
+                say=print,
+                bar=lambda title: bar(title, False),
+            )
+            with file.open("a", newline="") as target:
+                writer = csv.DictWriter(target, head)
+                for group, figures in rows_of(result).items():
+                    rounded = {key: "" if value is None else round(value, 6) for key, value in figures.items()}
+                    writer.writerow({**own, "group": group, **rounded, "machine": machine()})
+    with file.open(newline="") as source:
+        print(table(list(csv.DictReader(source)), what))
+
+
+if __name__ == "__main__":
+    main()

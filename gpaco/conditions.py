@@ -1,0 +1,199 @@
+"""The conditions that a model is tested under, clean or corrupted, and what it answers under each of them.
+
+Pictures come from one of three sources: `Pictures` below, `Tree` and `Arrays` of data/shifted.py.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from gpaco.corruption import CORRUPTIONS, SEVERITIES, SMALLEST, corrupt
+from gpaco.data.samples import Labels, Samples
+from gpaco.data.shifted import Arrays, Condition, Pixels, Tree
+from gpaco.errors import UserError
+from gpaco.evaluation import as_tested
+from gpaco.run import Predictor
+
+CLEAN: Condition = ("clean", 0)
+Show = Callable[[int, int], None]
+Answers = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
+
+
+@dataclass(frozen=True)
+class Corrupting:
+    """How pictures are corrupted: for a model (its `about`), with which constants, by which seed."""
+
+    about: dict[str, Any]
+    constants: str
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures as they are, or corrupted as ImageNet-C was made: photographs after they have the size of the model.
+
+    Small pictures that a model sees whole are corrupted at their own size, as CIFAR-C was made.
+    """
+
+    samples: Samples
+    reader: str
+    corrupting: Corrupting | None = None
+
+    @property
+    def labels(self) -> Labels:
+        return self.samples.labels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.samples.classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.samples.names
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        corrupted = ((name, severity) for name in CORRUPTIONS for severity in SEVERITIES)
+        return (CLEAN,) if self.corrupting is None else (CLEAN, *corrupted)
+
+    def load(self, condition: Condition, i: int) -> Pixels:
+        image, how = self.samples.load(i), self.corrupting
+        if how is None:
+            return image
+        if condition == CLEAN or not how.about["whole"]:
+            image = as_tested(image, how.about)
+        if condition == CLEAN:
+            return image
+        name, severity = condition
+
+        def change(picture: Pixels) -> Pixels:
+            return corrupt(picture, name, severity, seed=how.seed, index=i, constants=how.constants)
+
+        return corrupted(image, change)
+
+    def fingerprint(self, condition: Condition) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """A digest of all pixels, or of the files' names, sizes and times, and of the labels."""
+        samples, state = self.samples, hashlib.sha256()
+        state.update(repr((samples.classes, samples.labels.tolist())).encode(errors="surrogateescape"))
+        if samples.images is not None:
+            state.update(np.ascontiguousarray(samples.images).data)
+        for path in samples.paths or ():
+            place = path.stat() if path.exists() else None
+            about = (place.st_size, place.st_mtime_ns) if place else None
+            state.update(f"{path} {about}\n".encode(errors="surrogateescape"))
+        return state.hexdigest()
+
+
+Source = Pictures | Tree | Arrays
+
+
+def corrupted(image: Pixels, corruption: Callable[[Pixels], Pixels]) -> Pixels:
+    """The picture after a corruption that needs 32 x 32 pixels.
+
+    A smaller one is enlarged before, each pixel to a square of them as far as 32 allows, the rest a border of the
+    outermost pixels; afterwards the border goes and the squares are averaged. So it would come back as it was if
+    nothing happened in between, which no way of interpolating can promise.
+    """
+    height, width = image.shape[:2]
+    if min(height, width) >= SMALLEST:
+        return corruption(image)
+    times = SMALLEST // min(height, width)
+    large = image.repeat(times, 0).repeat(times, 1)
+    top, left = (max(SMALLEST - side, 0) // 2 for side in large.shape[:2])
+    bottom, right = (max(SMALLEST - side, 0) - start for side, start in zip(large.shape, (top, left), strict=False))
+    framed = np.pad(large, ((top, bottom), (left, right), (0, 0)), mode="edge")
+    done = corruption(framed)[top : top + height * times, left : left + width * times]
+    squares = done.reshape(height, times, width, times, 3)
+    return np.asarray(np.rint(squares.mean((1, 3))), np.uint8)
+
+
+def picture_side(samples: Samples, about: dict[str, Any]) -> int:
+    """The shorter side of a picture when it is corrupted."""
+    side = min(samples.load(0).shape[:2]) if about["whole"] else int(about["size"])
+    return max(side, SMALLEST)
+
+
+@torch.inference_mode()
+def answers_under(
+    predictor: Predictor,
+    source: Source,
+    conditions: Sequence[Condition],
+    indices: NDArray[np.int64],
+    view: dict[str, Any],
+    answers: Answers,
+    *,
+    skip: bool = False,
+    workers: int = 0,
+    batch_size: int | None = None,
+    show: Show | None = None,
+) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
+    """For one condition after the other: the class that the model gives each of `indices`, and the bad files.
+
+    A picture that cannot be read has the class -1 if it may be skipped, and is listed with the reason; else it is
+    an error. Pictures are made by `workers` processes with one thread each.
+    """
+    device = predictor.mean.device
+    batch_size = batch_size or (64 if device.type == "cpu" else 256)  # what stays in the cache of a processor
+    chunks = [indices[k : k + batch_size].tolist() for k in range(0, len(indices), batch_size)]
+    loader: DataLoader[Any] = DataLoader(
+        _Shown(source, tuple(conditions), view),
+        batch_sampler=[[(k, i) for i in chunk] for k in range(len(conditions)) for chunk in chunks],
+        num_workers=workers,
+        collate_fn=_stacked,
+        prefetch_factor=4 if workers else None,
+    )
+    # Before the processes are there: OpenCV's threads do not live on in them, and waiting for them would take for ever.
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    batches, done = iter(loader), 0
+    cv2.setNumThreads(threads)
+    for condition in conditions:
+        parts, bad = [], []
+        for chunk in chunks:
+            images, errors = next(batches)
+            if errors and not skip:
+                raise next(iter(errors.values()))
+            bad += [(chunk[place], error.cause) for place, error in errors.items()]
+            classes = np.full(len(chunk), -1, np.int64)
+            good = np.array([place for place in range(len(chunk)) if place not in errors], np.int64)
+            if len(good):
+                classes[good] = answers(predictor(images.to(device)).float().cpu().numpy())
+            parts.append(classes)
+            done += len(chunk)
+            if show is not None:
+                show(done, len(indices) * len(conditions))
+        yield condition, np.concatenate(parts), bad
+
+
+class _Shown(Dataset[Pixels | UserError]):
+    """Pictures as the model sees them, by (number of the condition, index). A bad one comes as its error."""
+
+    def __init__(self, source: Source, conditions: tuple[Condition, ...], view: dict[str, Any]) -> None:
+        self.source, self.conditions, self.view = source, conditions, view
+
+    def __getitem__(self, item: tuple[int, int]) -> Pixels | UserError:
+        k, i = item
+        try:
+            image = self.source.load(self.conditions[k], i)
+        except UserError as error:
+            return error
+        return as_tested(image, self.view)
+
+
+def _stacked(items: list[Pixels | UserError]) -> tuple[torch.Tensor, dict[int, UserError]]:
+    good = [item for item in items if not isinstance(item, UserError)]
+    errors = {place: item for place, item in enumerate(items) if isinstance(item, UserError)}
+    stacked = torch.from_numpy(np.stack(good)).permute(0, 3, 1, 2).contiguous() if good else torch.zeros(0)
+    return stacked, errors

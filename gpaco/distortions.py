@@ -1,0 +1,339 @@
+"""The nineteen ways in which a picture is corrupted, as Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
+
+Each is a function of a picture (H, W, 3) uint8, its constants (corruption.py has them) and a random generator, for any
+size from 32 x 32 on. Values are cut off, not rounded, to whole numbers, as in the released scripts; where those called
+ImageMagick (motion blur) they are rounded.
+"""
+
+import math
+from functools import lru_cache
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpaco.errors import EnvironmentProblem
+
+Pixels = NDArray[np.uint8]
+Floats = NDArray[Any]
+
+WATER, MUD = np.array([175, 238, 238]) / 255, np.array([63, 42, 20]) / 255
+
+
+def gaussian_noise(image: Pixels, sigma: float, draw: Generator) -> Pixels:
+    return _bytes(_unit(image) + draw.normal(scale=sigma, size=image.shape))
+
+
+def shot_noise(image: Pixels, photons: float, draw: Generator) -> Pixels:
+    return _bytes(draw.poisson(_unit(image) * photons) / photons)
+
+
+def impulse_noise(image: Pixels, share: float, draw: Generator) -> Pixels:
+    """Salt and pepper, in each colour by itself."""
+    hit, white = draw.random(image.shape) <= share, draw.random(image.shape) <= 0.5
+    return np.where(hit, np.where(white, np.uint8(255), np.uint8(0)), image)
+
+
+def speckle_noise(image: Pixels, sigma: float, draw: Generator) -> Pixels:
+    x = _unit(image)
+    return _bytes(x + x * draw.normal(scale=sigma, size=image.shape))
+
+
+def gaussian_blur(image: Pixels, sigma: float, draw: Generator) -> Pixels:
+    return _bytes(_smooth(_unit(image), sigma))
+
+
+def defocus_blur(image: Pixels, lens: tuple[float, float], draw: Generator) -> Pixels:
+    return _bytes(cv2.filter2D(_unit(image), -1, _disk(*lens)))
+
+
+def glass_blur(image: Pixels, glass: tuple[float, int, int], draw: Generator) -> Pixels:
+    """Every pixel takes the place of a near one, between two blurs."""
+    sigma, reach, times = glass
+    image = _bytes(_smooth(_unit(image), sigma))
+    for _ in range(times):
+        image = _scattered(image, reach, draw)
+    return _bytes(_smooth(_unit(image), sigma))
+
+
+def motion_blur(image: Pixels, motion: tuple[int, float], draw: Generator) -> Pixels:
+    return np.rint(_moved(image.astype(np.float32), *motion, draw.uniform(-45, 45))).astype(np.uint8)
+
+
+def zoom_blur(image: Pixels, zoom: tuple[float, float], draw: Generator) -> Pixels:
+    """The mean of the picture and of what a lens shows that zooms in."""
+    x = _unit(image).astype(np.float32)
+    factors = np.arange(1, *zoom)
+    total = x.copy()
+    for factor in factors:
+        total += _zoomed(x, factor)
+    return _bytes(total / (len(factors) + 1))
+
+
+def snow(image: Pixels, flakes: tuple[float, float, float, float, int, float, float], draw: Generator) -> Pixels:
+    mean, sigma, zoom, least, radius, blur, keep = flakes
+    layer = _zoomed(draw.normal(mean, sigma, image.shape[:2]), zoom)
+    layer = _unit(_bytes(np.where(layer < least, 0, layer))).astype(np.float32)
+    layer = np.rint(_moved(layer, radius, blur, draw.uniform(-135, -45)) * 255) / 255
+    x = _unit(image)
+    pale = np.maximum(x, (x @ [0.299, 0.587, 0.114])[..., None] * 1.5 + 0.5)
+    return _bytes(keep * x + (1 - keep) * pale + (layer + layer[::-1, ::-1])[..., None])
+
+
+def frost(image: Pixels, ice: tuple[float, float, float], draw: Generator) -> Pixels:
+    """A part of one of five photographs of ice on top of the picture."""
+    keep, strength, scale = ice
+    height, width = image.shape[:2]
+    photo = _ice(int(draw.integers(5)), scale)
+    if photo.shape[0] < height or photo.shape[1] < width:
+        larger = max(height / photo.shape[0], width / photo.shape[1])
+        size = (math.ceil(photo.shape[1] * larger), math.ceil(photo.shape[0] * larger))
+        photo = cv2.resize(photo, size, interpolation=cv2.INTER_CUBIC)  # type: ignore[assignment]
+    top, left = (int(draw.integers(photo.shape[axis] - image.shape[axis] + 1)) for axis in (0, 1))
+    layer = photo[top : top + height, left : left + width].astype(np.float64)
+    return np.clip(keep * image + strength * layer, 0, 255).astype(np.uint8)
+
+
+def fog(image: Pixels, mist: tuple[float, float], draw: Generator) -> Pixels:
+    strength, decay = mist
+    height, width = image.shape[:2]
+    x = _unit(image)
+    high = x.max()
+    clouds = _clouds(max(height, width), decay, draw)[:height, :width, None]
+    return _bytes((x + strength * clouds) * high / (high + strength))
+
+
+def brightness(image: Pixels, more: float, draw: Generator) -> Pixels:
+    """The largest of the three colours raised, hue and saturation kept."""
+    x = _unit(image)
+    value = x.max(2, keepdims=True)
+    brighter = np.clip(value + more, 0, 1)
+    return _bytes(np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter))
+
+
+def saturate(image: Pixels, colour: tuple[float, float], draw: Generator) -> Pixels:
+    """Saturation times one number plus another. Grey has the hue 0: it turns red."""
+    times, more = colour
+    x = _unit(image)
+    value = x.max(2, keepdims=True)
+    spread = value - x.min(2, keepdims=True)
+    grey = spread == 0
+    saturation = spread / np.where(value > 0, value, 1)
+    wanted = np.clip(saturation * times + more, 0, 1)
+    depth = np.where(grey, [0.0, 1.0, 1.0], (value - x) / np.where(grey, 1, spread))
+    return _bytes(value - value * wanted * depth)
+
+
+def contrast(image: Pixels, share: float, draw: Generator) -> Pixels:
+    x = _unit(image)
+    means = x.mean((0, 1), keepdims=True)
+    return _bytes((x - means) * share + means)
+
+
+def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], draw: Generator) -> Pixels:
+    """A random affine map, then every pixel moved a little, its neighbours nearly as much.
+
+    The three lengths are in pixels of a picture with the side that comes last, and grow with the picture.
+    """
+    height, width = image.shape[:2]
+    strength, sigma, shear = (length * min(height, width) / rubber[3] for length in rubber[:3])
+    middle, arm = np.array([width // 2, height // 2]), min(height, width) // 3
+    corners = (middle + arm * np.array([[1, 1], [-1, 1], [-1, -1]])).astype(np.float32)
+    moved = corners + draw.uniform(-shear, shear, (3, 2)).astype(np.float32)
+    x = cv2.warpAffine(
+        _unit(image).astype(np.float32),
+        cv2.getAffineTransform(corners, moved),
+        (width, height),
+        borderMode=cv2.BORDER_REFLECT_101,
+    )
+    down, across = (
+        strength * _spread(height, sigma) @ draw.uniform(-1, 1, (height, width)) @ _spread(width, sigma).T
+        for _ in range(2)
+    )
+    return _bytes(_looked_up(x, np.arange(height)[:, None] + down, np.arange(width) + across))
+
+
+def pixelate(image: Pixels, share: float, draw: Generator) -> Pixels:
+    height, width = image.shape[:2]
+    small = Image.fromarray(image).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
+    return np.array(small.resize((width, height), Image.Resampling.BOX))
+
+
+def jpeg_compression(image: Pixels, quality: int, draw: Generator) -> Pixels:
+    file = BytesIO()
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
+    with Image.open(file) as compressed:
+        return np.array(compressed)
+
+
+def spatter(image: Pixels, drops: tuple[float, float, float, float, float, int], draw: Generator) -> Pixels:
+    """Drops of water, or flecks of mud where the last constant is 1."""
+    mean, sigma, size, least, strength, muddy = drops
+    x = _unit(image)
+    liquid = _smooth(draw.normal(mean, sigma, image.shape[:2]), size)
+    liquid = np.where(liquid < least, 0, liquid)
+    if muddy:
+        cover = _smooth((liquid > least).astype(np.float32), strength)[..., None]
+        cover = np.where(cover < 0.8, 0, cover)
+        return _bytes(x * (1 - cover) + MUD * cover)
+    liquid = (np.clip(liquid, 0, 1) * 255).astype(np.uint8)
+    edge = cv2.distanceTransform(255 - cv2.Canny(liquid, 50, 150), cv2.DIST_L2, 5)
+    edge = cv2.equalizeHist(cv2.blur(np.minimum(edge, 20), (3, 3)).astype(np.uint8))
+    edge = cv2.filter2D(edge, cv2.CV_8U, np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]))
+    wet = liquid * cv2.blur(edge, (3, 3)).astype(np.float32)
+    if wet.max() == 0:  # no drop fell on so small a picture
+        return image
+    return _bytes(x + WATER * (wet / wet.max() * strength)[..., None])
+
+
+def frost_folder() -> Path:
+    """Where the photographs of ice are: in imagecorruptions-imaug, which is not imported for it."""
+    found = find_spec("imagecorruptions")
+    if found is None or not found.submodule_search_locations:
+        raise EnvironmentProblem(
+            "the corruption frost needs the photographs of imagecorruptions-imaug, which is not installed",
+            'pip install "gpaco[robustness]", or leave frost out: --corruptions',
+        )
+    return Path(found.submodule_search_locations[0]) / "frost"
+
+
+@lru_cache(maxsize=10)
+def _ice(number: int, scale: float) -> Pixels:
+    name = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")[number]
+    path = frost_folder() / name
+    photo = cv2.imread(str(path), cv2.IMREAD_COLOR_RGB)
+    if photo is None:
+        raise EnvironmentProblem(f"cannot read {path}", "install imagecorruptions-imaug again")
+    return np.asarray(photo if scale == 1 else cv2.resize(photo, (0, 0), fx=scale, fy=scale), np.uint8)
+
+
+@lru_cache(maxsize=10)
+def _disk(radius: float, blur: float) -> Floats:
+    """A blurred disk whose values add up to 1."""
+    reach, side = (8, 3) if radius <= 8 else (int(radius), 5)
+    line = np.arange(-reach, reach + 1)
+    disk = (line**2 + line[:, None] ** 2 <= radius**2).astype(np.float32)
+    return np.asarray(cv2.GaussianBlur(disk / disk.sum(), (side, side), sigmaX=blur))
+
+
+def _smooth(x: Floats, sigma: float) -> Floats:
+    """A Gaussian of four standard deviations over rows and columns; beyond the border is what is at the border."""
+    from scipy.ndimage import gaussian_filter
+
+    sigmas = (sigma, sigma, 0)[: x.ndim]
+    return np.asarray(gaussian_filter(x, sigmas, mode="nearest", truncate=4.0))
+
+
+@lru_cache(maxsize=20)
+def _spread(side: int, sigma: float) -> Floats:
+    """(side, side): what a Gaussian of three standard deviations does to a line that is mirrored at its ends.
+
+    As a matrix, since the widest one reaches over a thousand pixels.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    return np.asarray(gaussian_filter(np.eye(side), (sigma, 0), mode="reflect", truncate=3.0))
+
+
+def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:
+    """From the last pixel to the first, each replaced by one at most `reach` away, as that one then is.
+
+    (The released loop means to swap the two, but what it swaps are views of the picture: the other one stays.)
+    Which pixel ends up where is found for all at once: a pointer from each pixel to its source, either as it was
+    before (shifted by the number of pixels) or as it has become, is followed until nothing changes.
+    """
+    height, width = image.shape[:2]
+    pixels = height * width
+    inside = np.arange(pixels).reshape(height, width)[reach + 1 : height - reach + 1, reach + 1 : width - reach + 1]
+    down, across = draw.integers(-reach, reach, (2, *inside.shape))
+    source = inside + down * width + across
+    done_before = np.zeros(pixels, bool)
+    done_before[inside] = True
+    pointer = np.arange(2 * pixels)
+    pointer[:pixels] += pixels
+    pointer[inside] = np.where((source > inside) & done_before[source], source, source + pixels)
+    while not np.array_equal(further := pointer[pointer], pointer):
+        pointer = further
+    return np.asarray(image.reshape(pixels, 3)[pointer[:pixels] - pixels].reshape(image.shape))
+
+
+def _moved(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:
+    """Half a Gaussian along a line, as ImageMagick blurs motion; beyond the border is what is at the border."""
+    steps = np.arange(2 * radius + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    weights = (weights / weights.sum()).astype(np.float32)
+    angle = math.radians(degrees)
+    right, down = (np.ceil(steps * side - 0.5).astype(int) for side in (math.cos(angle), math.sin(angle)))
+    left, top = max(-int(right.min()), 0), max(-int(down.min()), 0)
+    border = (top, max(int(down.max()), 0), left, max(int(right.max()), 0))
+    padded = cv2.copyMakeBorder(x, *border, borderType=cv2.BORDER_REPLICATE)
+    height, width = x.shape[:2]
+    total = np.zeros_like(x)
+    for weight, i, j in zip(weights, down + top, right + left, strict=True):
+        total += weight * padded[i : i + height, j : j + width]
+    return total
+
+
+def _zoomed(x: Floats, factor: float) -> Floats:
+    """The middle of a picture, enlarged by `factor` to its size: between two pixels in a straight line."""
+    for axis in (0, 1):
+        first, share = _between(x.shape[axis], factor)
+        here = x.take(first, axis)
+        step = x.take(first + 1, axis)
+        step -= here
+        step *= share.astype(x.dtype).reshape((-1, 1, 1)[: x.ndim] if axis == 0 else (1, -1, 1)[: x.ndim])
+        x = np.add(here, step, out=here)
+    return x
+
+
+@lru_cache(maxsize=200)
+def _between(side: int, factor: float) -> tuple[NDArray[np.int64], Floats]:
+    """Where the pixels of a line that is enlarged around its middle come from: after which one, and how far."""
+    part = math.ceil(side / factor)
+    whole = round(part * factor)
+    places = (side - part) // 2 + (np.arange(side) + (whole - side) // 2) * ((part - 1) / (whole - 1))
+    first = np.minimum(places.astype(np.int64), side - 2)
+    return first, places - first
+
+
+def _clouds(side: int, decay: float, draw: Generator) -> Floats:
+    """A landscape of heights from 0 to 1, by the diamond-square method on a torus of the next power of two."""
+    size = 1 << (side - 1).bit_length()
+    land = np.zeros((size, size))
+    step, bump = size, 100.0
+
+    def around(sums: Floats) -> Floats:
+        return np.asarray(sums / 4 + bump * draw.uniform(-bump, bump, sums.shape))
+
+    while step >= 2:
+        half = step // 2
+        corners = land[::step, ::step]
+        pairs = corners + np.roll(corners, -1, 0)
+        centres = land[half::step, half::step] = around(pairs + np.roll(pairs, -1, 1))
+        land[::step, half::step] = around(centres + np.roll(centres, 1, 0) + corners + np.roll(corners, -1, 1))
+        land[half::step, ::step] = around(centres + np.roll(centres, 1, 1) + pairs)
+        step, bump = half, bump / decay
+    land -= land.min()
+    return np.asarray(land / land.max())
+
+
+def _looked_up(x: Floats, rows: Floats, columns: Floats) -> Floats:
+    """The picture at places between its pixels, mirrored at the border."""
+    from scipy.ndimage import map_coordinates
+
+    places = np.stack([rows, columns])
+    return np.stack([map_coordinates(x[..., c], places, order=1, mode="reflect") for c in range(3)], axis=2)
+
+
+def _unit(image: Pixels) -> Floats:
+    return image / 255.0
+
+
+def _bytes(x: Floats) -> Pixels:
+    return np.asarray(np.clip(x, 0, 1) * 255, np.uint8)

@@ -1,0 +1,92 @@
+"""Data whose classes are not quite those of a model: matched by name, with a word on what is left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.data.class_maps import in_words_of
+from gpaco.data.samples import Samples, some
+from gpaco.errors import UserError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Labels in a model's numbering.
+
+    Args:
+        labels: (N,) indices of the model's classes, -1 for images of a class that it does not know.
+        there: (C,) which of the model's classes the data has.
+        unknown: classes of the data that the model does not know, as the data calls them.
+        absent: classes of the model that the data does not have.
+    """
+
+    labels: NDArray[np.int64]
+    there: NDArray[np.bool_]
+    unknown: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """Indices of the images whose class the model knows."""
+        return np.flatnonzero(self.labels >= 0)
+
+    @property
+    def dropped(self) -> int:
+        """How many images are of an unknown class."""
+        return int((self.labels < 0).sum())
+
+    def notes(self, classes: Sequence[str]) -> list[str]:
+        """What was left out, in words."""
+        notes = []
+        if self.unknown:
+            typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
+            notes.append(
+                f"left out: {self.dropped} images of {len(self.unknown)} classes that the model does not know: "
+                f"{some(self.unknown)}{typo}"
+            )
+        if self.absent:
+            notes.append(f"the data has no images of {len(self.absent)} classes of the model: {some(self.absent)}")
+        return notes
+
+    def facts(self, restricted: bool) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "classes": int(self.there.sum()),
+            "unknown": list(self.unknown),
+            "dropped_images": self.dropped,
+            "absent": list(self.absent),
+            "restricted": restricted,
+        }
+
+
+def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str]) -> Match:
+    """Labels that are indices of `names`, as indices of a model's `classes`; an error if no name is in both."""
+    place = {name: c for c, name in enumerate(classes)}
+    places = np.array([place.get(word, -1) for word in in_words_of(names, classes)], np.int64)
+    counts = np.bincount(labels, minlength=len(names))
+    unknown = tuple(name for name, c, n in zip(names, places, counts, strict=True) if c < 0 and n)
+    there = np.zeros(len(classes), bool)
+    there[places[(places >= 0) & (counts > 0)]] = True
+    if not there.any():
+        word = unknown[0] if unknown else ""
+        raise UserError(
+            f"the data has no class that the model knows, but {some(unknown)}{nearest(word, classes)}",
+            f"the model's classes are {some(list(classes))}; name the data's classes alike",
+        )
+    absent = tuple(name for name, seen in zip(classes, there, strict=True) if not seen)
+    return Match(places[labels], there, unknown, absent)
+
+
+def matched(samples: Samples, classes: tuple[str, ...]) -> tuple[Samples, Match]:
+    """The samples of known classes, labels in the model's numbering, and how that came about."""
+    found = match(samples.labels, samples.classes, classes)
+    chosen = samples if not found.dropped else samples.subset(found.known)
+    return replace(chosen, labels=found.labels[found.known], classes=classes), found
+
+
+def restricted(logits: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[Any]:
+    """Logits (N, C) with which only the classes that are there can win."""
+    return np.where(there, logits, np.array(-np.inf, logits.dtype))
