@@ -4,7 +4,7 @@
 
 DATA and FILE as for frozen_features.py; images are enlarged to 64 pixels, two random crops of each are trained on, for
 five epochs. Every method is tuned with two learning rates for each part (cells.py says how), all else is as written
-below. Results are added to benchmarks/results/fine_tuning.csv as they come. Whatever is finished is kept, and a run that
+below. Results are added to benchmarks/results/fine_tuning.csv as they come. What is finished is kept, and a run that
 was stopped goes on after its last epoch: the same command goes on.
 """
 
