@@ -136,7 +136,7 @@ def dumps(recipe: Recipe, *, explain: bool = False) -> str:
     for section, known in _FIELDS.items():
         values = asdict(getattr(recipe, section))
         if section == "source":
-            values = {key: value for key, value in values.items() if value}
+            values = {key: value for key, value in values.items() if value or (key == "ours" and recipe.source.table)}
         lines += ["", f"[{section}]"] if values else []
         for key, value in values.items():
             lines.append(f"{key} = {_toml(value)}" + (f"  # {known[key].metadata['about']}" if explain else ""))

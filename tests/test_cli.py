@@ -282,6 +282,7 @@ def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Comm
     assert recipes.loads(default) == Recipe()
     assert all("# " in line for line in default.splitlines() if "=" in line and not line.startswith("name"))
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
+    assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
 
 

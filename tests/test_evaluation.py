@@ -70,7 +70,16 @@ def test_the_figures_of_a_run_come_out_again(runs: dict[str, Run]) -> None:
 def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path) -> None:
     run = gpaco.train("digits", out=tmp_path / "run", method="ce", settings=["data.evaluate_on=val"], **QUICK)
     assert run.metrics["evaluated_on"] == "val"
+    assert run.metrics["selected_on"] == "last epoch"  # what is reported on chooses nothing
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
+
+
+def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: Path) -> None:
+    for choice, expected in (("best", "val"), ("last", "last epoch")):
+        run = gpaco.train("digits", out=tmp_path / choice, method="ce", settings=[f"train.select={choice}"], **QUICK)
+        assert run.metrics["selected_on"] == expected
+        assert ("val_macro" in run.history[-1]) == (choice == "best")
+    assert run.metrics["evaluated_on"] == "test"
 
 
 def test_a_folder_of_the_same_images_gives_the_same_figures(runs: dict[str, Run], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from commands import fails
 from paper_values import CLASSIFIER, EXPECTED, LEFT, PAPER
 from pictures import save
+from PIL import Image
 from torch import Tensor, nn
 
 from gpaco import backbones, methods
@@ -19,6 +20,7 @@ from gpaco import recipe as recipes
 from gpaco.classification import classification_task, describe, view_of
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import VIEWS
+from gpaco.evaluation import as_tested
 from gpaco.listing import data_of, markdown
 from gpaco.listing import rows as listed
 from gpaco.model import Classifier, freeze
@@ -370,6 +372,16 @@ def test_class_centres_of_a_vit_start_near_zero() -> None:
     scales = {group["lr_scale"] for group in make_optimiser(recipe, task.model).param_groups}
     assert min(scales) == pytest.approx(0.65**13)
     assert max(scales) == 1
+
+
+def test_test_images_are_resized_as_the_recipe_says() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    for name, resample in (("imagenet-vit-b-gpaco", Image.BICUBIC), ("imagenet-resnet50-gpaco", Image.BILINEAR)):
+        with torch.device("meta"):
+            about = describe(load(name), pretend(1000))
+        large = Image.fromarray(image).resize((341, 256), resample).crop((58, 16, 58 + 224, 16 + 224))
+        difference = as_tested(image, about).astype(float) - np.asarray(large)
+        assert np.abs(difference).mean() < 0.5, name
 
 
 # What the command says about data and weights that are not the recipe's
