@@ -5,9 +5,7 @@ from pathlib import Path
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 
 FILE = "model.safetensors"  # the only one that is taken: others are pickled
-PATIENCE = (
-    5.0  # seconds for the hub's first word; with retries, as its library does by itself, it would be half a minute
-)
+PATIENCE = 5.0  # seconds for the hub's first word; its library by itself would try again for half a minute
 
 
 def is_hub(weights: str | Path) -> bool:
@@ -28,9 +26,7 @@ def fetch(name: str, weights: str = "hub") -> str:
     try:
         found = HfApi().model_info(owned, revision=revision or None, timeout=PATIENCE)
         if FILE not in {file.rfilename for file in found.siblings or ()}:
-            raise UserError(
-                f"{owned} on the hub has no {FILE}", "choose another model, or a local file: --weights FILE"
-            )
+            raise UserError(f"{owned} on the hub has no {FILE}", "choose another model, or give --weights FILE")
         kept = hf_hub_download(owned, FILE, revision=revision or None)
     except UserError:
         raise
