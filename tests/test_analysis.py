@@ -339,7 +339,7 @@ def test_gradients_and_mass_of_a_run_are_those_of_autograd_image_by_image(runs: 
         """Features of both views of one image."""
         names = (recipe.views.first, recipe.views.second)
         views = [View(name, recipe.model.size, flip=recipe.views.flip) for name in names]
-        pixels = views_of(samples, views, np.array([i]), np.array([i]), 3, 0)
+        (pixels,) = views_of(samples, views, [(np.array([i]), np.array([i]))], seed=3, epoch=0)
         return [model.features(normalise(view, mean, std)).detach() for view in pixels]
 
     looks = {int(i): seen(int(i)) for i in {*order.tolist(), *fellows.tolist()}}

@@ -33,6 +33,7 @@ COMMANDS = (
     "predict",
     "compare",
     "report",
+    "robustness",
     "recipes",
     "show",
     "convert",

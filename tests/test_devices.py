@@ -44,7 +44,7 @@ def test_the_device_of_these_tests_refuses_float64_and_its_results_stay_on_it() 
 @pytest.mark.parametrize("mixed", [False, True], ids=["indices", "mixed"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_training_step_of_every_method_does_without_float64(name: str, mixed: bool) -> None:
-    model, method = make(name, "method.prior=unbiased", "method.reweight=true", "method.label_smoothing=0.1")
+    model, method = make(name, "method.prior=unbiased", "method.rebalance=weights", "method.label_smoothing=0.1")
     assert not [key for key, value in [*model.state_dict().items(), *method.state_dict().items()] if _wide(value)]
     for owner, key in [(part, key) for part in method.modules() for key in dict(part.named_buffers(recurse=False))]:
         setattr(owner, key, there(getattr(owner, key)))
