@@ -103,7 +103,7 @@ function missed() {
 // Calibration
 
 function reliability() {
-  const run = runs[state.run], labels = [];
+  const run = runs[state.run];
   const chart = frame("#reliability", {
     height: 340, x: [0, 1], y: [0, 1], xticks: percentTicks(0, 1), yticks: percentTicks(0, 1),
     xtitle: "confidence, percent", ytitle: "percent right",
@@ -113,18 +113,20 @@ function reliability() {
   GROUPS.forEach((group, g) => {
     const bins = run.reliability.filter((bin) => bin.group === group), most = highest(bins.map((bin) => bin.images));
     const spot = (bin) => [chart.X(bin.confidence), chart.Y(bin.accuracy)];
-    const firm = bins.filter((bin) => bin.images >= 5), [first] = firm.length ? firm : bins;
-    chart.line(`g${g}`, firm.map(spot), DASHES[g]);
+    chart.line(`g${g}`, bins.filter((bin) => bin.images >= 5).map(spot), DASHES[g]);
     chart.group(`g${g}`, bins.map((bin) => {
       const sure = `confidence ${percent(bin.confidence)}, ${percent(bin.accuracy)} right`;
       const d = shape(g, ...spot(bin), 2.5 + 4 * Math.sqrt(bin.images / most)), kind = bin.images < 5 ? "open" : "mark";
       return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${number(bin.images)} images with ${sure}`));
     }));
-    if (first) labels.push({ x: spot(first)[0], y: spot(first)[1] - 9, group });
   });
-  for (const { x, y, group } of spread(labels, 15, chart.top + 8, chart.base)) {
-    chart.text(Math.min(x, chart.right - 44), y, group, { class: "strong halo" });
-  }
+  const known = GROUPS.filter((group) => run.reliability.some((bin) => bin.group === group));
+  put("#reliability-legend", known.map((group) => {
+    const g = GROUPS.indexOf(group), line = { class: "line", "stroke-dasharray": DASHES[g], d: "M0,7H34" };
+    const key = draw("svg", { class: `g${g}`, width: 34, height: 14, "aria-hidden": "true" });
+    key.append(draw("path", line), draw("path", { class: "mark", d: shape(g, 17, 7, 5) }));
+    return el("span", {}, key, group);
+  }));
 }
 function temperature() {
   const run = runs[state.run], { temperature: value, rows } = run.temperature, over = run.overconfidence;
@@ -134,7 +136,7 @@ function temperature() {
   const known = rows.filter((one) => one.before !== null);
   put("#temperature tbody",
     known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),
-    row(cell("each class by itself, mean"), cell(percent(run.classwise_ece)), cell()));
+    row(cell("each class by itself, mean"), cell(percent(run.classwise_ece, 2)), cell()));
   $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is taken for a more "
     + `frequent one, the model is ${percent(over.confidence, 0)} % sure on average (${number(over.images)} images).`;
 }
