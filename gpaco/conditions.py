@@ -125,7 +125,6 @@ def picture_side(samples: Samples, about: dict[str, Any]) -> int:
     return max(side, SMALLEST)
 
 
-@torch.inference_mode()
 def answers_under(
     predictor: Predictor,
     source: Source,
@@ -142,16 +141,18 @@ def answers_under(
     """For one condition after the other: the class that the model gives each of `indices`, and the bad files.
 
     A picture that cannot be read has the class -1 if it may be skipped, and is listed with the reason; else it is
-    an error. Pictures are made by `workers` processes with one thread each.
+    an error. Pictures are made by `workers` processes with one thread each, which on a CPU also ask the model.
     """
-    device = predictor.mean.device
-    batch_size = batch_size or (64 if device.type == "cpu" else 256)  # what stays in the cache of a processor
+    model = _Model(predictor, answers)
+    on_cpu = predictor.mean.device.type == "cpu"
+    batch_size = batch_size or (64 if on_cpu else 256)  # what stays in the cache of a processor
     chunks = [indices[k : k + batch_size].tolist() for k in range(0, len(indices), batch_size)]
     loader: DataLoader[Any] = DataLoader(
-        _Shown(source, tuple(conditions), view),
-        batch_sampler=[[(k, i) for i in chunk] for k in range(len(conditions)) for chunk in chunks],
+        _Shown(source, view, model if on_cpu else None),
+        batch_size=None,
+        sampler=[(condition, chunk) for condition in conditions for chunk in chunks],
         num_workers=workers,
-        collate_fn=_stacked,
+        collate_fn=_same,
         prefetch_factor=4 if workers else None,
     )
     # Before the processes are there: OpenCV's threads do not live on in them, and waiting for them would take for ever.
@@ -162,14 +163,14 @@ def answers_under(
     for condition in conditions:
         parts, bad = [], []
         for chunk in chunks:
-            images, errors = next(batches)
-            if errors and not skip:
+            found, errors = next(batches)
+            if errors and (not skip or _ALL in errors):
                 raise next(iter(errors.values()))
             bad += [(chunk[place], error.cause) for place, error in errors.items()]
             classes = np.full(len(chunk), -1, np.int64)
-            good = np.array([place for place in range(len(chunk)) if place not in errors], np.int64)
-            if len(good):
-                classes[good] = answers(predictor(images.to(device)).float().cpu().numpy())
+            if len(errors) < len(chunk):
+                good = [place for place in range(len(chunk)) if place not in errors]
+                classes[good] = found if on_cpu else model(found)
             parts.append(classes)
             done += len(chunk)
             if show is not None:
@@ -177,23 +178,44 @@ def answers_under(
         yield condition, np.concatenate(parts), bad
 
 
-class _Shown(Dataset[Pixels | UserError]):
-    """Pictures as the model sees them, by (number of the condition, index). A bad one comes as its error."""
+_ALL = -1  # the place of an error that is not of one picture
 
-    def __init__(self, source: Source, conditions: tuple[Condition, ...], view: dict[str, Any]) -> None:
-        self.source, self.conditions, self.view = source, conditions, view
 
-    def __getitem__(self, item: tuple[int, int]) -> Pixels | UserError:
-        k, i = item
+@dataclass(frozen=True)
+class _Model:
+    predictor: Predictor
+    answers: Answers
+
+    def __call__(self, images: torch.Tensor) -> NDArray[np.int64]:
+        with torch.inference_mode():
+            return self.answers(self.predictor(images.to(self.predictor.mean.device)).float().cpu().numpy())
+
+
+_Found = tuple[torch.Tensor | NDArray[np.int64], dict[int, UserError]]
+
+
+class _Shown(Dataset[_Found]):
+    """Pictures as the model sees them, or what it says of them, by (condition, indices), and errors by their place."""
+
+    def __init__(self, source: Source, view: dict[str, Any], model: _Model | None) -> None:
+        self.source, self.view, self.model = source, view, model
+
+    def __getitem__(self, item: tuple[Condition, list[int]]) -> _Found:
+        condition, indices = item
+        pictures, errors = [], {}
+        for place, i in enumerate(indices):
+            try:
+                pictures.append(as_tested(self.source.load(condition, i), self.view))
+            except UserError as error:  # which no worker can raise whole
+                errors[place] = error
+        if not pictures:
+            return torch.zeros(0), errors
+        images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
         try:
-            image = self.source.load(self.conditions[k], i)
+            return images if self.model is None else self.model(images), errors
         except UserError as error:
-            return error
-        return as_tested(image, self.view)
+            return images, {_ALL: error}
 
 
-def _stacked(items: list[Pixels | UserError]) -> tuple[torch.Tensor, dict[int, UserError]]:
-    good = [item for item in items if not isinstance(item, UserError)]
-    errors = {place: item for place, item in enumerate(items) if isinstance(item, UserError)}
-    stacked = torch.from_numpy(np.stack(good)).permute(0, 3, 1, 2).contiguous() if good else torch.zeros(0)
-    return stacked, errors
+def _same(found: Any) -> Any:
+    return found

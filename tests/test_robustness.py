@@ -205,9 +205,22 @@ def test_processes_and_their_number_change_nothing(digits: Run) -> None:
         assert one[1].tolist() == other[1].tolist()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(workers: int, digits: Run) -> None:
+    model, samples = gpaco.load(digits), read("digits").test
+    assert samples is not None
+
+    def refuse(logits: Any) -> Any:
+        raise UserError("logits are not finite", "train again")
+
+    source = Pictures(samples, "as they are")
+    with pytest.raises(UserError, match="logits are not finite"):
+        list(answers_under(model, source, [CLEAN], np.arange(5), model.about, refuse, skip=True, workers=workers))
+
+
 def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
     other = gpaco.train("digits", out=tmp_path / "other", long_tail=20, seed=1, **QUICK)
-    options: dict[str, Any] = {"subset": 30, "corruptions": "common"}
+    options: dict[str, Any] = {"subset": 15, "corruptions": "common"}
     result = gpaco.robustness(digits, baseline=other.folder, out=tmp_path / "a", **options)
     theirs = gpaco.robustness(other, out=tmp_path / "b", **options)
 
