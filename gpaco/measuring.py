@@ -19,6 +19,7 @@ from gpaco.data.loading import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import normalise
 from gpaco.errors import UserError
+from gpaco.lora import merged
 from gpaco.matching import matched
 from gpaco.methods import WITHOUT_PROJECTOR
 from gpaco.model import Classifier
@@ -134,7 +135,7 @@ class _Eye:
         if recipe.method.name == "paco" or recipe.method.momentum_keys:
             own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
             self.keys = build_model(self.about).to(self.device).eval()
-            self.keys.load_state_dict(self.model.state_dict() | own)  # a frozen backbone is kept only once
+            self.keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is kept only once
 
     @torch.no_grad()
     def see(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:

@@ -114,12 +114,12 @@ def replace_about(source: Source, model: Predictor) -> Source:
 
 def view_for(source: Source, model: Predictor, preprocessing: str) -> dict[str, Any]:
     """How a picture is brought to the size of the model, by the protocol of its set."""
-    size = model.about["size"]
+    size, how = model.about["size"], {"interpolation": model.about["interpolation"]}
     scaled = round(size * 256 / 224)
     if isinstance(source, Tree):  # 224 pixels already
-        return {"whole": False, "size": size, "resize": scaled if preprocessing == "paper" else size}
+        return how | {"whole": False, "size": size, "resize": scaled if preprocessing == "paper" else size}
     if isinstance(source, Arrays):
         return model.about
     if source.corrupting is not None:  # at the size of the model already, or small and whole
-        return {"whole": True, "size": size}
-    return model.about if source.reader == "as they are" else {"whole": False, "size": size, "resize": scaled}
+        return how | {"whole": True, "size": size}
+    return model.about if source.reader == "as they are" else how | {"whole": False, "size": size, "resize": scaled}

@@ -219,7 +219,7 @@ def test_hostile_names_stay_text(browser: Browser, hostile: Path) -> None:
 
 
 def test_a_saved_prior_with_hostile_names_can_be_read_again(browser: Browser, hostile: Path, tmp_path: Path) -> None:
-    from gpaco.evaluation import read_prior
+    from gpaco.priors import read_prior
 
     with opened(browser, hostile) as tab:
         tab.page.locator("button[data-position='200']").click()
