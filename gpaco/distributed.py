@@ -60,7 +60,7 @@ def in_order(rows: Tensor, n: int) -> Tensor:
     if not _many():
         return rows
     world = world_size()
-    order = torch.cat([torch.arange(n)[first::world] for first in range(world)])
+    order = [k for first in range(world) for k in range(first, n, world)]
     gathered = gather(rows)
     result = torch.empty_like(gathered)
     result[order] = gathered

@@ -33,7 +33,7 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
     device = predictor.mean.device
     parts = [torch.zeros(0, len(predictor.classes))]
     done = 0
-    for chunk, images in zip(chunks, tested_images(samples, predictor.about, chunks), strict=True):
+    for chunk, images in zip(chunks, images_as_tested(samples, predictor.about, chunks), strict=True):
         parts.append(predictor(images.to(device)).float().cpu())
         done += len(chunk)
         if show is not None:
@@ -42,7 +42,7 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
     return logits
 
 
-def tested_images(samples: Samples, about: dict[str, Any], chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
+def images_as_tested(samples: Samples, about: dict[str, Any], chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
     """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
     if samples.images is not None and about["whole"]:
         for rows in chunks:

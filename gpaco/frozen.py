@@ -25,7 +25,7 @@ from gpaco.data.loading import views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, normalise
 from gpaco.errors import EnvironmentProblem
-from gpaco.evaluation import tested_images
+from gpaco.evaluation import images_as_tested
 from gpaco.features import Cache, Indices, digest
 from gpaco.files import write_atomic
 from gpaco.locking import lock
@@ -83,7 +83,7 @@ class Frozen:
         """Features of validation or test images."""
 
         def images(chunks: Chunks, digests: list[bytes]) -> Iterator[list[Tensor]]:
-            return ([pixels] for pixels in tested_images(samples, self.about, chunks))
+            return ([pixels] for pixels in images_as_tested(samples, self.about, chunks))
 
         return self._features(samples, {"tested": {key: self.about[key] for key in _TESTED}}, 1, images)
 
