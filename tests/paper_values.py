@@ -21,12 +21,12 @@ COMMON: dict[str, Any] = {
     "betas": (0.9, 0.999), "layer_decay": 1, "clip": 0,
     "schedule.name": "cosine", "warmup": 10, "steps": (), "factor": 0.1, "min_lr": 0, "power": 1, "per": "epoch",
     "epochs": 400, "batch_size": 128, "accumulate": 1, "sampler": "shuffle", "part": "all", "amp": "off", "ema": 0,
-    "select": "last",
+    "select": "last", "tune_prior": False, "hidden": 0, "cached_views": 4,
 }  # fmt: skip
 # What a recipe leaves to whoever runs it.
 LEFT = {"data.path", "data.root", "data.seed", "data.on_bad_image", "data.allow_empty_classes", "data.allow_leakage"}
 LEFT |= {"data.allow_outside", "train.channels_last", "train.compile", "train.workers", "train.seed"}
-LEFT |= {"train.checkpoint_every", "train.keep"}
+LEFT |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.features", "train.lora_rank"}
 
 PLAIN_SETTINGS = {"second": ""}
 EXPECTED: dict[str, dict[str, Any]] = {}
@@ -232,7 +232,7 @@ expect("imagenet-vit-b-gpaco-single-view", "82.5", EXPECTED["imagenet-vit-b-gpac
 expect("imagenet-vit-b-multitask", "83.4", EXPECTED["imagenet-vit-b-gpaco"], MULTITASK, base="ce")
 
 LINEAR = {"method.name": "ce", "views.second": "", "optimiser.lr": 5.0, "optimiser.weight_decay": 0.0}
-LINEAR |= {"schedule.warmup": 0.0, "train.part": "head"}
+LINEAR |= {"schedule.warmup": 0.0, "train.part": "head", "train.cached_views": 0}
 CLASSIFIER = {
     "imagenet-lt-resnet50-supcon": LINEAR | {"train.epochs": 100},
     "imagenet-resnet50-supcon-sim": LINEAR | {"train.epochs": 350},

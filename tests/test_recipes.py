@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gpaco import backbones, methods
 from gpaco import recipe as recipes
-from gpaco.classification import classification_task, describe, view_of
+from gpaco.classification import classification_task, describe, starting_model
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import VIEWS
 from gpaco.evaluation import as_tested
@@ -27,7 +27,8 @@ from gpaco.model import Classifier, freeze
 from gpaco.run import build_model
 from gpaco.schedule import learning_rate, set_learning_rate
 from gpaco.settings import SECTIONS, Recipe
-from gpaco.training import make_optimiser
+from gpaco.sources import source_of, view_of
+from gpaco.training import Task, make_optimiser
 
 CLASSES = {"cifar100": 100, "imagenet": 1000, "inat18": 8142, "places": 365}
 
@@ -327,6 +328,14 @@ def step_group_by_group(optimiser: torch.optim.Optimizer) -> None:
 # All of a recipe, with a small network in place of its own
 
 
+def task_of(recipe: Recipe, classes: int, weights: dict[str, Tensor] | None = None) -> Task:
+    """What `fit` would be given; nothing is written."""
+    splits, home, cpu = pretend(classes), Path("nowhere"), torch.device("cpu")
+    model, about = starting_model(recipe, splits, home, weights)
+    source = source_of(recipe, splits, model, about, home, cpu, lambda line: None, lambda row: None)
+    return classification_task(recipe, splits, model, about, source)
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_recipe_takes_a_step_with_its_own_data_views_loss_and_optimiser(name: str) -> None:
     whole = load(name)
@@ -335,7 +344,7 @@ def test_every_recipe_takes_a_step_with_its_own_data_views_loss_and_optimiser(na
     for recipe in recipes.stages(whole):
         model = replace(recipe.model, name=network, weights="", size=32, resize=0)
         recipe = replace(recipe, model=model, train=replace(recipe.train, batch_size=4, accumulate=1, workers=0))
-        task = classification_task(recipe, pretend(classes_of(name)), weights)
+        task = task_of(recipe, classes_of(name), weights)
         optimiser = make_optimiser(recipe, task.model)
         batch = next(task.batches(0, 0))
         assert len(batch.views) == (2 if recipe.views.second else 1)
@@ -365,7 +374,7 @@ def test_every_recipe_takes_a_step_with_its_own_data_views_loss_and_optimiser(na
 def test_class_centres_of_a_vit_start_near_zero() -> None:
     recipe = load("imagenet-vit-b-gpaco")
     model = replace(recipe.model, name="vit_tiny_patch16_224", weights="", size=32)
-    task = classification_task(replace(recipe, model=model), pretend(1000), None)
+    task = task_of(replace(recipe, model=model), 1000)
     assert isinstance(task.model, Classifier)
     assert task.model.centres.weight.std().item() == pytest.approx(2e-5, rel=0.05)
     assert not task.model.centres.bias.any()
