@@ -60,7 +60,7 @@ def in_order(rows: Tensor, n: int) -> Tensor:
     if not _many():
         return rows
     world = world_size()
-    order = [k for first in range(world) for k in range(first, n, world)]
+    order = torch.cat([torch.arange(n)[first::world] for first in range(world)])
     gathered = gather(rows)
     result = torch.empty_like(gathered)
     result[order] = gathered
