@@ -4,7 +4,7 @@ The order is a function of (seed, epoch), a view of (seed, epoch, index, view). 
 number of workers and processes, and sees the same pictures.
 """
 
-import signal
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,7 +19,6 @@ from gpaco.data.random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
 from gpaco.errors import Problem
-from gpaco.signals import CAUGHT
 
 Indices = NDArray[np.int64]
 
@@ -121,7 +120,7 @@ def batches(
         batch_sampler=[list(zip(order[row].tolist(), keys[row].tolist(), strict=True)) for row in rows],
         num_workers=workers,
         collate_fn=_stack,
-        worker_init_fn=_leave_signals,
+        worker_init_fn=_apart,
         prefetch_factor=4 if workers else None,
     )
     for loaded in loader:
@@ -160,10 +159,12 @@ def _stack(items: list[Photo | Problem]) -> tuple[list[Tensor], list[int]] | Pro
     return [torch.from_numpy(np.stack(v)).permute(0, 3, 1, 2) for v in views], [index for _, index in good]
 
 
-def _leave_signals(worker: int) -> None:
-    """Let the main process answer: one that is told to stop together with its loaders still needs their images."""
-    for number in CAUGHT:
-        signal.signal(number, signal.SIG_IGN)
+def _apart(worker: int) -> None:
+    """Keep a loader out of signals to the group of the main process (Ctrl-C, timeout): that one answers them.
+
+    Not by ignoring SIGTERM, which is how a loader that hangs is ended.
+    """
+    os.setpgid(0, 0)
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
