@@ -21,9 +21,7 @@ from gpaco.faults import faults_explained, problem_of
 
 QUICK = ("digits", "--long-tail", 20, "--batch-size", 32, "--set", "method.memory=64")
 LONG = (*QUICK, "--epochs", 200)  # nobody lets it come to its end
-PATIENCE = (
-    200  # seconds, on a machine that does much else; far below the ten minutes that a collective waits for an answer
-)
+PATIENCE = 200  # seconds, for a busy machine; far below the ten minutes that a collective waits for an answer
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
