@@ -121,6 +121,7 @@ def splits_of(
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, profile=settings.profile, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
+    expect(splits, settings)  # before anything is held back or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
     if settings.on_bad_image == "skip":
@@ -131,7 +132,6 @@ def splits_of(
         splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":
         refuse_bad(splits, say)
-    expect(splits, settings)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits, progress=told(say, "reading images"))
