@@ -43,12 +43,11 @@ class Match:
         notes = []
         if self.unknown:
             typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
-            notes.append(
-                f"left out: {self.dropped} images of {len(self.unknown)} classes that the model does not know: "
-                f"{some(self.unknown)}{typo}"
-            )
+            what = f"{_count(self.dropped, 'image')} of {_count(len(self.unknown), 'class')}"
+            notes.append(f"left out: {what} that the model does not know: {some(self.unknown)}{typo}")
         if self.absent:
-            notes.append(f"the data has no images of {len(self.absent)} classes of the model: {some(self.absent)}")
+            classes_of = f"{_count(len(self.absent), 'class')} of the model"
+            notes.append(f"the data has no images of {classes_of}: {some(self.absent)}")
         return notes
 
     def facts(self, restricted: bool) -> dict[str, Any]:
@@ -90,3 +89,7 @@ def matched(samples: Samples, classes: tuple[str, ...]) -> tuple[Samples, Match]
 def restricted(logits: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[Any]:
     """Logits (N, C) with which only the classes that are there can win."""
     return np.where(there, logits, np.array(-np.inf, logits.dtype))
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"

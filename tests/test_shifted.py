@@ -194,4 +194,4 @@ def test_samples_keep_their_pictures_and_names_when_matched() -> None:
     assert chosen.names == ("p", "r")
     assert chosen.labels.tolist() == [1, 1]
     np.testing.assert_array_equal(chosen.images, images[[0, 2]])
-    assert found.notes(("a", "b"))[0].startswith("left out: 1 images of 1 classes that the model does not know: 'x'")
+    assert found.notes(("a", "b"))[0].startswith("left out: 1 image of 1 class that the model does not know: 'x'")
