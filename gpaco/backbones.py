@@ -64,7 +64,7 @@ def load_weights(module: nn.Module, path: str | Path, classifiers: tuple[str, ..
 
     All else has to match by name and shape. Batch norm's counters of batches may be missing, and may be of shape (1,).
     """
-    given = _read_safetensors(Path(path))
+    given = read_safetensors(Path(path))
     given.update({key: value.reshape(()) for key, value in given.items() if _counter(key) and value.shape == (1,)})
     wanted = module.state_dict()
     dropped = tuple(f"{classifier}." for classifier in classifiers)
@@ -215,7 +215,7 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
     return int(shape[1])
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
