@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from gpaco.classification import train
     from gpaco.comparison import compare
     from gpaco.evaluation import evaluate
-    from gpaco.loss import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
+    from gpaco.loss import GPaCoLoss, gpaco_loss, supcon_loss
     from gpaco.memory import Memory
     from gpaco.model import Classifier
+    from gpaco.pixels import pixel_gpaco_loss
     from gpaco.prediction import predict
     from gpaco.run import load
 
@@ -23,7 +24,7 @@ _HOME = {
     "GPaCoLoss": "gpaco.loss",
     "gpaco_loss": "gpaco.loss",
     "supcon_loss": "gpaco.loss",
-    "pixel_gpaco_loss": "gpaco.loss",
+    "pixel_gpaco_loss": "gpaco.pixels",
     "Memory": "gpaco.memory",
     "balanced_softmax_loss": "gpaco.classical",
     "focal_loss": "gpaco.classical",

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -10,7 +9,7 @@ from gpaco.checks import class_counts_tensor
 from gpaco.classical import balanced_softmax_loss, class_balanced_weights
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
-from gpaco.methods.setup import Method, Setup, each_view
+from gpaco.methods.setup import Method, Setup, each_view, trial
 
 if TYPE_CHECKING:
     from gpaco.model import Classifier
@@ -29,15 +28,12 @@ class GPaCo(Method):
         loss: Tensor = self.loss(logits, embeddings, each_view(labels, views))
         return loss
 
-    @torch.no_grad()
     def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
-        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        logits, embeddings = model(*views)
-        shift = self.loss.balance(model.centres, logits, embeddings, each_view(labels, views))
-        model.load_state_dict(before, strict=False)  # no trace in batch-norm statistics
-        return shift
+        with trial(model):
+            logits, embeddings = model(*views)
+        return self.loss.balance(model.centres, logits, embeddings, each_view(labels, views))
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpaco.methods.contrastive import gpaco_criterion
-from gpaco.methods.setup import Method, Setup
+from gpaco.methods.setup import Method, Setup, trial
 from gpaco.model import momentum_copy, update_momentum
 
 if TYPE_CHECKING:
@@ -30,14 +30,12 @@ class PaCo(Method):
         loss: Tensor = self.loss(logits, queries, labels, keys)
         return loss
 
-    @torch.no_grad()
     def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
-        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy is still the same network
+        with trial(model):
+            (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy is still the same network
         shift = self.loss.balance(model.centres, logits, queries, labels, keys)
-        model.load_state_dict(before, strict=False)
         self.key_network.load_state_dict(model.state_dict())
         return shift
 

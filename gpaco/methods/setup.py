@@ -1,7 +1,10 @@
 """What a method is made from, and the face that all methods have."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -38,3 +41,12 @@ class Method(nn.Module):
 def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:
     """One label per row of logits: the labels once per view."""
     return labels.repeat(len(views), *[1] * (labels.dim() - 1))
+
+
+@contextmanager
+def trial(model: nn.Module) -> Iterator[None]:
+    """Inside, the model may be run in training mode: without gradients, and its buffers are put back afterwards."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        yield
+    model.load_state_dict(before, strict=False)
