@@ -94,8 +94,8 @@ def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
     return model
 
 
-def load(run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu") -> Predictor:
-    """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C).
+def load(run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu") -> Any:
+    """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C), of a segmenter (N, C, H, W).
 
     `which` is "best" (by validation data; the last one where there is none) or "last".
     """
@@ -109,8 +109,15 @@ def load(run: Run | Path | str, *, which: str = "best", device: str | torch.devi
     if which == "best" and best is not None:
         found = checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}")
     about = dict(found.state["about"])
+    weights = found.tensors.get("ema") or found.tensors["model"]
+    if about.get("task") == "segmentation":
+        from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter
+
+        segmenter = build_segmenter(about)
+        segmenter.load_state_dict(weights)
+        return ScenePredictor(segmenter, about).to(device).eval()
     model = build_model(about)
-    model.load_state_dict(found.tensors.get("ema") or found.tensors["model"])
+    model.load_state_dict(weights)
     share = found.tensors["extra"].get("loss.centre_share")
     about["centre_share"] = None if share is None else share.tolist()
     return Predictor(model, about).to(device).eval()

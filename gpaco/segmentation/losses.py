@@ -1,5 +1,7 @@
 """How a batch of scenes becomes a loss: cross entropy, the auxiliary head's, and GPaCo among pixels."""
 
+from typing import Any
+
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -46,7 +48,7 @@ class SceneLoss(nn.Module):
     def contrast(self, logits: Tensor, embeddings: Tensor, masks: Tensor) -> Tensor:
         """`pixel_gpaco_loss` at the embeddings' places, with the memory if there is one."""
         if logits.shape[2:] != embeddings.shape[2:]:
-            logits = F.adaptive_avg_pool2d(logits, embeddings.shape[2:])
+            logits = F.adaptive_avg_pool2d(logits, (embeddings.shape[2], embeddings.shape[3]))
         past = (None, None) if self.memory is None or not len(self.memory) else self.memory.read()
         loss = pixel_gpaco_loss(
             logits,

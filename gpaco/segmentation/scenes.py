@@ -135,7 +135,7 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
         with Image.open(path) as image:
             if image.mode not in ("L", "P", "1", "I;16", "I"):
                 raise UserError(
-                    f"{printable(path)} is a picture in colours ({image.mode}) where a mask of class numbers is expected",
+                    f"{printable(path)} is a picture in colours ({image.mode}), expected is a mask of class numbers",
                     "for masks in colours write classes.csv beside them: name,red,green,blue",
                 )
             values = np.asarray(image)

@@ -1,0 +1,156 @@
+"""Readers of folders of pictures and masks: anyone's `images` and `masks`, and CamVid in SegNet's layout.
+
+Each returns None where the folder is not of its kind.
+"""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.samples import SPLIT_WORDS, printable, some
+from gpaco.errors import UserError
+from gpaco.segmentation.scenes import Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
+
+IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
+MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
+TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
+CAMVID = [
+    "Sky",
+    "Building",
+    "Pole",
+    "Road",
+    "Pavement",
+    "Tree",
+    "SignSymbol",
+    "Fence",
+    "Car",
+    "Pedestrian",
+    "Bicyclist",
+]
+CAMVID_COLOURS: tuple[Colour, ...] = (
+    (128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (0, 0, 192), (128, 128, 0),
+    (192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192),
+)  # fmt: skip
+LOOKED_AT = 50  # masks, for the largest class number
+
+
+def read_camvid(folder: Path) -> SceneSplits | None:
+    """CamVid with 11 classes as SegNet has it: train/ and trainannot/, val/, test/; number 11 is no class."""
+    if not all((folder / name).is_dir() for name in ("train", "trainannot")):
+        return None
+    decode = numbered(len(CAMVID), ignore=(11, 255))
+    parts = {}
+    for name in ("train", "val", "test"):
+        if (folder / name).is_dir():
+            images, masks = pairs(folder / name, folder / f"{name}annot")
+            parts[name] = Scenes(images, masks, tuple(CAMVID), decode, CAMVID_COLOURS, names_in(folder, images))
+    return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), "CamVid, 11 classes, SegNet's layout")
+
+
+def read_pairs(folder: Path) -> SceneSplits | None:
+    """`images` and `masks` with files of the same names; parts are folders inside them, or around them."""
+    found = _pair_folders(folder)
+    if not found:
+        return None
+    train = found.get("train") or found[""]
+    listed = {name: pairs(*where) for name, where in ({"train": train} | found).items() if name}
+    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
+    classes, colours = read_classes(table) if table else ((), ())
+    notes = [f"classes from {table.name}"] if table else []
+    if colours:
+        decode = Decode(colours=colours)
+    else:
+        if not classes:
+            masks = listed["train"][1]
+            chosen = np.unique(np.linspace(0, len(masks) - 1, LOOKED_AT).astype(int))
+            seen = {int(v) for i in chosen for v in np.unique(read_numbers(masks[i]))} - {255}
+            classes = tuple(str(k) for k in range(max(seen, default=0) + 1))
+            notes.append(f"{len(classes)} classes by the largest number in {len(chosen)} masks; 255 is no class")
+        decode = numbered(len(classes))
+    parts = {
+        name: Scenes(images, masks, classes, decode, colours, names_in(folder, images))
+        for name, (images, masks) in listed.items()
+    }
+    reader = "folders of pictures and masks" + (" in colours" if colours else "")
+    return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), reader, tuple(notes))
+
+
+def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Where pictures and masks of each part are: {"train": (images, masks), ...}, or {"": ...} without parts."""
+    image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
+    if image and mask:
+        inner = {
+            SPLIT_WORDS[p.name.lower()]: (p, mask / p.name) for p in subfolders(image) if p.name.lower() in SPLIT_WORDS
+        }
+        return inner or {"": (image, mask)}
+    around = {}
+    for part in subfolders(folder):
+        image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
+        if part.name.lower() in SPLIT_WORDS and image and mask:
+            around[SPLIT_WORDS[part.name.lower()]] = (image, mask)
+    return around if "train" in around else {}
+
+
+def _first(folder: Path, words: Iterable[str]) -> Path | None:
+    return next((folder / word for word in words if (folder / word).is_dir()), None)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def pairs(images: Path, masks: Path, suffix: str = "") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Pictures and their masks, matched by name without ending; `suffix` is what a mask's name has beyond it."""
+    if not masks.is_dir():
+        raise UserError(f"there are pictures in {images} but no masks in {masks}", "put a mask for each picture there")
+    by_name = {path.stem.removesuffix(suffix): path for path in _files(masks)}
+    chosen = [path for path in _files(images) if path.stem in by_name]
+    alone = [printable(path.name) for path in _files(images) if path.stem not in by_name]
+    if alone:
+        raise UserError(
+            f"{len(alone)} pictures in {images} have no mask in {masks}: {some(alone)}",
+            "give the mask the name of its picture, or take the picture out",
+        )
+    return tuple(chosen), tuple(by_name[path.stem] for path in chosen)
+
+
+def _files(folder: Path) -> list[Path]:
+    """All pictures below a folder, in order of their names."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(printable(path.relative_to(folder)) for path in images)
+
+
+def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    """Names, and colours if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
+    names: list[str] = []
+    colours: list[Colour] = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for line, row in enumerate(csv.reader(file), 1):
+            cells = [cell.strip() for cell in row]
+            if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
+                continue
+            try:
+                numbers = [int(cell) for cell in cells[1:4]]
+            except ValueError:
+                numbers = [-1]
+            if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
+                raise UserError(
+                    f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
+                    "mend the line",
+                )
+            names.append(cells[0])
+            if numbers:
+                colours.append((numbers[0], numbers[1], numbers[2]))
+    if not names or len(colours) not in (0, len(names)):
+        raise UserError(
+            f"{path} has {len(names)} classes and {len(colours)} colours", "give every class a colour, or none"
+        )
+    if len(set(colours)) < len(colours):
+        raise UserError(f"{path} has one colour for two classes", "give every class a colour of its own")
+    return tuple(names), tuple(colours)

@@ -1,0 +1,26 @@
+"""From a folder to scenes: the layout is found by looking at it, and the choice is printed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gpaco.errors import UserError
+from gpaco.segmentation.folders import read_camvid, read_pairs
+from gpaco.segmentation.scenes import SceneSplits
+
+Reader = Callable[[Path], SceneSplits | None]
+READERS: tuple[Reader, ...] = (read_camvid, read_pairs)  # the first that knows the layout
+
+
+def read_scenes(path: Path | str) -> SceneSplits:
+    """The scenes in a folder, whatever layout it has of those we know."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}", "segmentation data is a folder of pictures and masks")
+    for reader in READERS:
+        splits = reader(folder)
+        if splits is not None:
+            return splits
+    raise UserError(
+        f"{folder} has no layout of pictures and masks that we know",
+        "make two folders in it, images and masks, with files of the same names",
+    )
