@@ -1,7 +1,4 @@
-"""Readers of folders of pictures and masks: anyone's `images` and `masks`, and CamVid in SegNet's layout.
-
-Each returns None where the folder is not of its kind.
-"""
+"""Anyone's folders of pictures and masks, and what readers of such folders share."""
 
 import csv
 from collections.abc import Iterable
@@ -17,41 +14,14 @@ from gpaco.segmentation.scenes import Colour, Decode, Scenes, SceneSplits, numbe
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
-CAMVID = [
-    "Sky",
-    "Building",
-    "Pole",
-    "Road",
-    "Pavement",
-    "Tree",
-    "SignSymbol",
-    "Fence",
-    "Car",
-    "Pedestrian",
-    "Bicyclist",
-]
-CAMVID_COLOURS: tuple[Colour, ...] = (
-    (128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (0, 0, 192), (128, 128, 0),
-    (192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192),
-)  # fmt: skip
 LOOKED_AT = 50  # masks, for the largest class number
 
 
-def read_camvid(folder: Path) -> SceneSplits | None:
-    """CamVid with 11 classes as SegNet has it: train/ and trainannot/, val/, test/; number 11 is no class."""
-    if not all((folder / name).is_dir() for name in ("train", "trainannot")):
-        return None
-    decode = numbered(len(CAMVID), ignore=(11, 255))
-    parts = {}
-    for name in ("train", "val", "test"):
-        if (folder / name).is_dir():
-            images, masks = pairs(folder / name, folder / f"{name}annot")
-            parts[name] = Scenes(images, masks, tuple(CAMVID), decode, CAMVID_COLOURS, names_in(folder, images))
-    return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), "CamVid, 11 classes, SegNet's layout")
-
-
 def read_pairs(folder: Path) -> SceneSplits | None:
-    """`images` and `masks` with files of the same names; parts are folders inside them, or around them."""
+    """`images` and `masks` with files of the same names; parts are folders inside them, or around them.
+
+    None where the folder is not of that kind.
+    """
     found = _pair_folders(folder)
     if not found:
         return None

@@ -4,11 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpaco.errors import UserError
-from gpaco.segmentation.folders import read_camvid, read_pairs
+from gpaco.segmentation.datasets import read_ade20k, read_camvid, read_cityscapes, read_coco_stuff, read_pascal
+from gpaco.segmentation.folders import read_pairs
 from gpaco.segmentation.scenes import SceneSplits
 
 Reader = Callable[[Path], SceneSplits | None]
-READERS: tuple[Reader, ...] = (read_camvid, read_pairs)  # the first that knows the layout
+READERS: tuple[Reader, ...] = (  # the first that knows the layout reads it
+    read_cityscapes,
+    read_camvid,
+    read_ade20k,
+    read_coco_stuff,
+    read_pascal,
+    read_pairs,
+)
 
 
 def read_scenes(path: Path | str) -> SceneSplits:
