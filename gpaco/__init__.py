@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpaco import analysis
     from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
     from gpaco.classification import train
     from gpaco.comparison import compare
@@ -36,6 +37,7 @@ _HOME = {
     "predict": "gpaco.prediction",
     "compare": "gpaco.comparison",
     "load": "gpaco.run",
+    "analysis": "gpaco.analysis",  # the module itself
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "GPaCoLoss",
     "Memory",
     "__version__",
+    "analysis",
     "balanced_softmax_loss",
     "class_balanced_weights",
     "compare",
@@ -61,7 +64,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gpaco' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
-    value = getattr(import_module(_HOME[name]), name)
+    module = import_module(_HOME[name])
+    value = module if module.__name__ == f"gpaco.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -25,7 +25,7 @@ from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import Say, requested, resolve, splits_of
-from gpaco.run import Predictor, Run, build_model, is_run, load, newest
+from gpaco.run import Predictor, Run, build_model, is_run, load, newest, stage_folder
 from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
 
@@ -122,7 +122,7 @@ def run_stages(
     weights = None
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
-        home = folder if last else folder / f"stage-{number}-{stage.name}"
+        home = folder if last else stage_folder(folder, number, stage.name)
         if len(stages) > 1:
             say(f"stage {number} of {len(stages)}: {stage.name}")
             if not last and distributed.rank() == 0:
@@ -251,8 +251,10 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples | None)
 
 
 def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: Say) -> None:
-    """Evaluate the chosen checkpoint and write metrics.json, predictions.npz and the page."""
+    """Evaluate the chosen checkpoint and write analysis.json, metrics.json, predictions.npz and the page."""
     predictor = load(run, device=device)
+    if distributed.rank() == 0:
+        write_analysis(run, splits.train, predictor, say)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
     samples = splits.val if part == "val" else splits.test
     if samples is None:
@@ -281,6 +283,19 @@ def finish(run: Run, recipe: Recipe, splits: Splits, device: torch.device, say: 
 
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
     write_page([run], run.folder / "report.html")
+
+
+def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
+    """Measure while the training images are at hand: the page can show it when they are gone."""
+    from gpaco.analysis import analyse
+
+    say("measuring gradients and probabilities on training images")
+    try:
+        result = analyse(run, samples, predictor)
+    except UserError as error:  # an image that is gone since; the model is none the worse
+        say(f"no analysis.json: {error.cause}")
+        return
+    write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
 
 
 def dry_run(

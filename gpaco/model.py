@@ -55,7 +55,7 @@ class Classifier(nn.Module):
         for view in views:
             features = self.features(view)
             logits.append(self.centres(features))
-            embeddings.append(self._embed(features))
+            embeddings.append(self.embed(features))
         return torch.cat(logits), torch.cat(embeddings)
 
     def classify(self, images: Tensor) -> Tensor:
@@ -74,17 +74,18 @@ class Classifier(nn.Module):
             )
         return features
 
+    def embed(self, features: Tensor) -> Tensor:
+        """Embeddings (N, D) of unit length from features; (N, 0) without a projector."""
+        if self.projector is None:
+            return features.new_zeros(len(features), 0)
+        # Rows of half precision would be off unit length by a few thousandths.
+        return F.normalize(at_least_float32(self.projector(features)), dim=1)
+
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.backbone_fixed:
             self.backbone.eval()
         return self
-
-    def _embed(self, features: Tensor) -> Tensor:
-        if self.projector is None:
-            return features.new_zeros(len(features), 0)
-        # Rows of half precision would be off unit length by a few thousandths.
-        return F.normalize(at_least_float32(self.projector(features)), dim=1)
 
 
 def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:

@@ -13,6 +13,7 @@ from gpaco import backbones, checkpoint
 from gpaco.errors import UserError, nearest
 from gpaco.model import Classifier, ghost_batch
 from gpaco.recipe import load as load_recipe
+from gpaco.recipe import stages
 from gpaco.settings import Recipe
 
 
@@ -99,15 +100,7 @@ def load(run: Run | Path | str, *, which: str = "best", device: str | torch.devi
 
     `which` is "best" (by validation data; the last one where there is none) or "last".
     """
-    if which not in ("best", "last"):
-        raise UserError(
-            f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
-        )
-    run = as_run(run)
-    found = newest(run)
-    best = found.state["progress"]["best_step"]
-    if which == "best" and best is not None:
-        found = checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}")
+    found = chosen(as_run(run), which)
     about = dict(found.state["about"])
     weights = found.tensors.get("ema") or found.tensors["model"]
     if about.get("task") == "segmentation":
@@ -123,11 +116,37 @@ def load(run: Run | Path | str, *, which: str = "best", device: str | torch.devi
     return Predictor(model, about).to(device).eval()
 
 
-def newest(run: Run) -> checkpoint.Checkpoint:
+def chosen(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
+    """The checkpoint that `which` names, all of it or only some parts."""
+    if which not in ("best", "last"):
+        raise UserError(
+            f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
+        )
+    found = newest(run, parts)
+    best = found.state["progress"]["best_step"]
+    if which == "last" or best is None:
+        return found
+    return checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}", parts)
+
+
+def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
     """The newest good checkpoint."""
     if not checkpoint.find(run.folder / "checkpoints"):
         raise UserError(f"{run.folder} has no checkpoint yet", "give the same train command again")
-    return checkpoint.load(run.folder / "checkpoints")
+    return checkpoint.load(run.folder / "checkpoints", parts)
+
+
+def stage_folder(folder: Path, number: int, name: str) -> Path:
+    """Where a stage of a run is, counted from 1; the last one is in the folder of the run itself."""
+    return folder / f"stage-{number}-{name}"
+
+
+def stages_of(run: "Run | Path | str") -> list[tuple[Run, Recipe]]:
+    """The stages of a run whose checkpoints are still there, and the recipe of each; the last one is the run."""
+    run = as_run(run)
+    *before, last = stages(run.recipe)
+    homes = [(Run(stage_folder(run.folder, k, recipe.name)), recipe) for k, recipe in enumerate(before, 1)]
+    return [(home, recipe) for home, recipe in homes if checkpoint.find(home.folder / "checkpoints")] + [(run, last)]
 
 
 Runs = Run | Path | str | Sequence[Run | Path | str]

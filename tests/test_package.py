@@ -39,8 +39,16 @@ def test_public_names_stay_what_they_are_after_every_submodule_was_imported() ->
     for name in modules:
         import_module(f"gpaco.{name}")
     public = [name for name in gpaco.__all__ if not name.startswith("_")]
-    assert all(callable(getattr(gpaco, name)) for name in public)
-    assert not set(modules) & set(public)
+    itself = {name for name in public if gpaco._HOME[name] == f"gpaco.{name}"}
+    assert itself == {"analysis"}
+    assert all(callable(getattr(gpaco, name)) for name in public if name not in itself)
+    assert set(modules) & set(public) == itself
+
+
+def test_the_formulas_of_the_analysis_need_numpy_and_no_torch() -> None:
+    loaded = loaded_after("from gpaco import analysis; analysis.extra_loss_curve(10, alpha=0.1, memory=100)")
+    assert "numpy" in loaded
+    assert not loaded & {"torch", *HEAVY}
 
 
 def test_public_names_are_the_lazy_ones_and_each_has_a_docstring() -> None:

@@ -100,6 +100,7 @@ def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> Non
     alone = gpaco.evaluate(folder)
     assert metrics["n"] == len(stored["labels"]) == alone["n"]
     assert metrics["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
+    assert json.loads((folder / "analysis.json").read_text())["gradients"]["images"] == sum(metrics["counts"])
 
 
 @pytest.mark.parametrize("method", METHODS)

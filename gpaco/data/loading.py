@@ -5,6 +5,7 @@ number of workers and processes, and sees the same pictures.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -109,9 +110,7 @@ def batches(
     labels = torch.from_numpy(samples.labels)
     if samples.images is not None:
         for row in rows:
-            draws = [uniforms(seed, epoch, keys[row], v, view.draws) for v, view in enumerate(views)]
-            images = samples.images[order[row]]
-            pixels = [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
+            pixels = views_of(samples, views, order[row], keys[row], seed, epoch)
             yield Batch([normalise(p, mean, std) for p in pixels], labels[order[row]])
         return
     loader: DataLoader[Any] = DataLoader(
@@ -126,6 +125,22 @@ def batches(
             raise loaded
         pixels, indices = loaded
         yield Batch([normalise(p, mean, std) for p in pixels], labels[indices])
+
+
+def views_of(samples: Samples, views: list[View], rows: Indices, keys: Indices, seed: int, epoch: int) -> list[Tensor]:
+    """The views of the images at `rows`, each (B, 3, S, S) uint8, as an epoch shows them; files decoded by threads.
+
+    A view is a function of the key of its image: the row, unless the image comes a second time.
+    """
+    if samples.images is not None:
+        images = samples.images[rows]
+        return [batch_view(images, view, uniforms(seed, epoch, keys, v, view.draws)) for v, view in enumerate(views)]
+    photos = _Photos(samples, views, seed, epoch)
+    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
+        loaded = _stack(list(pool.map(photos.__getitem__, zip(rows.tolist(), keys.tolist(), strict=True))))
+    if isinstance(loaded, UserError):
+        raise loaded
+    return loaded[0]
 
 
 Photo = tuple[list[NDArray[np.uint8]], int]

@@ -1,0 +1,326 @@
+"""What the loss asks of a model, and what a model does: the analysis of the paper as numbers.
+
+Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
+Measured on a run: `class_gradient_norms` (Fig. 2), `measured_mass`, `feature_geometry`; `analyse` is all of them ready
+for JSON. An array has one number for each class, nan where there is none.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpaco.optimum import ExtraLoss, Optimum, extra_loss_curve, optimal_probabilities
+
+if TYPE_CHECKING:
+    from gpaco.data.samples import Samples
+    from gpaco.measuring import Measured
+    from gpaco.run import Predictor, Run
+    from gpaco.settings import Recipe
+
+__all__ = [
+    "ExtraLoss",
+    "Geometry",
+    "GradientNorms",
+    "Mass",
+    "Optimum",
+    "analyse",
+    "class_gradient_norms",
+    "extra_loss_curve",
+    "feature_geometry",
+    "log_log_slope",
+    "measured_mass",
+    "optimal_probabilities",
+]
+
+Floats = NDArray[np.float64]
+SECONDS = 20.0  # that `analyse` may take at the end of training, beside loading
+
+
+def log_log_slope(counts: ArrayLike, values: ArrayLike) -> float | None:
+    """Slope of the line through log(values) against log(counts): 0 is balanced, 1 proportional to the counts.
+
+    Least squares; classes without a count or a value above 0 are left out. None without two different counts.
+
+    >>> round(log_log_slope([1000, 100, 10], [5.0, 0.5, 0.05]), 6), log_log_slope([10, 10], [1, 2])
+    (1.0, None)
+    """
+    x, y = np.asarray(counts, np.float64), np.asarray(values, np.float64)
+    used = (x > 0) & (y > 0) & np.isfinite(y)
+    x, y = np.log(x[used]), np.log(y[used])
+    if len(np.unique(x)) < 2:
+        return None
+    x = x - x.mean()
+    return float((x * y).sum() / (x * x).sum())
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """Mean length of the gradient of one view's loss, for each class."""
+
+    method: str
+    stage: str  # of the run; empty if it has only one
+    images: int  # that were measured
+    centres: Floats  # at the centre of the class, over all images as training shows them
+    pull: Floats  # the part of it that comes from images of the class
+    push: Floats  # and the part from all other images
+    features: Floats  # at the features of an image of the class
+    slope: float | None  # of `centres` against the training images of a class: 0 is balanced
+    features_slope: float | None  # of `features`
+
+
+def class_gradient_norms(
+    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+) -> GradientNorms:
+    """Gradient norm of each class at the class centres (the paper's Fig. 2), and its log-log slope as one number.
+
+    The loss is the one that the run was trained with, at its saved weights and in a step as training takes it: the same
+    views, the same prior, and for contrastive methods the saved memory and a batch drawn as training draws it. Only
+    dropout and the statistics of batch norm are those of evaluation, and labels are not mixed. For each view x of an
+    image, the gradient of its loss at centre c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
+
+        (probability of centre c in the softmax over centres and references - target of c) * features(x)
+
+    `centres` is the mean of its length over training images. They are sampled by class, the same number of each where
+    there are so many, and weighed as often as training shows them. Rows of a gradient add up over a batch: what is
+    measured is how strongly a class's centre is moved, not by how much the movements cancel. `features` is the length
+    of the gradient at the features, references held fixed: per image, whatever the frequency of its class.
+
+    Args:
+        data: other images than the run's training part.
+        images: at most so many are looked at; of more classes than that, some have none.
+        seed: of the sample.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpaco import train
+    >>> with TemporaryDirectory() as out:
+    ...     run = train("digits", out=out, method="ce", long_tail=50, epochs=2, say=lambda line: None)
+    ...     norms = class_gradient_norms(run, images=100)
+    >>> bool(norms.slope > 0.5)  # cross entropy moves the centres of frequent classes more
+    True
+    """
+    stage = _stages(run)[-1]
+    return _gradient_norms(stage, _measure(stage, data, images, seed))
+
+
+@dataclass(frozen=True)
+class Mass:
+    """Mean softmax probabilities of the anchors of each class, and those of the optimum for the same references."""
+
+    method: str
+    stage: str
+    images: int
+    positives: Floats  # number of an anchor's positives
+    centre: Floats  # on the own centre
+    each: Floats  # on each positive
+    together: Floats  # on all positives
+    asked_centre: Floats
+    asked_each: Floats
+    asked_together: Floats
+    p_sup: Floats  # on all centres together, where one softmax holds centres and references
+
+
+def measured_mass(
+    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+) -> Mass:
+    """Softmax mass of each class on its own centre and on its positives, to compare with `optimal_probabilities`.
+
+    Measured in the softmax of the loss that the run was trained with, as in `class_gradient_norms`. The figures
+    `asked_...` are the optimum for the positives that each anchor really had. Methods without embeddings have no
+    positives; SupCon has no centres; multitask has one softmax for each. In a run of several stages the last one
+    that contrasts is measured.
+    """
+    stage = _contrasting(_stages(run))
+    return _mass(stage, _measure(stage, data, images, seed))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the features and the centre of each class lie."""
+
+    centre_norm: Floats  # length of the centre
+    nearest_centre: Floats  # cosine between it and the nearest other one, all seen from their mean
+    spread: Floats  # of an image's features round the mean of its class, in units of the spread of all features
+    margin: Floats  # own logit less the best other one, mean over the images of the class
+
+
+def feature_geometry(
+    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+) -> Geometry:
+    """Lengths and angles of the centres, and how images lie round them, for each class; sampled as the gradients are.
+
+    As training goes on, classes contract (spread near 0) and centres move apart (cosines near -1 / (C - 1)).
+    """
+    return _geometry(_measure(_stages(run)[-1], data, images, seed))
+
+
+def analyse(
+    run: "Run | Path | str", samples: "Samples | None" = None, predictor: "Predictor | None" = None
+) -> dict[str, Any]:
+    """Everything that was measured on a run, ready for JSON: `analysis.json` of its folder, written by training.
+
+    Keys: `method`, `counts` (training images), `shown` (as the sampler shows them), `settings` (alpha, memory, batch
+    and views for `optimal_probabilities`; None without contrast), and `gradients`, `mass`, `geometry` with the fields
+    of `GradientNorms`, `Mass` and `Geometry`. At most 1,000 images, and no more than SECONDS allow.
+
+    Args:
+        samples: the training images; read again from the run's data unless given.
+        predictor: the run's model, if it is loaded already.
+    """
+    stages = _stages(run)
+    last, contrasting = stages[-1], _contrasting(stages)
+    measured = _measure(last, samples, predictor=predictor, seconds=SECONDS)
+    other = measured if contrasting is last else _measure(contrasting, samples, seconds=SECONDS)
+    return {
+        "method": stages[0].method,
+        "counts": [int(count) for count in measured.counts],
+        "shown": _plain(measured.shares * measured.counts.sum()),
+        "settings": other.settings,
+        "gradients": _plain(asdict(_gradient_norms(last, measured))),
+        "mass": _plain(asdict(_mass(contrasting, other))),
+        "geometry": _plain(asdict(_geometry(measured))),
+    }
+
+
+# From a run to what was measured
+
+
+@dataclass(frozen=True)
+class _Stage:
+    name: str  # empty if the run has only one
+    method: str
+    run: "Run"
+    recipe: "Recipe"
+    which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
+
+
+def _stages(run: "Run | Path | str") -> list[_Stage]:
+    """The stages of a run that are still there; the last one is the run itself."""
+    from gpaco.run import stages_of
+
+    found = stages_of(run)
+    names = [recipe.name if len(found) > 1 else "" for _, recipe in found]
+    which = ["last"] * (len(found) - 1) + ["best"]
+    return [
+        _Stage(name, recipe.method.name, home, recipe, word)
+        for name, (home, recipe), word in zip(names, found, which, strict=True)
+    ]
+
+
+def _contrasting(stages: list[_Stage]) -> _Stage:
+    """The last stage that contrasts images with each other, or the last one if none does."""
+    from gpaco.methods import WITHOUT_PROJECTOR
+
+    return next((stage for stage in reversed(stages) if stage.method not in WITHOUT_PROJECTOR), stages[-1])
+
+
+def _measure(
+    stage: _Stage,
+    data: "Samples | Path | str | None",
+    images: int = 1000,
+    seed: int = 0,
+    predictor: "Predictor | None" = None,
+    seconds: float | None = None,
+) -> "Measured":
+    from gpaco.data.samples import Samples
+    from gpaco.measuring import measure
+    from gpaco.preparing import splits_of
+
+    samples = data if isinstance(data, Samples) else splits_of(stage.recipe, data).train
+    return measure(stage.run, stage.recipe, stage.which, samples, images, seed, predictor, seconds)
+
+
+# From what was measured to classes
+
+
+def _gradient_norms(stage: _Stage, measured: "Measured") -> GradientNorms:
+    labels, shares = measured.labels, measured.shares
+    number = np.bincount(labels, minlength=len(shares))
+    seen = number > 0
+    # An anchor stands for all that training shows of its class.
+    weight = (shares / np.maximum(number, 1) / shares[seen].sum())[labels]
+    lengths = measured.centre_gradients * weight[:, None]
+    anchors = np.arange(len(labels))
+    pull: Floats = np.bincount(labels, lengths[anchors, labels], minlength=len(shares)).astype(np.float64)
+    pull[~seen & (shares > 0)] = np.nan  # no image of it was looked at
+    lengths[anchors, labels] = 0
+    push = lengths.sum(0)
+    features = _means(measured.feature_gradients, labels, len(shares))
+    return GradientNorms(
+        stage.method,
+        stage.name,
+        measured.images,
+        pull + push,
+        pull,
+        push,
+        features,
+        log_log_slope(measured.counts, pull + push),
+        log_log_slope(measured.counts, features),
+    )
+
+
+def _mass(stage: _Stage, measured: "Measured") -> Mass:
+    def means(values: NDArray[Any]) -> Floats:
+        return _means(values, measured.labels, len(measured.shares))
+
+    positives = np.where(measured.positives > 0, measured.positives, np.nan)
+    return Mass(
+        stage.method,
+        stage.name,
+        measured.images,
+        means(measured.positives),
+        means(measured.centre),
+        means(measured.together / positives),
+        means(measured.together),
+        means(measured.asked_centre),
+        means(measured.asked_together / positives),
+        means(measured.asked_together),
+        means(measured.p_sup),
+    )
+
+
+def _geometry(measured: "Measured") -> Geometry:
+    centres, features, labels = measured.centres, measured.features, measured.labels
+    middle = centres - centres.mean(0)
+    unit = middle / np.maximum(np.linalg.norm(middle, axis=1, keepdims=True), 1e-12)
+    nearest = np.full(len(centres), np.nan)
+    for start in range(0, len(centres) if len(centres) > 1 else 0, 512):  # all pairs of 10,000 would be a gigabyte
+        cosines = unit[start : start + 512] @ unit.T
+        own = np.arange(len(cosines))
+        cosines[own, start + own] = -np.inf
+        nearest[start : start + 512] = cosines.max(1)
+    sizes = np.bincount(labels, minlength=len(centres))
+    means = np.zeros_like(centres)
+    np.add.at(means, labels, features)
+    means /= np.maximum(sizes, 1)[:, None]
+    within = _means(((features - means[labels]) ** 2).sum(1), labels, len(centres))
+    # Of n images the squared distance to their own mean is too small by (n - 1) / n; one image has none.
+    within = np.where(sizes > 1, within * sizes / np.maximum(sizes - 1, 1), np.nan)
+    everything = float(((features - features.mean(0)) ** 2).sum(1).mean())
+    return Geometry(
+        np.linalg.norm(centres, axis=1),
+        nearest,
+        np.sqrt(within / everything) if everything else np.full(len(centres), np.nan),
+        _means(measured.margins, labels, len(centres)),
+    )
+
+
+def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> Floats:
+    """Mean of the values of each class; values that are nan are left out, and a class without any is nan."""
+    used = ~np.isnan(values)
+    sums = np.bincount(labels[used], values[used].astype(np.float64), minlength=num_classes)
+    sizes = np.bincount(labels[used], minlength=num_classes)
+    return np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, numbers with six digits, None for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_plain(float(item)) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value
