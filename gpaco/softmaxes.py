@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco.classical import class_balanced_weights
-from gpaco.recipe import Method
+from gpaco.settings import Method
 
 _FAR = -1e4  # a similarity that gets no mass at any temperature
 
