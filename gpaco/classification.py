@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ def train(
 ) -> Run:
     """Train a classifier and write everything about it to the folder `out`; the same call again resumes.
 
+    With task="segmentation" it is a segmenter, and `what` a folder of pictures and masks.
+
     Args:
         what: the data (a folder, table, list, archive, or "digits"), or a complete recipe.
         recipe: name or file of a recipe, for data given first.
@@ -59,10 +61,34 @@ def train(
         say, show = (lambda line: None), (lambda row: None)
     wanted, given = requested(what, recipe, settings, flags)
     folder = Path(out)
-    splits = splits_of(wanted, say=say, thorough=not is_run(folder))
-    resolved = resolve(wanted, given, splits, where, say)
+    kind = kind_of(wanted)
+    resolved, data = kind.prepare(wanted, given, folder, where, say)
     with prepared(folder, resolved, say):
-        return run_stages(resolved, splits, folder, where, say, show)
+        return run_stages(kind, resolved, data, folder, where, say, show)
+
+
+class Kind(NamedTuple):
+    """What one task does in its own way; locks, stages, the loop, resuming and signals are the same for all."""
+
+    prepare: Callable[[Recipe, set[str], Path, torch.device, Say], tuple[Recipe, Any]]  # the recipe complete, and data
+    task: Callable[[Recipe, Any, dict[str, torch.Tensor] | None], Task]
+    finish: Callable[[Run, Recipe, Any, torch.device, Say], None]
+    some: Callable[[Any, int], Any]  # a little of the data, a batch of it to train on
+
+
+def kind_of(recipe: Recipe) -> Kind:
+    """How the recipe's task is done."""
+    if recipe.train.task == "segmentation":
+        from gpaco.segmentation import preparing, task
+
+        return Kind(preparing.prepare, task.segmentation_task, task.finish, preparing.some_scenes)
+    return Kind(prepare, classification_task, finish, some_samples)
+
+
+def prepare(recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> tuple[Recipe, Splits]:
+    """The complete recipe and its images."""
+    splits = splits_of(recipe, say=say, thorough=not is_run(folder))
+    return resolve(recipe, given, splits, device, say), splits
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -110,8 +136,9 @@ def refuse_other_run(folder: Path, recipe: Recipe) -> None:
 
 
 def run_stages(
+    kind: Kind,
     recipe: Recipe,
-    splits: Splits,
+    data: Any,
     folder: Path,
     device: torch.device,
     say: Say,
@@ -128,13 +155,12 @@ def run_stages(
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
                 write_atomic(home / "recipe.toml", recipes.dumps(stage))
-        task = classification_task(stage, splits, weights)
-        fit(task, stage, home, device, show)
+        fit(kind.task(stage, data, weights), stage, home, device, show)
         weights = newest(Run(home)).tensors["model"]
     run = Run(folder)
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
     if not finished:
-        finish(run, stages[-1], splits, device, say)
+        kind.finish(run, stages[-1], data, device, say)
         distributed.barrier()  # nobody looks before it is written
     return run
 
@@ -310,9 +336,21 @@ def dry_run(
     """Try what training would do, with two steps on a few images: train, evaluate, save, resume. Nothing stays."""
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags)
-    splits = splits_of(wanted, say=say, thorough=True)
-    resolved = resolve(wanted, given, splits, where, say)
-    size = resolved.train.batch_size
+    kind = kind_of(wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        resolved, data = kind.prepare(wanted, given, Path(folder), where, say)
+        few = kind.some(data, resolved.train.batch_size)
+        for epochs in (1, 2):
+            short = replace(resolved, train=replace(resolved.train, epochs=epochs))
+            short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
+            run_stages(kind, short, few, Path(folder), where, lambda line: None, lambda row: None)
+            (Path(folder) / "metrics.json").unlink(missing_ok=True)
+            say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
+    say("everything works: leave out --dry-run to train")
+
+
+def some_samples(splits: Splits, batch_size: int) -> Splits:
+    """A batch of training images and a few of the other parts, to try things out."""
 
     def some(samples: Samples | None, n: int) -> Samples | None:
         return (
@@ -321,17 +359,9 @@ def dry_run(
             else samples.subset(np.linspace(0, len(samples) - 1, min(n, len(samples))).astype(int))
         )
 
+    order = np.random.default_rng(0).permutation(len(splits.train))[:batch_size]
     few = replace(splits, val=some(splits.val, 64), test=some(splits.test, 64))
-    with tempfile.TemporaryDirectory() as folder:
-        order = np.random.default_rng(0).permutation(len(splits.train))[:size]
-        for epochs in (1, 2):
-            short = replace(resolved, train=replace(resolved.train, epochs=epochs))
-            short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
-            task_splits = replace(few, train=_subset_keeping_classes(splits.train, order))
-            run_stages(short, task_splits, Path(folder), where, lambda line: None, lambda row: None)
-            (Path(folder) / "metrics.json").unlink(missing_ok=True)
-            say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
-    say("everything works: leave out --dry-run to train")
+    return replace(few, train=_subset_keeping_classes(splits.train, order))
 
 
 def _with_epochs(stage: Stage, epochs: int) -> Stage:

@@ -11,6 +11,7 @@ import typer
 from gpaco import __version__
 from gpaco.console import bar, display, fail, print_figures, say, usage
 from gpaco.errors import Problem, UserError, nearest
+from gpaco.segmentation.options import inference_options
 
 app = typer.Typer(
     help="Image classifiers that also work on the rare classes.",
@@ -30,6 +31,14 @@ Prior = Annotated[
 ]
 Unbiased = Annotated[
     bool, typer.Option("--unbiased", help="Correct a run trained with the paper's prior for the bias of its loss.")
+]
+Task = Annotated[str | None, typer.Option("--task", help="classification or segmentation (pictures and masks).")]
+Scales = Annotated[
+    str | None, typer.Option("--scales", help="Of a segmenter: sizes to average over, as 0.5,0.75,1,1.25,1.5,1.75.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Of a segmenter: average with the mirrored picture.")]
+Window = Annotated[
+    str | None, typer.Option("--window", help="Of a segmenter: slide it, as 480 or 480x640; /320 for a stride.")
 ]
 
 
@@ -52,19 +61,14 @@ def demo(
 def check(
     data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
     root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
+    task: Task = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Look at data before training: counts, imbalance, bad files, duplicates, leakage, suggested settings."""
-    from gpaco.data.checking import check as check_data
-    from gpaco.data.checking import lines
-
     with bar("looking at images", as_json) as progress:
-        result = check_data(data, root=root, progress=progress)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        print("\n".join(lines(result)))
+        result, text = looked_at(data, task or "classification", root, progress)
+    print(json.dumps(result) if as_json else "\n".join(text))
     if result["problems"]:
         raise typer.Exit(2)
 
@@ -74,10 +78,13 @@ def train(
     data: Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")],
     out: Out,
     recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
+    task: Task = None,
     method: Annotated[
         str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="resnet8, resnet32, resnet50_cifar, or any name of timm's.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="resnet32, any name of timm's; deeplabv3plus-resnet50, upernet-swin-tiny, ...")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="safetensors file to start from.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
@@ -92,18 +99,18 @@ def train(
     on_bad_image: Annotated[str | None, typer.Option(help="error or skip.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
-    compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
     seed: Seed = None,
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a classifier. The same command with the same folder goes on where it stopped."""
+    """Train a classifier or a segmenter. The same command with the same folder goes on where it stopped."""
     from gpaco.classification import dry_run as try_out
     from gpaco.classification import train as run_training
 
     flags = {
+        "task": task,
         "method": method,
         "model": model,
         "weights": weights,
@@ -119,7 +126,6 @@ def train(
         "ghost_batch": ghost_batch,
         "on_bad_image": on_bad_image,
         "workers": workers,
-        "compile": None if compile_model is None else str(compile_model).lower(),
         "seed": seed,
     }
     if dry_run:
@@ -147,9 +153,12 @@ def evaluate(
     paths: Annotated[list[Path], typer.Argument(help="One run or more (an ensemble), then data if not the run's own.")],
     prior: Prior = None,
     unbiased: Unbiased = False,
-    many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
-    few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
+    many: Annotated[float | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
+    few: Annotated[float | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
     checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -175,6 +184,7 @@ def evaluate(
             which=checkpoint,
             out=out,
             show=progress,
+            **inference_options(scales, flip, window),
         )
     print_figures(result, as_json)
 
@@ -183,17 +193,26 @@ def evaluate(
 def predict(
     run: Annotated[Path, typer.Argument(help="A run.")],
     paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
-    out: Annotated[Path, typer.Option("--out", help=".csv, .jsonl or .json file.")] = Path("predictions.csv"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help=".csv, .jsonl or .json file; of a segmenter a folder for its masks.")
+    ] = None,
     prior: Prior = None,
     unbiased: Unbiased = False,
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """The class of each image. A file that cannot be read is a row with its error."""
+    """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
     from gpaco.prediction import predict as predict_files
+    from gpaco.run import as_run
 
+    segments = as_run(run).recipe.train.task == "segmentation"
+    out = out or Path("predictions" if segments else "predictions.csv")
+    how = inference_options(scales, flip, window)
     with bar("predicting", as_json) as progress:
-        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress)
+        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, show=progress, **how)
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
@@ -287,6 +306,27 @@ def show(
     if name not in known and not Path(name).exists():
         raise UserError(f"there is no recipe {name!r}{nearest(name, known)}", "`gpaco recipes` lists them all")
     print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
+
+
+def looked_at(data: str, task: str, root: Path | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
+    """What is known of data for a task, and in words."""
+    if task == "classification":
+        from gpaco.data.checking import check as check_data
+        from gpaco.data.checking import lines
+
+        result = check_data(data, root=root, progress=progress)
+        return result, lines(result)
+    if task == "segmentation":
+        import torch
+
+        from gpaco.segmentation import checking
+
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        result = checking.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
+        return result, checking.lines(result)
+    known = ["classification", "segmentation"]
+    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

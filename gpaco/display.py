@@ -37,9 +37,26 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
         if "val_top1" in row:
             groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
             parts.append(f"validation {_percent(row['val_top1'])} (many/medium/few {groups})")
-        parts += [f"{row['time']['images_per_second']:.0f} images/s", f"{_clock(left)} left"]
+        if "val_miou" in row:
+            groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
+            parts.append(f"validation mIoU {_percent(row['val_miou'])} (many/medium/few {groups})")
+        speed = row["time"]["images_per_second"]
+        parts += [f"{speed:.{0 if speed >= 10 else 1}f} images/s", f"{_clock(left)} left"]
         start = "\r\x1b[K" if live else ""
         print(start + "  ".join(parts), file=stream, flush=True)
+
+    return show
+
+
+def told(say: Callable[[str], None], title: str) -> Callable[[int, int], None]:
+    """A function (done, total) that says where it is every ten seconds, from 5 s on."""
+    last = time.monotonic() - 5
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 10:
+            last = time.monotonic()
+            say(f"{title}: {done:,} of {total:,}")
 
     return show
 

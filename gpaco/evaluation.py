@@ -17,7 +17,7 @@ from gpaco.data.views import eval_batch, eval_photo
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import adjust, summarise
 from gpaco.preparing import splits_of
-from gpaco.run import Predictor, Runs, as_runs, load
+from gpaco.run import Predictor, Run, Runs, as_runs, load
 
 Show = Callable[[int, int], None]
 Logits = NDArray[np.float32]
@@ -152,18 +152,27 @@ def evaluate(
     *,
     prior: str | None = None,
     unbiased: bool = False,
-    many: int | None = None,
-    few: int | None = None,
+    many: float | None = None,
+    few: float | None = None,
     which: str = "best",
     out: Path | str | None = None,
     show: Show | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes.
+
+    Of a segmenter, `data` is a folder of pictures and masks, `many` and `few` are multiples of the mean share of
+    pixels, and `how` may have `scales`, `flip`, `window` and `stride` (gpaco/segmentation/inference.py).
     """
     several = as_runs(runs)
+    if several[0].recipe.train.task == "segmentation":
+        how |= {"many": many, "few": few, "which": which, "show": show}
+        return evaluate_segmenter(several, data, prior=prior, unbiased=unbiased, out=out, **how)
+    if how:
+        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
     if isinstance(data, Samples):
         samples = data
     else:
@@ -189,6 +198,30 @@ def evaluate(
     result = summarise(
         np.asarray(summed) / len(predictors), samples.labels, np.asarray(about["counts"]), classes, many=many, few=few
     )
+    return written(result, out)
+
+
+def evaluate_segmenter(
+    runs: Sequence[Run],
+    data: "Path | str | Samples | None",
+    *,
+    prior: str | None,
+    unbiased: bool,
+    out: Path | str | None,
+    **how: Any,
+) -> dict[str, Any]:
+    """`evaluate` of a run that segments."""
+    from gpaco.segmentation.evaluating import evaluate_run
+
+    if len(runs) > 1 or isinstance(data, Samples):
+        raise UserError("segmenters are evaluated one at a time, on a folder", "give one run and at most one folder")
+    if prior is not None or unbiased:
+        raise UserError("--prior and --unbiased are corrections of classifiers", "leave them out")
+    return written(evaluate_run(runs[0], data, **how), out)
+
+
+def written(result: dict[str, Any], out: Path | str | None) -> dict[str, Any]:
+    """The same, also as a file if one is asked for."""
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))

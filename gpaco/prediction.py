@@ -30,12 +30,25 @@ def predict(
     batch_size: int = 64,
     device: str | torch.device = "cpu",
     show: Callable[[int, int], None] | None = None,
+    **how: Any,
 ) -> list[Row]:
     """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
 
     `paths` are files, folders (searched for images) and lists (.txt, one path per line). Several runs are an ensemble.
     With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
+
+    Of a segmenter, rows are those of `gpaco.segmentation.predicting.predict_masks`, `out` is a folder for masks and
+    overlays, and `how` may have `scales`, `flip`, `window` and `stride`.
     """
+    several = as_runs(runs)
+    if several[0].recipe.train.task == "segmentation":
+        from gpaco.segmentation.predicting import predict_masks
+
+        if len(several) > 1 or prior is not None or unbiased:
+            raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
+        return predict_masks(several[0], paths, out=out, device=device, show=show, **how)
+    if how:
+        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
     predictors = [load(run, device=device) for run in as_runs(runs)]
     if any(predictor.classes != predictors[0].classes for predictor in predictors):
         raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")

@@ -92,7 +92,7 @@ def test_pascal_context_and_voc_by_their_lists(tmp_path: Path, context: bool) ->
             (tmp_path / "ImageSets" / lists / f"{part}.txt").write_text(f"{name}\n")
     splits = read_scenes(tmp_path)
     assert len(splits.classes) == (59 if context else 21)
-    assert (len(splits.train), len(splits.val or ())) == (1, 1)
+    assert (len(splits.train), len(splits.test or ())) == (1, 1)
     assert set(np.unique(splits.train.load(0)[1])) == ({255, 0, 19} if context else {0, 1, 20, 255})
 
 

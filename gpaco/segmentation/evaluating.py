@@ -1,7 +1,9 @@
 """How good a segmenter is: every picture at its own size, one count of pixels over all of them and all processes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpaco import distributed
-from gpaco.errors import Diverged
-from gpaco.segmentation.inference import Size, predict_probabilities
+from gpaco.errors import Diverged, UserError
+from gpaco.run import Run, load
+from gpaco.segmentation.inference import Size, predict_classes
 from gpaco.segmentation.network import Segmenter, build
-from gpaco.segmentation.scenes import Scenes
+from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.scenes import Scenes, in_order_of
 from gpaco.segmentation.scoring import Tally, summarise
-from gpaco.segmentation.transforms import fitting, rescaled
+from gpaco.segmentation.transforms import fitting
 
 Show = Callable[[int, int], None]
 
@@ -64,21 +68,23 @@ def segment(
     flip: bool = False,
     window: Size | None = None,
     stride: Size | None = None,
-) -> NDArray[np.float32]:
-    """Class probabilities (C, H, W) of a picture (H, W, 3), which the network sees at the size it was trained for."""
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Class and its probability at each pixel of a picture (H, W, 3), each (H, W).
+
+    The network sees the picture at the size that it was trained for, times each of the scales.
+    """
     about = predictor.about
-    window = window or tuple(about["window"]) or None
-    stride = stride or tuple(about["stride"]) or None
-    height, width = image.shape[:2]
-    seen = image
-    if about["base_size"]:
-        seen, _ = rescaled(image, np.zeros((height, width), np.uint8), fitting((height, width), about["base_size"]))
-    pixels = torch.from_numpy(np.ascontiguousarray(seen)).permute(2, 0, 1)[None].to(predictor.mean.device)
-    found = predict_probabilities(
-        predictor, pixels / 255, size=(height, width), window=window, stride=stride, scales=scales, flip=flip
+    factor = fitting(image.shape[:2], about["base_size"]) if about["base_size"] else 1.0
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
+    classes, probability = predict_classes(
+        predictor,
+        pixels / 255,
+        window=window or _pair(about["window"]),
+        stride=stride or (None if window else _pair(about["stride"])),
+        scales=[factor * scale for scale in scales],
+        flip=flip,
     )
-    result: NDArray[np.float32] = found[0].float().cpu().numpy()
-    return result
+    return classes[0].to(torch.uint8).cpu().numpy(), probability[0].float().cpu().numpy()
 
 
 def evaluate_scenes(
@@ -91,29 +97,53 @@ def evaluate_scenes(
     about = predictor.about
     tally = Tally.empty(len(about["classes"]))
     mine = range(distributed.rank(), len(scenes), distributed.world_size())
-    for done, (image, mask) in enumerate(_loaded(scenes, mine), 1):
-        probabilities = segment(predictor, image, **how)
-        if not np.isfinite(probabilities).all():
-            raise Diverged(
-                "the model gives numbers that are not finite; the last checkpoint is kept",
-                "lower the learning rate: --lr",
-            )
-        tally.add(probabilities.argmax(0), mask)
-        if show is not None:
-            show(done, len(mine))
-    device = predictor.mean.device
+    finite = True
+    with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
+        ahead = deque(pool.submit(scenes.load, i) for i in mine[:2])
+        for done, _ in enumerate(mine, 1):
+            image, mask = ahead.popleft().result()
+            ahead.extend(pool.submit(scenes.load, i) for i in mine[done + 1 : done + 2])
+            classes, probability = segment(predictor, image, **how)
+            finite &= bool(np.isfinite(probability).all())
+            tally.add(classes, mask)
+            if show is not None:
+                show(done, len(mine))
+    (bad,) = distributed.agree(int(not finite))
+    if bad:
+        raise Diverged(
+            "the model gives numbers that are not finite; the last checkpoint is kept", "lower the learning rate: --lr"
+        )
     for name, counted in vars(tally).items():
-        setattr(tally, name, distributed.total(torch.from_numpy(counted).to(device)).cpu().numpy())
+        setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
     return summarise(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
 
 
-def _loaded(scenes: Scenes, indices: Sequence[int]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Pictures and masks, decoded by a thread while the network works."""
-    with ThreadPoolExecutor(1) as pool:
-        ahead: list[Any] = []
-        for i in [*indices, None]:
-            if i is not None:
-                ahead.append(pool.submit(scenes.load, i))
-            if i is None or len(ahead) > 2:
-                while ahead and (i is None or len(ahead) > 2):
-                    yield ahead.pop(0).result()
+def _pair(values: Sequence[int]) -> Size | None:
+    """Height and width, or None where there are no numbers."""
+    return (values[0], values[1]) if values else None
+
+
+def evaluate_run(
+    run: Run,
+    data: Path | str | None = None,
+    *,
+    many: float | None = None,
+    few: float | None = None,
+    which: str = "best",
+    device: str | torch.device = "cpu",
+    show: Show | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
+    from gpaco.segmentation.preparing import scene_splits
+
+    recipe = run.recipe
+    splits = scene_splits(recipe) if data is None else read_scenes(data)
+    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+    predictor = load(run, which=which, device=device)
+    about = predictor.about
+    about |= {"many": about["many"] if many is None else many, "few": about["few"] if few is None else few}
+    if about["few"] > about["many"]:
+        raise UserError(f"few ({about['few']}) must not be above many ({about['many']})", "--many 1 --few 0.1 is usual")
+    scenes = in_order_of(own_part or splits.test or splits.val or splits.train, predictor.classes)
+    return evaluate_scenes(predictor, scenes, show=show, **how) | {"how": {key: how[key] for key in sorted(how)}}

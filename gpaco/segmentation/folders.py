@@ -9,7 +9,7 @@ import numpy as np
 from gpaco.data.images import SUFFIXES
 from gpaco.data.samples import SPLIT_WORDS, printable, some
 from gpaco.errors import UserError
-from gpaco.segmentation.scenes import Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
+from gpaco.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
@@ -38,13 +38,18 @@ def read_pairs(folder: Path) -> SceneSplits | None:
             chosen = np.unique(np.linspace(0, len(masks) - 1, LOOKED_AT).astype(int))
             seen = {int(v) for i in chosen for v in np.unique(read_numbers(masks[i]))} - {255}
             classes = tuple(str(k) for k in range(max(seen, default=0) + 1))
+            if len(classes) < 2:
+                raise UserError(
+                    f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
+                    "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
+                )
             notes.append(f"{len(classes)} classes by the largest number in {len(chosen)} masks; 255 is no class")
         decode = numbered(len(classes))
     parts = {
         name: Scenes(images, masks, classes, decode, colours, names_in(folder, images))
         for name, (images, masks) in listed.items()
     }
-    reader = "folders of pictures and masks" + (" in colours" if colours else "")
+    reader = OWN + (" in colours" if colours else "")
     return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), reader, tuple(notes))
 
 
@@ -72,24 +77,45 @@ def subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def pairs(images: Path, masks: Path, suffix: str = "") -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Pictures and their masks, matched by name without ending; `suffix` is what a mask's name has beyond it."""
+def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Pictures and their masks, matched by folder and name without ending.
+
+    `suffix` is what a mask's name has beyond that of its picture, such as "_mask"; found by looking unless given.
+    """
     if not masks.is_dir():
         raise UserError(f"there are pictures in {images} but no masks in {masks}", "put a mask for each picture there")
-    by_name = {path.stem.removesuffix(suffix): path for path in _files(masks)}
-    chosen = [path for path in _files(images) if path.stem in by_name]
-    alone = [printable(path.name) for path in _files(images) if path.stem not in by_name]
+    pictures, by_name = _by_name(images), _by_name(masks)
+    if suffix is None:
+        suffix = _common_suffix(list(pictures), list(by_name))
+    alone = [printable(path.name) for name, path in pictures.items() if name + suffix not in by_name]
     if alone:
         raise UserError(
             f"{len(alone)} pictures in {images} have no mask in {masks}: {some(alone)}",
             "give the mask the name of its picture, or take the picture out",
         )
-    return tuple(chosen), tuple(by_name[path.stem] for path in chosen)
+    return tuple(pictures.values()), tuple(by_name[name + suffix] for name in pictures)
 
 
-def _files(folder: Path) -> list[Path]:
-    """All pictures below a folder, in order of their names."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+def _common_suffix(pictures: list[str], masks: list[str]) -> str:
+    """What the names of all masks have beyond those of their pictures; nothing if that is not one thing."""
+    known = set(masks)
+    endings = {name.removeprefix(pictures[0]) for name in masks if pictures and name.startswith(pictures[0])}
+    return next((end for end in sorted(endings, key=len) if all(name + end in known for name in pictures)), "")
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    """The pictures below a folder by their path in it without ending, in order."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            name = str(path.relative_to(folder).with_suffix(""))
+            if name in found:
+                raise UserError(
+                    f"{path} and {found[name].name} have one name, so nobody knows which is meant",
+                    "take one of them out",
+                )
+            found[name] = path
+    return found
 
 
 def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 Logits are averaged over windows, probabilities over scales and mirrored pictures.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,6 +13,7 @@ from gpaco.errors import UserError
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
 Size = tuple[int, int]  # height, width
+BAND = 2**24  # probabilities that are held at a time: 64 MB
 
 
 def predict_logits(
@@ -67,23 +69,59 @@ def predict_probabilities(
 ) -> Tensor:
     """Class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored pictures.
 
-    `size` is the height and width of the result, the images' own unless given: a picture that was resized for the
-    network comes back at the size of its mask.
+    `size` is the height and width of the result, the images' own unless given.
     """
-    if not scales or min(scales) <= 0:
-        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
-    height, width = images.shape[2:]
-    size = size or (height, width)
+    check_scales(scales)
+    size = size or (images.shape[2], images.shape[3])
     summed: Tensor | None = None
     for scale in scales:
-        scaled = resized(images, (max(1, round(height * scale)), max(1, round(width * scale))))
+        scaled = rescaled(images, scale)
         for mirrored in (False, True)[: 1 + flip]:
             logits = predict_logits(classify, scaled.flip(3) if mirrored else scaled, window=window, stride=stride)
             logits = logits.flip(3) if mirrored else logits
-            probabilities = resized(logits.float(), size).softmax(1)
-            summed = probabilities if summed is None else summed + probabilities
+            if summed is None:
+                summed = logits.new_zeros(*logits.shape[:2], *size, dtype=torch.float32)
+            for rows in bands(logits, size):
+                summed[:, :, rows] += enlarged(logits, size, rows).softmax(1)
     assert summed is not None  # noqa: S101 - there is at least one scale
-    return summed / (len(scales) * (1 + flip))
+    return summed.div_(len(scales) * (1 + flip))
+
+
+def predict_classes(
+    classify: Classify,
+    images: Tensor,
+    *,
+    size: Size | None = None,
+    window: Size | None = None,
+    stride: Size | None = None,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
+
+    With one scale and no mirroring, the probabilities of all classes at all pixels are never held: a large photograph
+    would need gigabytes for them.
+    """
+    if len(scales) > 1 or flip:
+        best = predict_probabilities(
+            classify, images, size=size, window=window, stride=stride, scales=scales, flip=flip
+        ).max(1)
+        return best.indices, best.values
+    check_scales(scales)
+    size = size or (images.shape[2], images.shape[3])
+    logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
+    parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands(logits, size)]
+    return torch.cat([part.indices for part in parts], 1), torch.cat([part.values for part in parts], 1)
+
+
+def check_scales(scales: Sequence[float]) -> None:
+    if not scales or min(scales) <= 0:
+        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
+
+
+def rescaled(images: Tensor, scale: float) -> Tensor:
+    height, width = images.shape[2:]
+    return resized(images, (max(1, round(height * scale)), max(1, round(width * scale))))
 
 
 def resized(images: Tensor, size: Size) -> Tensor:
@@ -91,3 +129,22 @@ def resized(images: Tensor, size: Size) -> Tensor:
     if tuple(images.shape[2:]) == tuple(size):
         return images
     return F.interpolate(images, size, mode="bilinear", align_corners=False)
+
+
+def bands(logits: Tensor, size: Size) -> Iterator[slice]:
+    """Rows of the result that are worked on at a time."""
+    height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
+    for top in range(0, size[0], height):
+        yield slice(top, min(top + height, size[0]))
+
+
+def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
+    """Some rows of `resized(logits, size)`, at least float32."""
+    height = logits.shape[2]
+    place = (torch.arange(rows.start, rows.stop, device=logits.device) + 0.5) * height / size[0] - 0.5
+    place = place.to(logits.dtype if logits.dtype == torch.float64 else torch.float32).clamp(0, height - 1)
+    above = place.long()
+    below = (above + 1).clamp(max=height - 1)
+    share = (place - above)[:, None]
+    part = torch.lerp(logits[:, :, above].to(share.dtype), logits[:, :, below].to(share.dtype), share)
+    return resized(part, (rows.stop - rows.start, size[1]))

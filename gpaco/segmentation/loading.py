@@ -63,11 +63,12 @@ def batches(
 ) -> Iterator[SceneBatch]:
     """The batches of one epoch for one of `world` processes, from step `start` on; the last, shorter one is left out.
 
-    Fewer scenes than a batch are shown more than once.
+    Fewer scenes than a batch are shown more than once, in other crops.
     """
-    order = permutation(seed, epoch, len(scenes))
-    rows = np.resize(order, (steps_per_epoch(len(scenes), batch_size), batch_size))
-    mine = rows[start:, rank * batch_size // world : (rank + 1) * batch_size // world]
+    shape = (steps_per_epoch(len(scenes), batch_size), batch_size)
+    places = np.arange(shape[0] * shape[1])
+    keys = permutation(seed, epoch, len(scenes))[places % len(scenes)] + places // len(scenes) * len(scenes)
+    mine = keys.reshape(shape)[start:, rank::world]
     loader: DataLoader[Any] = DataLoader(
         _Crops(scenes, crops, seed, epoch),
         batch_sampler=[row.tolist() for row in mine],
@@ -90,17 +91,20 @@ Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 class _Crops(Dataset[Crop | UserError]):
-    """Training crops. A bad file comes as its error, which no worker can raise whole."""
+    """Training crops by their keys: index + scenes * times that it came before in the epoch.
+
+    A bad file comes as its error, which no worker can raise whole.
+    """
 
     def __init__(self, scenes: Scenes, crops: Crops, seed: int, epoch: int) -> None:
         self.scenes, self.crops, self.seed, self.epoch = scenes, crops, seed, epoch
 
-    def __getitem__(self, index: int) -> Crop | UserError:
+    def __getitem__(self, key: int) -> Crop | UserError:
         try:
-            image, mask = self.scenes.load(index)
+            image, mask = self.scenes.load(key % len(self.scenes))
         except UserError as error:
             return error
-        u = uniforms(self.seed, self.epoch, np.array([index]), 0, DRAWS)[0]
+        u = uniforms(self.seed, self.epoch, np.array([key]), 0, DRAWS)[0]
         return training_crop(image, mask, u, **vars(self.crops))
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gpaco.errors import UserError
 from gpaco.memory import Memory
 from gpaco.pixels import pixel_gpaco_loss, pixel_labels
 from gpaco.segmentation.inference import resized
@@ -35,6 +36,11 @@ class SceneLoss(nn.Module):
         prior = (counts.clamp(min=1) / counts.sum().clamp(min=1)).log().float() if settings.pixel_prior else None
         self.register_buffer("log_prior", prior)
         self.register_buffer("rare", torch.from_numpy(share_groups(pixels, settings.many, settings.few) == "few"))
+        if settings.rare_memory and not self.rare.any():
+            raise UserError(
+                "no class is rare enough for a memory of rare pixels",
+                f"raise what counts as rare: --set segmentation.few={10 * settings.few:g}, or leave rare_memory at 0",
+            )
         self.memory = Memory(settings.rare_memory, dim) if settings.rare_memory else None
 
     def forward(self, output: Output, masks: Tensor) -> Tensor:

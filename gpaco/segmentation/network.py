@@ -9,12 +9,13 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.backbones import read_safetensors
 from gpaco.checks import at_least_float32
-from gpaco.errors import UserError, nearest
+from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.segmentation.inference import resized
 
 DECODERS = {  # our words for its architectures
@@ -43,6 +44,7 @@ WIDTHS = {  # what a decoder calls its width
     "pspnet": "psp_out_channels",
 }
 STEP = 32  # heights and widths that every encoder takes are multiples of this
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CONTRAST_STRIDE = 4  # pixels of the picture for one embedding, as released
 
 
@@ -108,14 +110,13 @@ def build(
         channels: width of the decoder; 0: its own.
         drop_path: stochastic depth of the encoder.
     """
-    word, _, encoder = name.partition("-")
-    if word not in DECODERS or not encoder:
-        known = [f"{decoder}-resnet50" for decoder in DECODERS]
-        raise UserError(
-            f"there is no segmentation model {name!r}{nearest(name, known)}",
-            f"write decoder-encoder; decoders are {', '.join(DECODERS)}",
-        )
-    import segmentation_models_pytorch as smp
+    word, encoder = _parts(name)
+    try:
+        import segmentation_models_pytorch as smp
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "segmentation needs segmentation-models-pytorch, which is not installed", "pip install 'gpaco[seg]'"
+        ) from error
 
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in ("deeplabv3", "deeplabv3plus"):
@@ -135,8 +136,26 @@ def build(
         ) from error
     if weights:
         load_encoder(whole.encoder, Path(weights))
+    if len(whole.encoder.out_channels) < 6:
+        _freeze_unused(whole.encoder)
     width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
     return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux)
+
+
+def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the pictures that a model's encoder is used to."""
+    import timm
+
+    encoder = _encoder_name(_parts(name)[1])
+    if not encoder.startswith("tu-"):
+        return IMAGENET
+    config = timm.get_pretrained_cfg(encoder.removeprefix("tu-"), allow_unregistered=True)
+    return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
+
+
+def crop_step(name: str) -> int:
+    """The number that height and width of a training crop must be multiples of."""
+    return 8 if name.startswith("deeplabv3") else STEP
 
 
 def load_encoder(encoder: nn.Module, path: Path) -> None:
@@ -165,6 +184,18 @@ def _plain(key: str) -> str:
     return re.sub(r"_(\d+)\.", r".\1.", key)
 
 
+def _parts(name: str) -> tuple[str, str]:
+    """Decoder and encoder of a name such as "upernet-swin-tiny"."""
+    word, _, encoder = name.partition("-")
+    if word not in DECODERS or not encoder:
+        known = [f"{decoder}-{encoder or 'resnet50'}" for decoder in DECODERS]
+        raise UserError(
+            f"there is no segmentation model {name!r}{nearest(name, known)}",
+            f"write decoder-encoder; decoders are {', '.join(DECODERS)}",
+        )
+    return word, encoder
+
+
 def _encoder_name(word: str) -> str:
     """What segmentation-models-pytorch calls an encoder: one of its own, or a model of timm's after "tu-"."""
     import timm
@@ -181,6 +212,17 @@ def _encoder_name(word: str) -> str:
     raise UserError(
         f"there is no encoder {word!r}{nearest(word, [*own, *ENCODERS])}", "take a ResNet, a Swin, or a name of timm's"
     )
+
+
+def _freeze_unused(encoder: nn.Module) -> None:
+    """Freeze what comes behind the last stage that a decoder looks at: several processes wait for every gradient."""
+    parameters = list(encoder.parameters())
+    encoder.eval()  # which leaves statistics alone
+    features = encoder(torch.zeros(1, 3, 64, 64))
+    gradients = torch.autograd.grad(sum(part.sum() for part in features[1:]), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)
+    encoder.train()
 
 
 def _projector(width: int, dim: int) -> nn.Sequential:

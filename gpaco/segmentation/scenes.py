@@ -5,14 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from gpaco.data.images import read_image
+from gpaco import distributed
+from gpaco.data.images import read_image, read_stored
 from gpaco.data.samples import printable
-from gpaco.errors import UserError
+from gpaco.errors import UserError, nearest
 from gpaco.segmentation.scoring import IGNORE
 
 Colour = tuple[int, int, int]
+OWN = "folders of pictures and masks"  # how the reader of anyone's data is called
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Decode:
 
     Args:
         values: the class of each number that a pixel may have, 255 for none; numbers beyond it are errors.
-        colours: the colour of each class; given instead of `values`. Other colours are no class.
+        colours: the colour of each number; other colours are 255. Without `values` a colour's number is its class.
     """
 
     values: tuple[int, ...] = ()
@@ -92,9 +95,10 @@ class Scenes:
         return read_image(self.images[i])
 
     def load_mask(self, i: int) -> NDArray[np.uint8]:
-        if self.decode.colours:
-            return by_colour(read_image(self.masks[i]), self.decode.colours)
-        raw = read_numbers(self.masks[i])
+        colours, path = self.decode.colours, self.masks[i]
+        raw = by_colour(read_image(path), colours) if colours else read_numbers(path)
+        if not self.decode.values:
+            return raw
         table = np.full(256, -1, np.int16)
         table[: len(self.decode.values)] = self.decode.values
         mask = table[raw]
@@ -107,19 +111,44 @@ class Scenes:
         return mask.astype(np.uint8)
 
 
+def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
+    """The scenes with their classes renumbered to those of a model, by name."""
+    if scenes.classes == classes:
+        return scenes
+    unknown = [name for name in scenes.classes if name not in set(classes)]
+    if unknown:
+        raise UserError(
+            f"the data has a class {unknown[0]!r} that the model does not know{nearest(unknown[0], classes)}",
+            "evaluate on data with the model's classes",
+        )
+    places = [classes.index(name) for name in scenes.classes]
+    values = scenes.decode.values or (*range(len(places)), *[IGNORE] * (256 - len(places)))
+    renumbered = tuple(places[k] if 0 <= k < len(places) else k for k in values)
+    return replace(scenes, classes=classes, palette=(), decode=replace(scenes.decode, values=renumbered))
+
+
 @dataclass(frozen=True, eq=False)
 class SceneSplits:
-    """Training, validation and test scenes, all with the same classes; how they were read and what was decided."""
+    """Training, validation and test scenes, all with the same classes; how they were read and what was decided.
+
+    `pixels` are those of each class in training, once they were counted.
+    """
 
     train: Scenes
     val: Scenes | None
     test: Scenes | None
     reader: str
     notes: tuple[str, ...] = ()
+    pixels: tuple[int, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
         return self.train.classes
+
+    @property
+    def published(self) -> bool:
+        """Whether the parts are a benchmark's, not somebody's own."""
+        return not self.reader.startswith(OWN)
 
     def parts(self) -> list[tuple[str, Scenes]]:
         """The parts there are, with their names."""
@@ -129,24 +158,15 @@ class SceneSplits:
 
 def read_numbers(path: Path) -> NDArray[np.uint8]:
     """The number in each pixel of a mask file (H, W); a palette's colours are not looked at."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            if image.mode not in ("L", "P", "1", "I;16", "I"):
-                raise UserError(
-                    f"{printable(path)} is a picture in colours ({image.mode}), expected is a mask of class numbers",
-                    "for masks in colours write classes.csv beside them: name,red,green,blue",
-                )
-            values = np.asarray(image)
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{printable(path)} cannot be read: {error}", "replace the file") from error
-    if values.max(initial=0) > 255:
+    values, mode = read_stored(path)
+    if values.ndim != 2 or values.dtype.kind not in "bui":
         raise UserError(
-            f"{printable(path)} has the value {int(values.max())}; class numbers go to 254", "number the classes from 0"
+            f"{printable(path)} is a picture in colours ({mode}), expected is a mask of class numbers",
+            "for masks in colours write classes.csv beside the folders: name,red,green,blue",
         )
+    if values.min(initial=0) < 0 or values.max(initial=0) > 255:
+        odd = values.min() if values.min() < 0 else values.max()
+        raise UserError(f"{printable(path)} has the value {odd}; class numbers go to 254", "number the classes from 0")
     return values.astype(np.uint8)
 
 
@@ -177,13 +197,17 @@ def palette(num_classes: int) -> tuple[Colour, ...]:
 
 
 def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
-    """Pixels of each class in all masks, (C,)."""
+    """Pixels of each class in all masks, (C,). Each process counts its share, and all get the sum."""
     from concurrent.futures import ThreadPoolExecutor
 
+    def count(i: int) -> NDArray[np.int64]:
+        return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]
+
+    mine = range(distributed.rank(), len(scenes), distributed.world_size())
     counts = np.zeros(len(scenes.classes), np.int64)
     with ThreadPoolExecutor(4) as pool:
-        for done, mask in enumerate(pool.map(scenes.load_mask, range(len(scenes))), 1):
-            counts += np.bincount(mask.ravel(), minlength=256)[: len(counts)]
+        for done, counted in enumerate(pool.map(count, mine), 1):
+            counts += counted
             if show is not None:
-                show(done, len(scenes))
-    return counts
+                show(done, len(mine))
+    return distributed.sum_counts(torch.from_numpy(counts)).numpy()

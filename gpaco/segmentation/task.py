@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,81 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from gpaco import __version__, distributed
-from gpaco import recipe as recipes
-from gpaco.data.random import permutation
-from gpaco.errors import UserError, nearest
 from gpaco.files import write_atomic
 from gpaco.run import Run, load, newest
 from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes
 from gpaco.segmentation.loading import Crops, SceneBatch, batches, steps_per_epoch
-from gpaco.segmentation.losses import METHODS, SceneLoss
-from gpaco.segmentation.network import Segmenter
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import Scenes, SceneSplits, pixel_counts
+from gpaco.segmentation.losses import SceneLoss
+from gpaco.segmentation.network import Segmenter, normalisation
+from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 from gpaco.training import Task
 
 Say = Callable[[str], None]
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def prepare(recipe: Recipe, given: set[str], device: torch.device, say: Say) -> tuple[Recipe, SceneSplits]:
-    """The data, and the recipe with every open setting filled in; each guess is said with what overrides it."""
-    if recipe.method.name not in METHODS:
-        raise UserError(
-            f"segmentation has no method {recipe.method.name!r}{nearest(recipe.method.name, METHODS)}",
-            f"methods are {', '.join(METHODS)}: --method NAME",
-        )
-    splits = read_scenes(recipe.data.path)
-    if splits.val is None and splits.test is None:
-        splits = _hold_back(splits, "test", 0.2, recipe.data.seed)
-    if splits.val is None and recipe.data.validation:
-        splits = _hold_back(splits, "val", recipe.data.validation, recipe.data.seed)
-    for note in (f"data: {splits.reader}", *splits.notes):
-        say(note)
-    if not len(splits.train):
-        raise UserError("there are no training pictures", "check the path: is it the right folder?")
-    height, width = splits.train.load_image(0).shape[:2]
-    gpu = device.type != "cpu"
-    shorter = min(height, width)
-    base = [min(shorter, 512 if gpu else 360), min(max(height, width), 2048)]
-    side = max(32, base[0] // 8 * 8)
-    guesses: dict[str, Any] = {
-        "model.name": "deeplabv3plus-resnet50" if gpu else "deeplabv3plus-resnet18",
-        "segmentation.crop": [side, side],
-        "segmentation.base_size": base,
-        "train.batch_size": 16 if gpu else 4,
-        "train.epochs": 80 if gpu else 20,
-        "optimiser.lr": 0.01,
-        "optimiser.weight_decay": 5e-4,
-        "schedule.name": "poly",
-        "schedule.power": 0.9,
-        "schedule.per": "step",
-        "schedule.warmup": 0,
-        "method.alpha": 0.01,
-        "method.temperature": 0.07,
-        "train.workers": 2,
-    }
-    open_ones = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
-    open_ones |= {f"segmentation.{k}": not getattr(recipe.segmentation, k) for k in ("crop", "base_size")}
-    changes = {key: value for key, value in guesses.items() if key not in given or open_ones.get(key, False)}
-    for key in ("model.name", "segmentation.crop", "segmentation.base_size", "train.batch_size", "train.epochs"):
-        if key in changes:
-            say(f"{key} = {changes[key]}  (--set {key}= overrides)")
-    recipe = recipes.override(recipe, [f"{key}={value}" for key, value in changes.items()])
-    return recipe, splits
-
-
-def _hold_back(splits: SceneSplits, name: str, share: float, seed: int) -> SceneSplits:
-    """The same with a seeded part of training taken out of it."""
-    order = permutation(seed, 0, len(splits.train))
-    held = max(1, round(share * len(order)))
-    if held >= len(order):
-        raise UserError(f"{len(order)} pictures are too few to hold some back", "add pictures, or give the parts")
-    train, part = splits.train.subset(np.sort(order[held:])), splits.train.subset(np.sort(order[:held]))
-    note = f"{name}: {held} of {len(order)} pictures held back (seed {seed})"
-    parts: dict[str, Any] = {name: part}
-    return replace(splits, train=train, notes=(*splits.notes, note), **parts)
 
 
 def segmentation_task(recipe: Recipe, splits: SceneSplits, weights: dict[str, Tensor] | None) -> Task:
@@ -93,15 +28,15 @@ def segmentation_task(recipe: Recipe, splits: SceneSplits, weights: dict[str, Te
     settings, scenes = recipe.train, splits.train
     about = describe(recipe, splits)
     model = build_segmenter(about, recipe.model.weights)
-    if weights is not None:
+    if weights is not None:  # of the stage before
         mine = model.state_dict()
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     criterion = SceneLoss(recipe.method, recipe.segmentation, np.asarray(about["counts"]), recipe.model.dim)
     segmentation = recipe.segmentation
     crops = Crops(
-        crop=(segmentation.crop[0], segmentation.crop[-1]),
-        base_size=(segmentation.base_size[0], segmentation.base_size[-1]),
-        scale=(segmentation.scale[0], segmentation.scale[-1]),
+        crop=(segmentation.crop[0], segmentation.crop[1]),
+        base_size=(segmentation.base_size[0], segmentation.base_size[1]),
+        scale=(segmentation.scale[0], segmentation.scale[1]),
         max_share=segmentation.max_share,
         colours=segmentation.colours,
         fill=(round(255 * about["mean"][0]), round(255 * about["mean"][1]), round(255 * about["mean"][2])),
@@ -127,7 +62,7 @@ def segmentation_task(recipe: Recipe, splits: SceneSplits, weights: dict[str, Te
         return result
 
     return Task(
-        model=model,
+        model=distributed.share_statistics(model),
         extra=criterion,
         steps=steps_per_epoch(len(scenes), settings.batch_size),
         batches=epoch_batches,
@@ -140,19 +75,20 @@ def segmentation_task(recipe: Recipe, splits: SceneSplits, weights: dict[str, Te
 def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
     """What a segmenter has to know about itself to be used again, ready for JSON."""
     settings = recipe.segmentation
+    mean, std = normalisation(recipe.model.name)
     return {
         "gpaco": __version__,
         "task": "segmentation",
         "classes": list(splits.classes),
         "palette": [list(colour) for colour in splits.train.palette],
-        "counts": pixel_counts(splits.train).tolist(),
+        "counts": list(splits.pixels),
         "model": recipe.model.name,
         "dim": recipe.model.dim if recipe.method.name == "gpaco" else 0,
         "aux": settings.aux_weight > 0,
         "channels": settings.channels,
         "drop_path": recipe.model.drop_path,
-        "mean": list(recipe.model.mean or MEAN),
-        "std": list(recipe.model.std or STD),
+        "mean": list(recipe.model.mean or mean),
+        "std": list(recipe.model.std or std),
         "base_size": list(settings.base_size),
         "window": list(settings.window),
         "stride": list(settings.stride),
