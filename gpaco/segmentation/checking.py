@@ -15,7 +15,7 @@ from gpaco.data.checking import imbalance_factor
 from gpaco.data.samples import some
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
-from gpaco.segmentation.preparing import suggest
+from gpaco.segmentation.preparing import overrides, suggest
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.segmentation.scoring import IGNORE, share_groups
@@ -126,7 +126,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     if facts["imbalance_factor"] is not None:
         text.append(f"imbalance factor of training pixels: {facts['imbalance_factor']:.4g}")
     for name, rule in (("many", "above the mean share"), ("medium", "between"), ("few", "below a tenth of it")):
-        text.append(f"{name} ({rule}): {len(facts['groups'][name])} classes{_of(facts['groups'][name])}")
+        found = facts["groups"][name]
+        text.append(f"{name} ({rule}): {_number(len(found), 'class', 'classes')}{f': {some(found)}' if found else ''}")
     text.append("training pixels of each class:")
     total = max(sum(facts["pixels"]["train"].values()), 1)
     ordered = sorted(facts["pixels"]["train"].items(), key=lambda item: -item[1])
@@ -141,7 +142,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     text += _listed("same picture in two parts", [" = ".join(group) for group in facts["leaks"]])
     if "suggested" in facts:
         text.append("suggested settings, each with what overrides it:")
-        text += [f"  {key} = {value}  (--set {key}=)" for key, value in facts["suggested"].items()]
+        text += [f"  {key} = {value}  ({overrides(key)})" for key, value in facts["suggested"].items()]
     return text + ([f"problem: {problem}" for problem in facts["problems"]] or ["no problems found"])
 
 
@@ -150,12 +151,10 @@ def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
     if not facts["images"]["train"]:
         problems.append("there are no training pictures")
     if facts["bad"]:
-        number = len(facts["bad"])
-        what = "1 pair" if number == 1 else f"{number} pairs"
+        what = _number(len(facts["bad"]), "pair", "pairs")
         problems.append(f"{what} of picture and mask cannot be used (--on-bad-image skip leaves them out)")
     if facts["leaks"] and not published:
-        number = len(facts["leaks"])
-        what = "1 picture is" if number == 1 else f"{number} pictures are"
+        what = _number(len(facts["leaks"]), "picture is", "pictures are")
         problems.append(f"{what} in more than one part (--set data.allow_leakage=true allows it)")
     if facts["images"]["train"] and not any(facts["pixels"]["train"].values()):
         problems.append("no training pixel belongs to a class")
@@ -172,8 +171,8 @@ def _named(
     return list(names())
 
 
-def _of(names: Sequence[str]) -> str:
-    return f": {some(list(names))}" if names else ""
+def _number(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _listed(what: str, items: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ A file that cannot be read is a row with its error.
 """
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,17 +47,17 @@ def predict_masks(
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
         raise UserError(f"a segmenter writes pictures, and {folder} is no folder", "--out FOLDER")
     predictor = load(run, device=device)
-    files = find_files([paths] if isinstance(paths, Path | str) else paths)
+    files = _named([paths] if isinstance(paths, Path | str) else paths)
     rows: list[Row] = []
     with ExitStack() as stack:
         stack.enter_context(explained(f"cannot write to {folder}"))
         pool = stack.enter_context(ThreadPoolExecutor(1))
         write = None if folder is None else stack.enter_context(_table(folder, predictor))
-        ahead = pool.submit(_read, files[0])
-        for k, (file, name) in enumerate(zip(files, _names(files), strict=True), 1):
+        ahead = pool.submit(_read, files[0][0])
+        for k, (file, name) in enumerate(files, 1):
             image = ahead.result()
             if k < len(files):  # decoded while the network works
-                ahead = pool.submit(_read, files[k])
+                ahead = pool.submit(_read, files[k][0])
             row: Row = dict.fromkeys(COLUMNS) | {"path": printable(file), "shares": {}}
             row |= {"error": image} if isinstance(image, str) else _segmented(predictor, image, folder, name, how)
             rows.append(row)
@@ -125,18 +124,13 @@ def _read(path: Path) -> NDArray[np.uint8] | str:
         return error.cause
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """A name without ending for each file, in folders as the files are, no two alike.
-
-    >>> _names([Path("/a/x/1.jpg"), Path("/a/y/1.jpg"), Path("/a/y/1.png")])
-    ['x/1', 'y/1', 'y/1-2']
-    """
-    where = [file.absolute() for file in files]
-    common = Path(os.path.commonpath([path.parent for path in where]))
+def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
+    """The pictures that the paths name, each with a name for its results: as in its folder, no two alike."""
     taken: Counter[str] = Counter()
-    names = []
-    for path in where:
-        name = str(path.relative_to(common).with_suffix(""))
-        taken[name] += 1
-        names.append(name if taken[name] == 1 else f"{name}-{taken[name]}")
-    return names
+    named = []
+    for path in map(Path, paths):
+        for file in find_files([path]):
+            name = str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix(""))
+            taken[name] += 1
+            named.append((file, name if taken[name] == 1 else f"{name}-{taken[name]}"))
+    return named

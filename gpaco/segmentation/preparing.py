@@ -22,7 +22,6 @@ from gpaco.segmentation.scenes import Scenes, SceneSplits, pixel_counts
 from gpaco.settings import Recipe
 
 Say = Callable[[str], None]
-SHORT = {value: f"--{key.replace('_', '-')} " for key, value in FLAGS.items()}
 
 # Settings of classification. One that is not at its default asks for something that would not happen.
 WITHOUT_EFFECT = (
@@ -48,6 +47,12 @@ def prepare(
     return resolved, replace(splits, pixels=tuple(pixels.tolist()))
 
 
+def overrides(key: str) -> str:
+    """What of the command line sets "section.key"."""
+    short = {value: f"--{flag.replace('_', '-')}" for flag, value in FLAGS.items()}
+    return short.get(key, f"--set {key}=")
+
+
 def refuse_unused(recipe: Recipe) -> None:
     """Settings that segmentation does not have are errors, not ignored."""
     name = recipe.method.name
@@ -59,9 +64,7 @@ def refuse_unused(recipe: Recipe) -> None:
         section, word = key.split(".")
         value, usual = (getattr(getattr(whole, section), word) for whole in (recipe, Recipe()))
         if value != usual:
-            raise UserError(
-                f"{key} = {value!r} has no effect on segmentation", f"leave out {SHORT.get(key, f'--set {key}=')}"
-            )
+            raise UserError(f"{key} = {value!r} has no effect on segmentation", f"leave out {overrides(key)}")
 
 
 def scene_splits(recipe: Recipe, say: Say = lambda line: None) -> SceneSplits:
@@ -173,7 +176,7 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
     guesses = suggest(splits, gpu=device.type != "cpu") | {"train.workers": 2}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
     for key, value in guesses.items():
-        say(f"{key} = {value}  ({SHORT.get(key, f'--set {key}=')}overrides)")
+        say(f"{key} = {value}  ({overrides(key)} overrides)")
     if usual:
         say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
     recipe = recipes.override(recipe, [f"{key}={value}" for key, value in (guesses | usual).items()])
