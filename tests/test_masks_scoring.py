@@ -12,7 +12,8 @@ from sklearn.metrics import confusion_matrix, jaccard_score
 from torch import Tensor, nn
 
 from gpaco.errors import UserError
-from gpaco.segmentation.inference import predict_logits, predict_probabilities, starts
+from gpaco.segmentation import inference
+from gpaco.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized, starts
 from gpaco.segmentation.scoring import Tally, boundaries, iou, pixel_confusion, share_groups, summarise
 
 
@@ -182,3 +183,31 @@ def test_scales_are_averaged_as_probabilities_at_the_size_asked_for() -> None:
     expected = np.mean([1 / (1 + np.exp(-width / 10)) for width in (10, 20, 35)])
     assert found.shape == (1, 2, 7, 9)
     torch.testing.assert_close(found[0, 1], torch.full((7, 9), float(expected)))
+
+
+@pytest.mark.parametrize("size", [(21, 33), (40, 17), (7, 90), (1, 1)])
+@torch.no_grad()
+def test_bands_of_rows_are_rows_of_the_whole_enlarged_map(size: tuple[int, int], monkeypatch: Any) -> None:
+    logits = torch.randn(2, 4, 21, 33, dtype=torch.float64)
+    monkeypatch.setattr(inference, "BAND", 2 * 4 * size[1] * 3)  # three rows at a time
+    parts = [inference.enlarged(logits, size, rows) for rows in inference.bands(logits, size)]
+    assert max(part.shape[2] for part in parts) <= 3
+    torch.testing.assert_close(torch.cat(parts, 2), resized(logits, size), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"flip": True}, {"scales": (0.5, 1.5)}, {"window": (8, 9)}])
+@torch.no_grad()
+def test_classes_are_the_most_probable_ones(options: dict[str, Any], monkeypatch: Any) -> None:
+    images, network = torch.rand(1, 3, 21, 33, dtype=torch.float64), pointwise()
+    monkeypatch.setattr(inference, "BAND", 400)
+    probabilities = predict_probabilities(network, images, size=(30, 20), **options)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(1, 30, 20))
+    classes, best = predict_classes(network, images, size=(30, 20), **options)
+    torch.testing.assert_close(best.float(), probabilities.amax(1))
+    assert torch.equal(probabilities.gather(1, classes[:, None])[:, 0], probabilities.amax(1))
+
+
+def test_scales_that_are_none_are_refused() -> None:
+    for scales in ((), (0.5, 0.0)):
+        with pytest.raises(UserError, match="scales must be numbers above 0"):
+            predict_classes(pointwise(), torch.rand(1, 3, 4, 4).double(), scales=scales)

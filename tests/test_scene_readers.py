@@ -10,7 +10,7 @@ from PIL import Image
 from gpaco.errors import UserError
 from gpaco.segmentation.datasets import CITYSCAPES_IDS, class_names
 from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import pixel_counts
+from gpaco.segmentation.scenes import in_order_of, pixel_counts
 
 
 def picture(path: Path, size: tuple[int, int] = (6, 8)) -> None:
@@ -169,3 +169,41 @@ def test_the_class_lists_have_the_published_lengths_and_no_name_twice() -> None:
     for name, size in sizes.items():
         names = class_names(name)
         assert len(names) == len(set(names)) == size
+
+
+def test_masks_may_have_a_suffix_and_folders_keep_equal_names_apart(tmp_path: Path) -> None:
+    for k, city in enumerate(("bonn", "ulm")):
+        picture(tmp_path / "images" / city / "1.jpg")
+        mask(tmp_path / "masks" / city / "1_mask.png", [k, 1 - k, 2])
+    train = read_scenes(tmp_path).train
+    assert [path.parent.name for path in train.masks] == ["bonn", "ulm"]
+    assert [int(train.load(i)[1][0, 0]) for i in range(2)] == [0, 1]
+
+
+def test_two_masks_of_one_name_are_an_error(tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "a.png")
+    for ending in ("png", "bmp"):
+        mask(tmp_path / "masks" / f"a.{ending}", [0, 1])
+    with pytest.raises(UserError, match=r"a.png and a.bmp have one name"):
+        read_scenes(tmp_path)
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_other_data_is_renumbered_to_a_models_classes_by_name(tmp_path: Path, colours: bool) -> None:
+    picture(tmp_path / "images" / "a.png")
+    (tmp_path / "masks").mkdir()
+    if colours:
+        (tmp_path / "classes.csv").write_text("sky,10,20,30\nroad,0,0,0\n")
+        array = np.zeros((6, 8, 3), np.uint8)
+        array[:, 4:], array[0, 0] = (10, 20, 30), (1, 1, 1)
+        Image.fromarray(array).save(tmp_path / "masks" / "a.png")
+    else:
+        (tmp_path / "classes.csv").write_text("sky\nroad\n")
+        mask(tmp_path / "masks" / "a.png", [255, 1, 1, 1, 0, 0, 0, 0])
+    train = read_scenes(tmp_path).train
+    same = in_order_of(train, ("tree", "road", "sky"))
+    assert same.classes == ("tree", "road", "sky")
+    found = same.load(0)[1]
+    assert found[0].tolist() == [255, 1, 1, 1, 2, 2, 2, 2]
+    with pytest.raises(UserError, match="a class 'sky' that the model does not know"):
+        in_order_of(train, ("road", "tree"))

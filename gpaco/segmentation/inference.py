@@ -141,10 +141,11 @@ def bands(logits: Tensor, size: Size) -> Iterator[slice]:
 def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
     """Some rows of `resized(logits, size)`, at least float32."""
     height = logits.shape[2]
-    place = (torch.arange(rows.start, rows.stop, device=logits.device) + 0.5) * height / size[0] - 0.5
-    place = place.to(logits.dtype if logits.dtype == torch.float64 else torch.float32).clamp(0, height - 1)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    place = torch.arange(rows.start, rows.stop, dtype=dtype, device=logits.device)
+    place = ((place + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)
     above = place.long()
     below = (above + 1).clamp(max=height - 1)
     share = (place - above)[:, None]
-    part = torch.lerp(logits[:, :, above].to(share.dtype), logits[:, :, below].to(share.dtype), share)
+    part = torch.lerp(logits[:, :, above].to(dtype), logits[:, :, below].to(dtype), share)
     return resized(part, (rows.stop - rows.start, size[1]))
