@@ -2,21 +2,24 @@
 
     python examples/segmentation_torchvision.py
 
-The lines that the loss adds to a loop are marked (1) to (5). `fcn_resnet50` and the other DeepLabs are built alike.
+The lines that the loss adds to a loop are marked (1) to (5). The model is torchvision's DeepLabV3 on a small backbone;
+`deeplabv3_resnet50()` and `fcn_resnet50()` have the same two parts, `backbone` and `classifier`.
 """
 
 import torch
 from segmentation_smp import BATCH, CLASSES, STEPS, digit_scenes, mean_iou
 from torch import nn
 from torch.nn import functional as F
-from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
+from torchvision.models import resnet18
+from torchvision.models.feature_extraction import create_feature_extractor
+from torchvision.models.segmentation.deeplabv3 import DeepLabHead, DeepLabV3
 
 from gpaco import pixel_gpaco_loss  # (1)
 
 
 def main() -> None:
     torch.manual_seed(0)
-    model = deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=CLASSES)
+    model = DeepLabV3(create_feature_extractor(resnet18(), {"layer2": "out"}), DeepLabHead(128, CLASSES))
     *layers, classifier = model.classifier
     decoder = nn.Sequential(*layers)
     projector = nn.Sequential(nn.Conv2d(256, 64, 1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 32, 1))  # (2)

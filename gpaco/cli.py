@@ -272,10 +272,15 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Write the page about one or more runs."""
+    from gpaco.pages.scenes import report_scenes
     from gpaco.pages.simple import write_page
     from gpaco.run import as_run
 
-    write_page([as_run(run) for run in runs], out)
+    found = [as_run(run) for run in runs]
+    if found[0].recipe.train.task == "segmentation":
+        report_scenes(found, out, say=say(True))
+    else:
+        write_page(found, out)
     print(out)
 
 

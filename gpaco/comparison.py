@@ -37,7 +37,9 @@ def compare(
     parsed = [parse(method) for method in methods]
     short = {key: value for key, value in flags.items() if key in FLAGS}
     for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
-        requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        recipe, _ = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        if recipe.train.task != "classification":
+            raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
     folder = Path(out)
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:

@@ -51,7 +51,7 @@ def total(x: Tensor) -> Tensor:
 
 
 def sum_counts(counts: Tensor) -> Tensor:
-    """Sum of whole numbers over all processes, the same on each, wherever they are."""
+    """Sum of numbers over all processes, the same on each, wherever they are; without a gradient."""
     if not _many():
         return counts
     summed = counts.to(_device())

@@ -22,6 +22,7 @@ from gpaco.segmentation.scoring import Tally, summarise
 from gpaco.segmentation.transforms import fitting
 
 Show = Callable[[int, int], None]
+WORST = 12  # pictures that are listed
 
 
 class ScenePredictor(nn.Module):
@@ -97,15 +98,15 @@ def evaluate_scenes(
     about = predictor.about
     tally = Tally.empty(len(about["classes"]))
     mine = range(distributed.rank(), len(scenes), distributed.world_size())
-    finite = True
+    finite, each = True, np.zeros(len(scenes))
     with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
         ahead = deque(pool.submit(scenes.load, i) for i in mine[:2])
-        for done, _ in enumerate(mine, 1):
+        for done, index in enumerate(mine, 1):
             image, mask = ahead.popleft().result()
             ahead.extend(pool.submit(scenes.load, i) for i in mine[done + 1 : done + 2])
             classes, probability = segment(predictor, image, **how)
             finite &= bool(np.isfinite(probability).all())
-            tally.add(classes, mask)
+            each[index] = tally.add(classes, mask)
             if show is not None:
                 show(done, len(mine))
     (bad,) = distributed.agree(int(not finite))
@@ -115,7 +116,10 @@ def evaluate_scenes(
         )
     for name, counted in vars(tally).items():
         setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
-    return summarise(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    result = summarise(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    each = distributed.sum_counts(torch.from_numpy(each)).numpy()
+    worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
+    return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}
 
 
 def _pair(values: Sequence[int]) -> Size | None:

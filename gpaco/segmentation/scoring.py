@@ -32,12 +32,15 @@ class Tally:
         zeros = np.zeros(num_classes, np.int64)
         return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
 
-    def add(self, prediction: NDArray[Any], mask: NDArray[Any], *, width: float = 0.02) -> None:
-        """Count one image: predicted and true classes, each (H, W)."""
-        self.confusion += pixel_confusion(prediction, mask, len(self.confusion))
+    def add(self, prediction: NDArray[Any], mask: NDArray[Any], *, width: float = 0.02) -> float:
+        """Count one image, predicted and true classes, each (H, W); its own mean IoU, NaN without labelled pixels."""
+        confusion = pixel_confusion(prediction, mask, len(self.confusion))
+        self.confusion += confusion
         both, either = boundaries(prediction, mask, len(self.confusion), width)
         self.boundary_both += both
         self.boundary_either += either
+        own = _mean(iou(confusion))
+        return np.nan if own is None else own
 
 
 def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> Ints:

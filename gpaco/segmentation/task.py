@@ -109,7 +109,7 @@ def validate(network: nn.Module, about: dict[str, Any], scenes: Scenes | None) -
 
 
 def finish(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.device, say: Say) -> None:
-    """Evaluate the chosen checkpoint and write metrics.json."""
+    """Evaluate the chosen checkpoint; write metrics.json and the page."""
     predictor = load(run, device=device)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
     scenes = splits.val if part == "val" else splits.test
@@ -130,3 +130,6 @@ def finish(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.device, 
         "environment": state["environment"],
     }
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
+    from gpaco.pages.scenes import report_scenes
+
+    report_scenes([run], run.folder / "report.html", say=say)
