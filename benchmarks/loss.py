@@ -120,8 +120,12 @@ def measure_time(shape: tuple[int, int, int], names: list[str], rounds: int) -> 
 def measure_memory(name: str, shape: tuple[int, int, int]) -> float:
     """Megabytes above the size before the pass. Call in a new process."""
     run = contestant(name, *shape)
-    small = contestant(name, 32, 32, 3)
-    small()  # libraries are loaded and their buffers made
+    contestant(name, 32, 32, 3)()  # libraries are loaded and their buffers made
+    return rise(run)
+
+
+def rise(run: Callable[[], None]) -> float:
+    """Megabytes by which the peak resident size goes up while `run` runs."""
 
     def size(field: str) -> int:
         status = Path("/proc/self/status").read_text()
@@ -133,11 +137,11 @@ def measure_memory(name: str, shape: tuple[int, int, int]) -> float:
     return (size("VmHWM") - before) / 1024
 
 
-def in_a_new_process(what: str, *arguments: object) -> dict[str, float]:
+def in_a_new_process(what: str, *arguments: object, script: str = __file__) -> dict[str, float]:
     environment = dict(os.environ)
     if what == "memory":  # else glibc keeps freed blocks for later, and the resident size says little
         environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, __file__, "--task", json.dumps([what, *arguments])]
+    command = [sys.executable, script, "--task", json.dumps([what, *arguments])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{arguments} failed:\n{done.stderr}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpaco import analysis
     from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
-    from gpaco.classification import train
     from gpaco.comparison import compare
     from gpaco.evaluation import evaluate
     from gpaco.loss import GPaCoLoss, gpaco_loss, supcon_loss
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from gpaco.pixels import pixel_gpaco_loss
     from gpaco.prediction import predict
     from gpaco.run import load
+    from gpaco.running import train
     from gpaco.stress import robustness
 
 __version__ = "0.1.0"
@@ -34,7 +34,7 @@ _HOME = {
     "class_balanced_weights": "gpaco.classical",
     "ldam_loss": "gpaco.classical",
     "Classifier": "gpaco.model",
-    "train": "gpaco.classification",
+    "train": "gpaco.running",
     "evaluate": "gpaco.evaluation",
     "predict": "gpaco.prediction",
     "compare": "gpaco.comparison",

@@ -86,7 +86,7 @@ def load_weights(module: nn.Module, path: str | Path) -> None:
     A decoder, as MAE's files may have one, is left out. An fc_norm may be missing in the file: it then starts anew, and
     the file's final norm, which it replaces, is left out.
     """
-    fill(module, _read_safetensors(Path(path)), path)
+    fill(module, read_safetensors(Path(path)), path)
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
@@ -260,7 +260,7 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
     return int(shape[1])
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

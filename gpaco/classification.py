@@ -1,10 +1,8 @@
-"""train(): from data and a recipe to a run folder with a model and its figures."""
+"""Classification: how its data become a task for `fit`, and what is written about the model when it is done."""
 
 import json
 import platform
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,149 +15,52 @@ from torch import nn
 from gpaco import __version__, backbones, checkpoint, distributed, methods
 from gpaco import recipe as recipes
 from gpaco.data.checking import record
-from gpaco.data.inspecting import write_bad
 from gpaco.data.loading import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.devices import choose_device
 from gpaco.errors import Diverged, UserError
 from gpaco.evaluation import logits_of
-from gpaco.faults import faults_explained
 from gpaco.files import write_atomic
 from gpaco.locking import lock
-from gpaco.lora import merged
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import BAD_IMAGES, LOOKED_AT, Say, requested, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, Say, resolve, splits_of
 from gpaco.priors import in_words
-from gpaco.run import Predictor, Run, as_run, build_model, has_begun, is_run, load, newest, stage_folder, weights_of
-from gpaco.settings import Recipe, Stage
+from gpaco.run import Predictor, Run, as_run, build_model, has_begun, load_classifier, newest
+from gpaco.settings import Recipe
 from gpaco.sources import Source, source_of
-from gpaco.training import Task, fit
+from gpaco.training import Task
 from gpaco.tuning import tune
 
-# Settings that a run may go on with another value of: no bit of its result depends on them.
-WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.checkpoint_every", "train.keep")
+
+def prepare(recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> tuple[Recipe, Splits]:
+    """The complete recipe and its images, for a run in `folder`."""
+    begun = has_begun(folder)
+    splits = splits_of(recipe, say=say, thorough=not begun, run=folder if begun else None)
+    return resolve(recipe, given, splits, device, say), splits
 
 
-def train(
-    what: Path | str | Recipe,
-    *,
-    out: Path | str,
-    recipe: Path | str | Recipe | None = None,
-    settings: Sequence[str] = (),
-    device: str | None = None,
-    say: Say = print,
-    show: Callable[[dict[str, Any]], None] = lambda row: None,
-    **flags: Any,
-) -> Run:
-    """Train a classifier and write everything about it to the folder `out`; the same call again resumes.
-
-    Args:
-        what: the data (a folder, table, list, archive, or "digits"), or a complete recipe.
-        recipe: name or file of a recipe, for data given first.
-        settings: changes such as "method.alpha=0.02".
-        flags: short names of settings: method, model, epochs, batch_size, lr, seed, long_tail, ... (FLAGS).
-        say: is told every decision in a line.
-        show: is told of every step and epoch.
-
-    For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
-    """
-    where = choose_device(device)
-    wanted, given = requested(what, recipe, settings, flags)
-    folder = Path(out)
-    with faults_explained():
-        distributed.start(where, wanted.train.timeout)
-        if distributed.rank():
-            say, show = (lambda line: None), (lambda row: None)
-        begun = has_begun(folder)
-        splits = splits_of(wanted, say=say, thorough=not begun, run=folder if begun else None)
-        resolved = resolve(wanted, given, splits, where, say)
-        with prepared(folder, resolved, splits, say):
-            return run_stages(resolved, splits, folder, where, say, show)
-
-
-@contextmanager
-def prepared(folder: Path, recipe: Recipe, splits: Splits, say: Say) -> Iterator[None]:
-    """The run folder, locked by the first process, with the recipe in it. One that holds anything else is refused."""
-    refuse_small_batches(recipe)
-    with ExitStack() as stack:
-        if distributed.rank() == 0:
-            if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
-                raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
-            stack.enter_context(lock(folder))
-            if has_begun(folder):
-                refuse_other_run(folder, recipe)
-                say(f"going on with the run in {folder}")
-            else:
-                write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
-                if recipe.data.on_bad_image == "skip":
-                    write_bad(folder / BAD_IMAGES, splits.bad)
-        distributed.barrier()
-        yield
-
-
-def refuse_small_batches(recipe: Recipe) -> None:
-    """Every process needs an image for each part that a batch is worked on in, or it would leave the others waiting."""
-    world = distributed.world_size()
-    for stage in recipes.stages(recipe):
-        needed = world * stage.train.accumulate
-        if stage.train.batch_size < needed:
-            raise UserError(
-                f"a batch of {stage.train.batch_size} images is too small for {world} processes that work on it in "
-                f"{stage.train.accumulate} parts",
-                f"--batch-size {needed} or more",
-            )
-
-
-def refuse_other_run(folder: Path, recipe: Recipe) -> None:
-    one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
-    if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
-        raise UserError(f"{folder} holds a run with other stages", "choose another --out, or give the same settings")
-    differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
-    differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
-    if not differs:
-        return
-    key, (old, new) = next(iter(differs.items()))
-    more = f", and {len(differs) - 1} more settings" if len(differs) > 1 else ""
-    raise UserError(
-        f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",
-        "choose another --out, or give the same settings to go on",
-    )
-
-
-def run_stages(
+def begin(
     recipe: Recipe,
     splits: Splits,
-    folder: Path,
+    home: Path,
+    before: tuple[dict[str, torch.Tensor], str] | None,
     device: torch.device,
     say: Say,
     show: Callable[[dict[str, Any]], None],
-) -> Run:
-    """Train the stages one after another, the last one in the folder itself, then evaluate."""
-    run, stages = Run(folder), recipes.stages(recipe)
-    weights, origin = None, None
-    (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
-    if finished:
-        return run
-    for number, stage in enumerate(stages, 1):
-        last = number == len(stages)
-        home = folder if last else stage_folder(folder, number, stage.name)
-        if len(stages) > 1:
-            say(f"stage {number} of {len(stages)}: {stage.name}")
-            if not last and distributed.rank() == 0:
-                home.mkdir(exist_ok=True)
-                write_atomic(home / "recipe.toml", recipes.dumps(stage))
-        if checkpoint.find(home / "checkpoints"):
-            origin = checkpoint.load(home / "checkpoints", ()).state["about"]["weights"]
-        model, about = starting_model(stage, splits, home, weights, origin)
-        if stage.train.part == "head" and weights is None and not stage.model.weights:
-            say("no --weights: a head on the features of a network that has learnt nothing")
-        source = source_of(stage, splits, model, about, home, device, say, show)
-        fit(classification_task(stage, splits, model, about, source), stage, home, device, show)
-        weights, origin = merged(weights_of(Run(home), newest(Run(home)))), about["weights"]
-    finish(run, stages[-1], splits, source, device, say)
-    distributed.barrier()  # nobody looks before it is written
-    return run
+) -> tuple[Task, Source]:
+    """What `fit` needs for one stage in its folder, and where its images come from.
+
+    `before` has the weights of the stage before and where they came from in the beginning.
+    """
+    weights, origin = before or (None, None)
+    if checkpoint.find(home / "checkpoints"):
+        origin = checkpoint.load(home / "checkpoints", ()).state["about"]["weights"]
+    model, about = starting_model(recipe, splits, home, weights, origin)
+    if recipe.train.part == "head" and weights is None and not recipe.model.weights:
+        say("no --weights: a head on the features of a network that has learnt nothing")
+    source = source_of(recipe, splits, model, about, home, device, say, show)
+    return classification_task(recipe, splits, model, about, source), source
 
 
 def starting_model(
@@ -307,7 +208,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
     """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page."""
     if recipe.method.tune_prior:
         say(in_words(tune(run, splits.val, device=device)))
-    predictor = load(run, device=device)
+    predictor = load_classifier(run, device=device)
     if distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
@@ -384,21 +285,8 @@ def tune_prior(
     return tuned
 
 
-def dry_run(
-    what: Path | str | Recipe,
-    *,
-    recipe: Path | str | Recipe | None = None,
-    settings: Sequence[str] = (),
-    device: str | None = None,
-    say: Say = print,
-    **flags: Any,
-) -> None:
-    """Try what training would do, with two steps on a few images: train, evaluate, save, resume. Nothing stays."""
-    where = choose_device(device)
-    wanted, given = requested(what, recipe, settings, flags)
-    splits = splits_of(wanted, say=say, thorough=True)
-    resolved = resolve(wanted, given, splits, where, say)
-    size = resolved.train.batch_size
+def some_samples(splits: Splits, batch_size: int) -> Splits:
+    """A batch of training images and a few of the other parts, to try things out."""
 
     def some(samples: Samples | None, n: int) -> Samples | None:
         return (
@@ -407,19 +295,5 @@ def dry_run(
             else samples.subset(np.linspace(0, len(samples) - 1, min(n, len(samples))).astype(int))
         )
 
-    few = replace(splits, val=some(splits.val, 64), test=some(splits.test, 64))
-    with tempfile.TemporaryDirectory() as folder:
-        few = replace(few, train=splits.train.subset(np.random.default_rng(0).permutation(len(splits.train))[:size]))
-        for epochs in (1, 2):
-            short = replace(resolved, train=replace(resolved.train, epochs=epochs, features=""))
-            short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
-            write_atomic(Path(folder) / "recipe.toml", recipes.dumps(short))
-            run_stages(short, few, Path(folder), where, lambda line: None, lambda row: None)
-            (Path(folder) / "metrics.json").unlink(missing_ok=True)
-            say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
-    say("everything works: leave out --dry-run to train")
-
-
-def _with_epochs(stage: Stage, epochs: int) -> Stage:
-    kept = tuple(change for change in stage.changes if change[:2] != ("train", "epochs"))
-    return Stage(stage.name, (*kept, ("train", "epochs", epochs)))
+    train = splits.train.subset(np.random.default_rng(0).permutation(len(splits.train))[:batch_size])
+    return replace(splits, train=train, val=some(splits.val, 64), test=some(splits.test, 64))

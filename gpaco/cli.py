@@ -11,6 +11,7 @@ from gpaco import __version__
 from gpaco.console import bar, display, fail, plain_help, print_figures, say, speaks, usage
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.faults import problem_of
+from gpaco.segmentation.options import inference_options
 
 app = typer.Typer(
     help="Image classifiers that also work on the rare classes.",
@@ -39,8 +40,15 @@ Unbiased = Annotated[
 TunePrior = Annotated[
     bool, typer.Option("--tune-prior", help="Choose tau * log prior on validation data; kept with the run.")
 ]
-
 Restrict = Annotated[bool, typer.Option("--restrict", help="Let the model answer with classes of the data only.")]
+Task = Annotated[str | None, typer.Option("--task", help="classification or segmentation (pictures and masks).")]
+Scales = Annotated[
+    str | None, typer.Option("--scales", help="Of a segmenter: sizes to average over, as 0.5,0.75,1,1.25,1.5,1.75.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Of a segmenter: average with the mirrored picture.")]
+Window = Annotated[
+    str | None, typer.Option("--window", help="Of a segmenter: slide it, as 480 or 480x640; /320 for a stride.")
+]
 
 
 @app.command()
@@ -62,6 +70,7 @@ def demo(
 def check(
     data: Data,
     root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
+    task: Task = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -69,15 +78,9 @@ def check(
 
     Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
     """
-    from gpaco.data.checking import check as check_data
-    from gpaco.data.checking import lines
-
     with bar("looking at images", as_json) as progress:
-        result = check_data(data, root=root, progress=progress)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        print("\n".join(lines(result)))
+        result, text = looked_at(data, task or "classification", root, progress)
+    print(json.dumps(result) if as_json else "\n".join(text))
     if result["problems"]:
         raise typer.Exit(2)
 
@@ -87,10 +90,13 @@ def train(
     data: Data,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
+    task: Task = None,
     method: Annotated[
         str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="resnet8, resnet32, resnet50_cifar, or any name of timm's.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="resnet8, resnet32, timm's names; deeplabv3plus-resnet50, upernet-swin-tiny, ...")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="safetensors file, or the word hub: timm's download.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
@@ -112,11 +118,12 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a classifier. The same command with the same folder goes on where it stopped."""
-    from gpaco.classification import dry_run as try_out
-    from gpaco.classification import train as run_training
+    """Train a classifier or a segmenter. The same command with the same folder goes on where it stopped."""
+    from gpaco.running import dry_run as try_out
+    from gpaco.running import train as run_training
 
     flags = {
+        "task": task,
         "method": method,
         "model": model,
         "weights": weights,
@@ -167,10 +174,13 @@ def evaluate(
     prior: Prior = None,
     unbiased: Unbiased = False,
     tune_prior: TunePrior = False,
-    many: Annotated[int | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
-    few: Annotated[int | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
+    many: Annotated[float | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
+    few: Annotated[float | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
     restrict: Restrict = False,
     checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
     as_json: Json = False,
@@ -202,6 +212,7 @@ def evaluate(
             out=out,
             show=progress,
             say=say(as_json),
+            **inference_options(scales, flip, window),
         )
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
@@ -213,19 +224,30 @@ def evaluate(
 def predict(
     run: Annotated[Path, typer.Argument(help="A run.")],
     paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
-    out: Annotated[Path, typer.Option("--out", help=".csv, .jsonl or .json file.")] = Path("predictions.csv"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help=".csv, .jsonl or .json file; of a segmenter a folder for its masks.")
+    ] = None,
     prior: Prior = None,
     unbiased: Unbiased = False,
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
     device: Device = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """The class of each image. A file that cannot be read is a row with its error."""
+    """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
     from gpaco.prediction import predict as predict_files
     from gpaco.priors import in_words, read_tuned
+    from gpaco.run import as_run
 
+    segments = as_run(run).recipe.train.task == "segmentation"
+    out = out or Path("predictions" if segments else "predictions.csv")
+    how = inference_options(scales, flip, window)
     with bar("predicting", as_json) as progress:
-        rows = predict_files(run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress)
+        rows = predict_files(
+            run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress, **how
+        )
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
@@ -446,6 +468,27 @@ def weights(
     with bar("looking at weights", as_json) as progress:
         rows = local_weights(folder, show=progress)
     print(json.dumps(rows) if as_json else "\n".join(lines(rows)))
+
+
+def looked_at(data: str, task: str, root: Path | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
+    """What is known of data for a task, and in words."""
+    if task == "classification":
+        from gpaco.data.checking import check as check_data
+        from gpaco.data.checking import lines
+
+        result = check_data(data, root=root, progress=progress)
+        return result, lines(result)
+    if task == "segmentation":
+        import torch
+
+        from gpaco.segmentation import checking
+
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        result = checking.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
+        return result, checking.lines(result)
+    known = ["classification", "segmentation"]
+    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from gpaco import distributed
-from gpaco.classification import train
 from gpaco.errors import UserError, nearest
 from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.pages.page import report
 from gpaco.preparing import FLAGS, requested
 from gpaco.run import Run
+from gpaco.running import train
 
 COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}
 
@@ -44,6 +44,8 @@ def compare(
     short = {key: value for key, value in flags.items() if key in FLAGS}
     for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
         recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        if recipe.train.task != "classification":
+            raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
         if recipe.train.part == "head" and "train.features" not in given:
             own.append(f"train.features={folder / 'features'}")  # every image is embedded once for all cells
     rows: list[dict[str, Any]] = []

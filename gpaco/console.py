@@ -64,8 +64,13 @@ def print_figures(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    keys = {"top1": "all", "top5": "top 5", "many": "many", "medium": "medium", "few": "few", "macro": "macro"}
-    keys |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
+    groups = {"many": "many", "medium": "medium", "few": "few"}
+    if "miou" in result:
+        keys = {"miou": "mean IoU", **groups, "boundary_iou": "boundary IoU", "pixel_accuracy": "pixel accuracy"}
+        keys |= {"mean_accuracy": "mean accuracy"}
+    else:
+        keys = {"top1": "all", "top5": "top 5", **groups, "macro": "macro"}
+        keys |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
     for key, name in keys.items():
         value = result.get(key)
         classes = result.get("groups", {}).get(key)

@@ -46,7 +46,11 @@ def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
         if "val_top1" in row:
             groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
             parts.append(f"validation {_percent(row['val_top1'])} (many/medium/few {groups})")
-        parts += [f"{row['time']['images_per_second']:.0f} images/s", f"{_clock(left)} left"]
+        if "val_miou" in row:
+            groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
+            parts.append(f"validation mIoU {_percent(row['val_miou'])} (many/medium/few {groups})")
+        speed = row["time"]["images_per_second"]
+        parts += [f"{speed:.{0 if speed >= 10 else 1}f} images/s", f"{_clock(left)} left"]
         start = "\r\x1b[K" if live else ""
         print(start + "  ".join(parts), file=stream, flush=True)
 

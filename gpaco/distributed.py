@@ -67,6 +67,22 @@ def in_order(rows: Tensor, n: int) -> Tensor:
     return result
 
 
+def sum_counts(counts: Tensor) -> Tensor:
+    """Sum of numbers over all processes, the same on each, wherever they are; without a gradient."""
+    if not _many():
+        return counts
+    summed = counts.to(_device())
+    dist.all_reduce(summed)
+    return summed.to(counts.device)
+
+
+def share_statistics(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with batch norm over the images of all processes, where their devices can: that is CUDA's alone."""
+    if _many() and dist.get_backend() == "nccl":
+        return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
+    return model
+
+
 def agree(*values: int) -> list[int]:
     """The largest of each value over all processes: what one of them has seen, all of them know."""
     if not _many():

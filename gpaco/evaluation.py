@@ -91,14 +91,15 @@ def evaluate(
     prior: str | None = None,
     unbiased: bool = False,
     tune_prior: bool = False,
-    many: int | None = None,
-    few: int | None = None,
+    many: float | None = None,
+    few: float | None = None,
     restrict: bool = False,
     which: str = "best",
     device: str | None = None,
     out: Path | str | None = None,
     show: Show | None = None,
     say: Callable[[str], None] = lambda line: None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
@@ -109,8 +110,18 @@ def evaluate(
     Other data is matched by the names of its classes: images of a class that the model does not know are left out, and
     `overlap` in the result says which. Classes that the data does not have stay possible answers, as they are in use;
     with `restrict` only those that it has can be given.
+
+    Of a segmenter, `data` is a folder of pictures and masks, `many` and `few` are multiples of the mean share of
+    pixels, and `how` may have `scales`, `flip`, `window` and `stride` (gpaco/segmentation/inference.py).
     """
     several = as_runs(runs)
+    if several[0].recipe.train.task == "segmentation":
+        if prior is not None or unbiased or tune_prior or restrict:
+            raise UserError("--prior, --unbiased, --tune-prior and --restrict are of classifiers", "leave them out")
+        how |= {"many": many, "few": few, "which": which, "device": choose_device(device), "show": show}
+        return evaluate_segmenter(several, data, out=out, **how)
+    if how:
+        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
     if tune_prior:
         from gpaco.classification import tune_prior as tune_run  # which evaluates, too
 
@@ -146,6 +157,22 @@ def evaluate(
     tuned = [predictor.about["tuned"] for predictor in predictors]
     if any(tuned):
         result["tuned"] = tuned[0] if len(tuned) == 1 else tuned
+    return written(result, out)
+
+
+def evaluate_segmenter(
+    runs: Sequence[Run], data: "Path | str | Samples | None", *, out: Path | str | None, **how: Any
+) -> dict[str, Any]:
+    """`evaluate` of a run that segments."""
+    from gpaco.segmentation.evaluating import evaluate_run
+
+    if len(runs) > 1 or isinstance(data, Samples):
+        raise UserError("segmenters are evaluated one at a time, on a folder", "give one run and at most one folder")
+    return written(evaluate_run(runs[0], data, **how), out)
+
+
+def written(result: dict[str, Any], out: Path | str | None) -> dict[str, Any]:
+    """The same, also as a file if one is asked for."""
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))

@@ -23,7 +23,7 @@ from gpaco.lora import merged
 from gpaco.matching import matched
 from gpaco.methods import WITHOUT_PROJECTOR
 from gpaco.model import Classifier
-from gpaco.run import Predictor, Run, build_model, chosen, load
+from gpaco.run import Predictor, Run, build_model, chosen, load_classifier
 from gpaco.settings import Recipe
 from gpaco.softmaxes import References, compare, probabilities, softmaxes
 from gpaco.sources import view_of
@@ -65,7 +65,7 @@ def measure(
     seconds: float | None = None,
 ) -> Measured:
     """Look at up to `images` samples, as evenly spread over the classes as there are any, for about `seconds`."""
-    predictor = predictor or load(run, which=which)
+    predictor = predictor or load_classifier(run, which=which)
     if samples.classes != predictor.classes:
         samples, _ = matched(samples, predictor.classes)
     order = stratified(samples.labels, images, seed)

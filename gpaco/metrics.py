@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def groups(counts: ArrayLike, many: int = 100, few: int = 20) -> NDArray[np.str_]:
+def groups(counts: ArrayLike, many: float = 100, few: float = 20) -> NDArray[np.str_]:
     """The group of each class (C,) by its training images: "many" above `many`, "few" below `few`, else "medium".
 
     >>> groups([101, 100, 20, 19]).tolist()
@@ -123,8 +123,8 @@ def summarise(
     counts: ArrayLike | None,
     classes: Sequence[str],
     *,
-    many: int = 100,
-    few: int = 20,
+    many: float = 100,
+    few: float = 20,
     prior: ArrayLike | None = None,
 ) -> dict[str, Any]:
     """Everything that is reported about a test set, ready for JSON.

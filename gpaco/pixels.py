@@ -52,10 +52,7 @@ def pixel_gpaco_loss(
             f"masks must be integers (B, H, W) for {len(logits)} images, at least one, "
             f"got {tuple(masks.shape)} {masks.dtype}"
         )
-    height, width = logits.shape[2:]
-    row = torch.arange(height, device=masks.device) * masks.shape[1] // height
-    column = torch.arange(width, device=masks.device) * masks.shape[2] // width
-    labels = masks[:, row][:, :, column].flatten(1).long()
+    labels = pixel_labels(masks, logits.shape[2], logits.shape[3])
     losses = []
     for image_logits, image_embeddings, image_labels in zip(
         logits.flatten(2), embeddings.flatten(2), labels, strict=True
@@ -74,6 +71,13 @@ def pixel_gpaco_loss(
         )
         losses.append(loss)
     return torch.stack(losses).mean()
+
+
+def pixel_labels(masks: Tensor, height: int, width: int) -> Tensor:
+    """Labels (B, height * width) of a smaller map's pixels: of each the one nearest to it in `masks` (B, H, W)."""
+    row = torch.arange(height, device=masks.device) * masks.shape[1] // height
+    column = torch.arange(width, device=masks.device) * masks.shape[2] // width
+    return masks[:, row][:, :, column].flatten(1).long()
 
 
 def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator | None) -> Tensor:

@@ -17,7 +17,7 @@ from gpaco.errors import Problem, UserError
 from gpaco.evaluation import as_tested, check_correction
 from gpaco.metrics import groups
 from gpaco.priors import final_logits
-from gpaco.run import Predictor, Runs, load_classifiers
+from gpaco.run import Predictor, Runs, as_runs, load_classifiers
 
 Row = dict[str, Any]
 
@@ -33,13 +33,26 @@ def predict(
     batch_size: int = 64,
     device: str | None = None,
     show: Callable[[int, int], None] | None = None,
+    **how: Any,
 ) -> list[Row]:
     """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
 
     `paths` are files, folders (searched for images) and lists (.txt, one path per line). Several runs are an ensemble.
     With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
+
+    Of a segmenter, rows are those of `gpaco.segmentation.predicting.predict_masks`, `out` is a folder for masks and
+    overlays, and `how` may have `scales`, `flip`, `window` and `stride`.
     """
-    predictors = load_classifiers(runs, device=choose_device(device))
+    several = as_runs(runs)
+    if several[0].recipe.train.task == "segmentation":
+        from gpaco.segmentation.predicting import predict_masks
+
+        if len(several) > 1 or prior is not None or unbiased:
+            raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
+        return predict_masks(several[0], paths, out=out, device=choose_device(device), show=show, **how)
+    if how:
+        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
+    predictors = load_classifiers(several, device=choose_device(device))
     for predictor in predictors:
         check_correction(predictor, prior, unbiased)
     files = find_files([paths] if isinstance(paths, Path | str) else paths)

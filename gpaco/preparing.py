@@ -28,6 +28,7 @@ LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting
 
 # Flags of the command line and keyword arguments of train(): the setting each stands for.
 FLAGS = {
+    "task": "train.task",
     "method": "method.name",
     "model": "model.name",
     "weights": "model.weights",

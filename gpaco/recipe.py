@@ -275,6 +275,7 @@ def _consistent(recipe: Recipe, where: Where) -> Recipe:
     """The recipe, if its settings go together, in every stage."""
     for one in stages(recipe):
         data, model, views, optimiser, schedule = one.data, one.model, one.views, one.optimiser, one.schedule
+        scenes = one.segmentation
         per_epoch = schedule.per == "epoch" and (schedule.warmup == 0 or schedule.warmup >= 1)
         unknown = [key for key in one.source.assumed if key not in _ALL]
         rules = (
@@ -284,6 +285,12 @@ def _consistent(recipe: Recipe, where: Where) -> Recipe:
             (len(model.mean) in (0, 3), "model.mean", "must have three numbers: red, green, blue"),
             (len(model.std) == len(model.mean), "model.std", "must have as many numbers as model.mean"),
             (_rises(views.crop_scale) and len(views.crop_scale) != 1, "views.crop_scale", "must be [least, greatest]"),
+            *(
+                (len(getattr(scenes, key)) in (0, 2), f"segmentation.{key}", "must have two numbers")
+                for key in ("crop", "base_size", "window", "stride")
+            ),
+            (_rises(scenes.scale) and len(scenes.scale) == 2, "segmentation.scale", "must be [least, greatest]"),
+            (scenes.few <= scenes.many, "segmentation.few", "must not be above segmentation.many"),
             (len(optimiser.betas) == 2, "optimiser.betas", "must have two numbers"),
             (_rises(schedule.steps), "schedule.steps", "must rise"),
             (schedule.min_lr <= optimiser.lr, "schedule.min_lr", "must not be above optimiser.lr"),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -19,6 +19,9 @@ from gpaco.priors import Correction, read_tuned
 from gpaco.recipe import load as load_recipe
 from gpaco.recipe import stages
 from gpaco.settings import Recipe
+
+if TYPE_CHECKING:
+    from gpaco.segmentation.evaluating import ScenePredictor
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
 
 def load(
     run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
-) -> Predictor:
-    """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C).
+) -> "Predictor | ScenePredictor":
+    """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C), of a segmenter (N, C, H, W).
 
     Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
 
@@ -126,6 +129,20 @@ def load(
         tuned: False leaves a tuned prior out.
     """
     run = as_run(run)
+    if run.recipe.train.task == "segmentation":
+        from gpaco.segmentation.evaluating import load_segmenter
+
+        return load_segmenter(run, which=which, device=device)
+    return load_classifier(run, which=which, device=device, tuned=tuned)
+
+
+def load_classifier(
+    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+) -> Predictor:
+    """`load` of a run that classifies; one that does not is an error."""
+    run = as_run(run)
+    if run.recipe.train.task != "classification":
+        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
     found = chosen(run, which)
     about = dict(found.state["about"])
     model = build_model(about)
@@ -191,7 +208,7 @@ def stages_of(run: "Run | Path | str") -> list[tuple[Run, Recipe]]:
 def load_classifiers(runs: "Runs", *, which: str = "best", device: str | torch.device = "cpu") -> list[Predictor]:
     """The models of one run or of several that make an ensemble: trained to classify, and of the same classes."""
     several = as_runs(runs)
-    predictors = [load(run, which=which, device=device) for run in several]
+    predictors = [load_classifier(run, which=which, device=device) for run in several]
     for run, predictor in zip(several, predictors, strict=True):
         if not predictor.about["classifies"]:
             raise UserError(

@@ -112,6 +112,26 @@ class Method:
 
 
 @dataclass(frozen=True)
+class Segmentation:
+    crop: tuple[int, ...] = setting((), "height and width of a training crop; []: from the data", low=1)
+    base_size: tuple[int, ...] = setting((), "shorter and longer side that scale 1 fits into; []: the data's", low=1)
+    scale: tuple[float, ...] = setting((0.5, 2.0), "least and greatest factor on the base size", above=0)
+    max_share: float = setting(0.75, "greatest share of one class in a crop, as far as some tries find one", above=0)
+    colours: bool = setting(True, "distort brightness, contrast, saturation and hue")
+    channels: int = setting(0, "width of the decoder; 0: its own", low=0)
+    aux_weight: float = setting(0.4, "of the auxiliary head's cross entropy; 0: no such head", low=0)
+    weight: float = setting(1.0, "of gpaco among pixels", low=0)
+    pixels: int = setting(8192, "pixels drawn from each picture; -1: all", low=-1)
+    sampling: str = setting("random", "how they are drawn", choices=("random", "balanced"))
+    pixel_prior: bool = setting(False, "log prior of training pixels on the centres")
+    rare_memory: int = setting(0, "pixels of rare classes kept from earlier pictures; 0: none", low=0)
+    window: tuple[int, ...] = setting((), "height and width of a window at test time; []: whole pictures", low=1)
+    stride: tuple[int, ...] = setting((), "between windows; []: two thirds of a window", low=1)
+    many: float = setting(1.0, "classes with more than this times the mean share of pixels are 'many'", low=0)
+    few: float = setting(0.1, "classes with less than this times the mean share of pixels are 'few'", low=0)
+
+
+@dataclass(frozen=True)
 class Optimiser:
     name: str = setting("sgd", "kind of optimiser", choices=("sgd", "adamw"))
     lr: float = setting(0.05, "highest learning rate", low=0)
@@ -137,6 +157,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Train:
+    task: str = setting("classification", "what is learnt", choices=("classification", "segmentation"))
     epochs: int = setting(30, "times that training sees every image", low=1)
     batch_size: int = setting(128, "images per step, over all processes", low=1)
     accumulate: int = setting(1, "parts that a batch is worked on in", low=1)
@@ -186,6 +207,7 @@ class Recipe:
     model: Model = Model()
     views: Views = Views()
     method: Method = Method()
+    segmentation: Segmentation = Segmentation()
     optimiser: Optimiser = Optimiser()
     schedule: Schedule = Schedule()
     train: Train = Train()

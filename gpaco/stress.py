@@ -27,7 +27,7 @@ from gpaco.evaluation import check_correction
 from gpaco.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.matching import Match, restricted
 from gpaco.priors import final_logits
-from gpaco.run import Predictor, Run, as_run, load
+from gpaco.run import Predictor, Run, as_run, load_classifier
 from gpaco.stress_data import (
     clean_source,
     conditions_of,
@@ -100,7 +100,7 @@ def robustness(
     wanted, processes = severities_of(severities), _workers(workers)
     run = as_run(run)
     where = choose_device(device)
-    predictor = load(run, which=which, device=where)
+    predictor = load_classifier(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
     with bar("looking through the folders") as show:
         source, stem = source_of(run, predictor, data, constants, seed, show)
@@ -288,7 +288,7 @@ def _baseline(
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are of the published files of ImageNet-C, not of pictures corrupted here")
         return Measured.of_means("AlexNet", ALEXNET, ALEXNET_CLEAN)
-    other = load(as_run(baseline), which=which, device=predictor.mean.device)
+    other = load_classifier(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.about["size"] != predictor.about["size"]:

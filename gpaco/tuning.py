@@ -8,7 +8,7 @@ from gpaco import distributed
 from gpaco.data.samples import Samples
 from gpaco.evaluation import Show, logits_of
 from gpaco.priors import best_tau, final_logits, no_validation, write_tuned
-from gpaco.run import Run, load
+from gpaco.run import Run, load_classifier
 
 
 def tune(
@@ -22,7 +22,7 @@ def tune(
     """Choose tau for the best checkpoint of a run by macro recall on validation data, and write it to the run."""
     if validation is None:
         raise no_validation()
-    predictor = load(run, device=device, tuned=False)
+    predictor = load_classifier(run, device=device, tuned=False)
     logits = final_logits(logits_of(predictor, validation, show=show), predictor.about, unbiased=unbiased)
     tau, before, after = best_tau(logits, validation.labels, predictor.about["counts"])
     step = predictor.about["step"]

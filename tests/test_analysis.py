@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
 from gpaco.analysis import analyse, class_gradient_norms, extra_loss_curve, log_log_slope, optimal_probabilities
-from gpaco.classification import train, write_analysis
+from gpaco.classification import write_analysis
 from gpaco.data.loading import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import View, normalise
@@ -24,6 +24,7 @@ from gpaco.methods import METHODS
 from gpaco.preparing import splits_of
 from gpaco.recipe import override
 from gpaco.run import Run, chosen, load
+from gpaco.running import train
 from gpaco.settings import Recipe
 from gpaco.softmaxes import References, compare, probabilities, softmaxes
 

@@ -79,3 +79,11 @@ def test_ddp_runs_under_torchrun_with_one_memory() -> None:
     assert "2 processes" in out
     assert "the same memory of 256 rows everywhere: yes" in out
     assert float(re.findall(r"test accuracy ([\d.]+) %", out)[0]) > 55
+
+
+def test_the_pixel_loss_learns_in_models_of_three_other_libraries() -> None:
+    for library in ("smp", "torchvision", "transformers"):
+        out = run(str(EXAMPLES / f"segmentation_{library}.py"))
+        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
+        assert losses[-1] < losses[0] - 0.3, library
+        assert float(re.findall(r"mean IoU ([\d.]+) %", out)[0]) > 18, library  # one class everywhere gives 13

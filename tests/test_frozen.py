@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 import gpaco
 from gpaco import backbones
-from gpaco.classification import train
 from gpaco.comparison import compare
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 from gpaco.errors import UserError
 from gpaco.methods import METHODS
 from gpaco.run import Run, newest
+from gpaco.running import train
 from gpaco.sources import cached_kinds, chosen_views
 
 PLAIN, AUG = View("plain", 8), View("cifar_aug", 8)

@@ -1,6 +1,7 @@
 """`pixel_gpaco_loss`: which pixels it takes, what it makes of them, and its edges."""
 
 import pytest
+import reference
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,6 +33,38 @@ def test_all_pixels_cost_the_mean_over_images_of_gpaco_loss_among_their_pixels()
     ).mean()
     for pixels in (-1, 36, 8192):
         torch.testing.assert_close(pixel_gpaco_loss(logits, embeddings, masks, pixels=pixels), expected)
+
+
+def test_values_and_gradients_are_those_of_loops_over_the_pixels_of_each_image() -> None:
+    """From the paper's equation, pixel by pixel: ignored ones are references of the others and no anchors."""
+    logits, embeddings, masks = maps(size=4)
+    masks[0, :2, 1:] = 255
+    masks[1, 3] = 255
+    prior = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+    memory, memory_labels = F.normalize(torch.randn(3, 5, dtype=torch.float64), dim=1), torch.tensor([0, 3, 3])
+    inputs = [logits.requires_grad_(), embeddings.requires_grad_()]
+    loss = pixel_gpaco_loss(
+        logits, embeddings, masks, pixels=-1, log_prior=prior, memory=memory, memory_labels=memory_labels
+    )
+    costs = []
+    for i in range(2):
+        each = reference.gpaco(
+            logits[i].flatten(1).t(),
+            embeddings[i].flatten(1).t(),
+            masks[i].flatten(),
+            memory,
+            memory_labels,
+            alpha=0.01,
+            temperature=0.07,
+            log_prior=prior,
+            label_smoothing=0.0,
+            ignore_index=255,
+        )
+        costs.append(each.sum() / (masks[i] != 255).sum())
+    expected = torch.stack(costs).mean()
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    for ours, loops in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, loops, rtol=1e-11, atol=1e-12)
 
 
 def test_masks_are_reduced_to_the_nearest_label_as_torch_does() -> None:

@@ -17,10 +17,10 @@ from torch import nn
 
 import gpaco
 from gpaco import checkpoint
-from gpaco.classification import train
 from gpaco.errors import Diverged
 from gpaco.methods import METHODS
 from gpaco.recipe import override
+from gpaco.running import train
 from gpaco.settings import Recipe
 from gpaco.training import Task, fit, step_seed
 

@@ -117,6 +117,16 @@ def read_image(
     return pixels
 
 
+def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], str]:
+    """The values in a file as they are stored, (H, W) or (H, W, channels), and Pillow's word for their kind.
+
+    Neither a palette nor an orientation is looked at: for masks, whose numbers are classes.
+    """
+    with _opened(Path(path), MAX_PIXELS, MAX_ASPECT) as (image, _):
+        image.load()
+        return np.asarray(image), image.mode
+
+
 def describe_image(
     path: str | os.PathLike[str], *, max_pixels: int = MAX_PIXELS, max_aspect: float = MAX_ASPECT
 ) -> Facts:

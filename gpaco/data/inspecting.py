@@ -21,6 +21,8 @@ from gpaco.files import write_atomic
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
 
+TOLERATED = 0.01  # share of bad images that may be left out
+
 Result = TypeVar("Result")
 
 _CHUNK = 64
@@ -80,7 +82,7 @@ def over_parts(
     return found
 
 
-def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = 0.01) -> Splits:
+def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
     """The same without the bad images, which are as `over_parts(splits, find_bad)` gives them.
 
     They are gone for the whole run, so that counts and prior are of what is there. Too many of them (more than one, and

@@ -49,7 +49,17 @@ def report(
     page = Path(out)
     if page.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the page cannot be called {page.name!r}", "give --out a name that ends in .html")
-    found = gather(as_runs(runs), names)
+    several = as_runs(runs)
+    tasks = {run.recipe.train.task for run in several}
+    if len(tasks) > 1:
+        raise UserError("these runs have different tasks", "make a page of classifiers and another of segmenters")
+    if tasks == {"segmentation"}:
+        from gpaco.pages.scenes import report_scenes
+
+        if figures:
+            raise UserError("the page about segmenters has no figures for papers", "leave out --figures")
+        return report_scenes(several, page, names=names, with_pictures=with_pictures, say=say)
+    found = gather(several, names)
     data = collect(found, data_of(found, splits, say) if with_pictures else [])
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,216 @@
+"""The page about segmenters: IoU against the share of pixels, what is confused with what, the worst pictures."""
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+
+from gpaco import __version__
+from gpaco.errors import UserError
+from gpaco.files import write_atomic
+from gpaco.run import Run
+
+Say = Callable[[str], None]
+Facts = dict[str, Any]
+SHOWN = 6  # pictures
+WIDE = 360  # pixels of a picture on the page
+PAIRS = 20  # confusions that are listed
+MATRIX = 40  # classes up to which the whole matrix is shown
+RED = (214, 39, 40)
+
+
+def report_scenes(
+    runs: Sequence[Run],
+    out: Path | str = "report.html",
+    *,
+    names: Sequence[str] | None = None,
+    with_pictures: bool = True,
+    say: Say = lambda line: None,
+) -> Path:
+    """Write the page about runs that segment the same classes; returns where it is. Numbers go to a folder beside it.
+
+    Pictures are of the first run, if its data is there.
+    """
+    page = Path(out)
+    facts = collect(runs, names)
+    if with_pictures:
+        try:
+            facts["pictures"] = worst_pictures(runs[0], facts["runs"][0]["worst"])
+        except UserError as error:
+            say(f"no pictures: {error.cause}")
+    page.with_suffix("").mkdir(parents=True, exist_ok=True)
+    write_atomic(page.with_suffix("") / "classes.csv", _classes_csv(facts))
+    write_atomic(page, render(facts, page.with_suffix("").name))
+    return page
+
+
+def collect(runs: Sequence[Run], called: Sequence[str] | None = None) -> Facts:
+    """Everything that the page says, but its pictures."""
+    found = [
+        run.metrics | {"name": name, "epochs": run.recipe.train.epochs, "model": run.recipe.model.name}
+        for run, name in zip(runs, called or [run.folder.name for run in runs], strict=True)
+    ]
+    names = [row["name"] for row in found[0]["per_class"]]
+    for other in found[1:]:
+        if [row["name"] for row in other["per_class"]] != names:
+            raise UserError("these runs do not have the same classes", "make a page of runs on the same data")
+    total = max(sum(found[0]["counts"]), 1)
+    confusion = np.asarray(found[0]["confusion"], np.float64)
+    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    wrong = [(i, j) for i in range(len(names)) for j in range(len(names)) if i != j and confusion[i, j] > 0]
+    wrong.sort(key=lambda pair: -confusion[pair])
+    return {
+        "runs": found,
+        "classes": [
+            {
+                "name": name,
+                "group": found[0]["per_class"][c]["group"],
+                "pixels": found[0]["counts"][c],
+                "share": found[0]["counts"][c] / total,
+                "runs": [run["per_class"][c] for run in found],
+            }
+            for c, name in enumerate(names)
+        ],
+        "confusions": [
+            {
+                "true": names[i],
+                "found": names[j],
+                "pixels": int(confusion[i, j]),
+                "of_class": float(shares[i, j]),
+                "of_errors": float(confusion[i, j] / max(confusion.sum() - np.trace(confusion), 1)),
+            }
+            for i, j in wrong[:PAIRS]
+        ],
+        "matrix": shares.tolist() if len(names) <= MATRIX else None,
+        "chart": scatter(found, [count / total for count in found[0]["counts"]]),
+        "pictures": [],
+    }
+
+
+def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
+    """Places of the dots in a drawing of 680 x 300: the share of pixels on a logarithmic axis, IoU from 0 to 1."""
+    known = [share for share in shares if share > 0]
+    low, high = math.floor(math.log10(min(known))), max(math.ceil(math.log10(max(known))), 0)
+    left, right, top, bottom = 46, 670, 12, 262
+
+    def across(share: float) -> float:
+        return round(left + (right - left) * (math.log10(share) - low) / max(high - low, 1), 1)
+
+    def down(value: float) -> float:
+        return round(bottom - (bottom - top) * value, 1)
+
+    dots = [
+        {"run": k, "x": across(shares[c]), "y": down(row["iou"]), "row": row, "share": shares[c]}
+        for k, run in enumerate(runs)
+        for c, row in enumerate(run["per_class"])
+        if row["iou"] is not None and shares[c] > 0
+    ]
+    cuts = runs[0]["cuts"]
+    edges = {
+        name: across(cuts[name] / len(shares)) for name in ("many", "few") if 10.0**low < cuts[name] / len(shares) < 1
+    }
+    return {
+        "dots": dots,
+        "x": [{"x": across(10.0**k), "text": f"{100 * 10.0**k:g} %"} for k in range(low, high + 1)],
+        "y": [{"y": down(k / 5), "text": f"{20 * k} %"} for k in range(6)],
+        "edges": edges,
+        "box": {"left": left, "right": right, "top": top, "bottom": bottom},
+    }
+
+
+def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
+    """The pictures with the lowest IoU, each beside its mask, what was found, and where that is wrong."""
+    from gpaco.segmentation.evaluating import load_segmenter, segment
+    from gpaco.segmentation.predicting import coloured
+    from gpaco.segmentation.preparing import scene_splits
+
+    splits = scene_splits(run.recipe)
+    scenes = splits.val if run.recipe.data.evaluate_on == "val" or splits.test is None else splits.test
+    if scenes is None:
+        return []
+    predictor = load_segmenter(run)
+    palette = np.array(predictor.about["palette"], np.uint8)
+    places = {name: i for i, name in enumerate(scenes.names)}
+    rows = []
+    for one in [one for one in worst if one["name"] in places][:SHOWN]:
+        image, mask = scenes.load(places[one["name"]])
+        classes, _ = segment(predictor, image)
+        labelled = mask != 255
+        wrong = labelled & (classes != mask)
+        seen = np.unique(np.concatenate([mask[labelled], classes[labelled]]))
+        rows.append(
+            one
+            | {
+                "error": float(wrong.sum() / max(labelled.sum(), 1)),
+                "picture": as_data(image),
+                "truth": as_data(coloured(mask, palette)),
+                "found": as_data(coloured(classes, palette)),
+                "errors": as_data(errors_marked(image, wrong, labelled)),
+                "legend": [(predictor.classes[c], "#{:02x}{:02x}{:02x}".format(*palette[c])) for c in seen],
+            }
+        )
+    return rows
+
+
+def errors_marked(image: NDArray[np.uint8], wrong: NDArray[np.bool_], labelled: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """The picture in grey, wrong pixels red, those that belong to no class nearly black."""
+    grey = np.repeat(image.mean(2, keepdims=True), 3, 2)
+    grey[~labelled] *= 0.25
+    grey[wrong] = 0.35 * grey[wrong] + 0.65 * np.array(RED)
+    marked: NDArray[np.uint8] = grey.round().astype(np.uint8)
+    return marked
+
+
+def as_data(image: NDArray[np.uint8]) -> str:
+    """A small JPEG as an address that needs no file."""
+    from PIL import Image
+
+    picture = Image.fromarray(image)
+    picture.thumbnail((WIDE, WIDE))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def render(facts: Facts, folder: str) -> str:
+    """The page as text. Everything from data is escaped, and no script can run in it: there is none."""
+    environment = Environment(
+        loader=PackageLoader("gpaco.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    style = (files("gpaco.pages") / "templates" / "report.css").read_text(encoding="utf-8")
+    page = environment.get_template("scenes.html").render(facts, style=style, folder=folder, version=__version__)
+    return page.encode("utf-8", "backslashreplace").decode()
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A rate as percent.
+
+    >>> percent(0.12345), percent(None)
+    ('12.3', 'none')
+    """
+    return "none" if value is None else f"{100 * value:.{digits}f}"
+
+
+def _classes_csv(facts: Facts) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    keys = ("iou", "recall", "precision", "boundary_iou")
+    names = [f"{run['name']} {key}" for run in facts["runs"] for key in keys]
+    writer.writerow(["class", "group", "training pixels", "share", *names])
+    for row in facts["classes"]:
+        figures = [run[key] for run in row["runs"] for key in keys]
+        writer.writerow([row["name"], row["group"], row["pixels"], row["share"], *figures])
+    return file.getvalue().encode("utf-8", "backslashreplace")

@@ -1,0 +1,162 @@
+"""How good a segmenter is: every picture at its own size, one count of pixels over all of them and all processes."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gpaco import distributed
+from gpaco.errors import Diverged, UserError
+from gpaco.run import Run, chosen
+from gpaco.segmentation.inference import Size, predict_classes
+from gpaco.segmentation.network import Segmenter, build
+from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.scenes import Scenes, in_order_of
+from gpaco.segmentation.scoring import Tally, summarise
+from gpaco.segmentation.transforms import fitting
+
+Show = Callable[[int, int], None]
+WORST = 12  # pictures that are listed
+
+
+class ScenePredictor(nn.Module):
+    """Pictures to class scores: the trained network with its normalisation, and what it knows of its classes.
+
+    Takes (N, 3, H, W) of any size, uint8 or floats from 0 to 1; gives (N, C, H, W).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Segmenter, about: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.about = about
+        self.classes: tuple[str, ...] = tuple(about["classes"])
+        self.register_buffer("mean", torch.tensor(about["mean"]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(about["std"]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = images / 255 if images.dtype == torch.uint8 else images
+        return self.model.classify((images - self.mean) / self.std)
+
+
+def load_segmenter(run: Run, *, which: str = "best", device: str | torch.device = "cpu") -> ScenePredictor:
+    """The model of a run that segments, ready to predict."""
+    found = chosen(run, which, ("model", "ema"))
+    about = dict(found.state["about"])
+    segmenter = build_segmenter(about)
+    segmenter.load_state_dict(found.tensors.get("ema") or found.tensors["model"])
+    return ScenePredictor(segmenter, about).to(device).eval()
+
+
+def build_segmenter(about: dict[str, Any], weights: str = "") -> Segmenter:
+    """The network that `about` describes."""
+    return build(
+        about["model"],
+        len(about["classes"]),
+        weights=weights,
+        dim=about["dim"],
+        aux=about["aux"],
+        channels=about["channels"],
+        drop_path=about["drop_path"],
+    )
+
+
+@torch.inference_mode()
+def segment(
+    predictor: ScenePredictor,
+    image: NDArray[np.uint8],
+    *,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    window: Size | None = None,
+    stride: Size | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Class and its probability at each pixel of a picture (H, W, 3), each (H, W).
+
+    The network sees the picture at the size that it was trained for, times each of the scales.
+    """
+    about = predictor.about
+    factor = fitting(image.shape[:2], about["base_size"]) if about["base_size"] else 1.0
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
+    classes, probability = predict_classes(
+        predictor,
+        pixels / 255,
+        window=window or _pair(about["window"]),
+        stride=stride or (None if window else _pair(about["stride"])),
+        scales=[factor * scale for scale in scales],
+        flip=flip,
+    )
+    return classes[0].to(torch.uint8).cpu().numpy(), probability[0].float().cpu().numpy()
+
+
+def evaluate_scenes(
+    predictor: ScenePredictor, scenes: Scenes, *, show: Show | None = None, **how: Any
+) -> dict[str, Any]:
+    """Figures over all scenes; each process does its share once.
+
+    `how` goes to `segment`: scales, flip, window, stride.
+    """
+    about = predictor.about
+    tally = Tally.empty(len(about["classes"]))
+    mine = range(distributed.rank(), len(scenes), distributed.world_size())
+    finite, each = True, np.zeros(len(scenes))
+    with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
+        ahead = deque(pool.submit(scenes.load, i) for i in mine[:2])
+        for done, index in enumerate(mine, 1):
+            image, mask = ahead.popleft().result()
+            ahead.extend(pool.submit(scenes.load, i) for i in mine[done + 1 : done + 2])
+            classes, probability = segment(predictor, image, **how)
+            finite &= bool(np.isfinite(probability).all())
+            each[index] = tally.add(classes, mask)
+            if show is not None:
+                show(done, len(mine))
+    (bad,) = distributed.agree(int(not finite))
+    if bad:
+        raise Diverged(
+            "the model gives numbers that are not finite; the last checkpoint is kept", "lower the learning rate: --lr"
+        )
+    for name, counted in vars(tally).items():
+        setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
+    result = summarise(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    each = distributed.sum_counts(torch.from_numpy(each)).numpy()
+    worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
+    return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}
+
+
+def _pair(values: Sequence[int]) -> Size | None:
+    """Height and width, or None where there are no numbers."""
+    return (values[0], values[1]) if values else None
+
+
+def evaluate_run(
+    run: Run,
+    data: Path | str | None = None,
+    *,
+    many: float | None = None,
+    few: float | None = None,
+    which: str = "best",
+    device: str | torch.device = "cpu",
+    show: Show | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
+    from gpaco.segmentation.preparing import scene_splits
+
+    recipe = run.recipe
+    splits = scene_splits(recipe) if data is None else read_scenes(data)
+    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+    predictor = load_segmenter(run, which=which, device=device)
+    about = predictor.about
+    about |= {"many": about["many"] if many is None else many, "few": about["few"] if few is None else few}
+    if about["few"] > about["many"]:
+        raise UserError(f"few ({about['few']}) must not be above many ({about['many']})", "--many 1 --few 0.1 is usual")
+    scenes = in_order_of(own_part or splits.test or splits.val or splits.train, predictor.classes)
+    return evaluate_scenes(predictor, scenes, show=show, **how) | {"how": {key: how[key] for key in sorted(how)}}

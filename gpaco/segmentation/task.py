@@ -1,0 +1,158 @@
+"""What `fit` needs to train a segmenter, and what is written when it is done."""
+
+import json
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpaco import __version__, checkpoint, distributed
+from gpaco.files import write_atomic
+from gpaco.run import Run, newest
+from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter
+from gpaco.segmentation.loading import Crops, SceneBatch, batches, steps_per_epoch
+from gpaco.segmentation.losses import SceneLoss
+from gpaco.segmentation.network import Segmenter, normalisation
+from gpaco.segmentation.scenes import Scenes, SceneSplits
+from gpaco.settings import Recipe
+from gpaco.training import Task
+
+Say = Callable[[str], None]
+
+
+def begin(
+    recipe: Recipe,
+    splits: SceneSplits,
+    home: Path,
+    before: tuple[dict[str, Tensor], str] | None,
+    device: torch.device,
+    say: Say,
+    show: Callable[[dict[str, Any]], None],
+) -> tuple[Task, None]:
+    """What `fit` needs for one stage in its folder. Weights to start from are not read again by a run that goes on."""
+    begun = checkpoint.find(home / "checkpoints") is not None
+    torch.manual_seed(recipe.train.seed)
+    about = describe(recipe, splits)
+    model = build_segmenter(about, "" if begun or before else recipe.model.weights)
+    if before is not None:
+        weights, about["weights"] = before
+        mine = model.state_dict()
+        model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
+    return segmentation_task(recipe, splits, model, about), None
+
+
+def segmentation_task(recipe: Recipe, splits: SceneSplits, model: Segmenter, about: dict[str, Any]) -> Task:
+    """Network, loss and batches as `fit` wants them."""
+    settings, scenes = recipe.train, splits.train
+    criterion = SceneLoss(recipe.method, recipe.segmentation, np.asarray(about["counts"]), recipe.model.dim)
+    segmentation = recipe.segmentation
+    crops = Crops(
+        crop=(segmentation.crop[0], segmentation.crop[1]),
+        base_size=(segmentation.base_size[0], segmentation.base_size[1]),
+        scale=(segmentation.scale[0], segmentation.scale[1]),
+        max_share=segmentation.max_share,
+        colours=segmentation.colours,
+        fill=(round(255 * about["mean"][0]), round(255 * about["mean"][1]), round(255 * about["mean"][2])),
+    )
+
+    def epoch_batches(epoch: int, start: int) -> Iterator[SceneBatch]:
+        return batches(
+            scenes,
+            crops,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=epoch,
+            mean=tuple(about["mean"]),
+            std=tuple(about["std"]),
+            start=start,
+            rank=distributed.rank(),
+            world=distributed.world_size(),
+            workers=settings.workers,
+        )
+
+    def loss(wrapped: nn.Module, batch: SceneBatch) -> Tensor:
+        result: Tensor = criterion(wrapped(batch.images), batch.masks)
+        return result
+
+    return Task(
+        model=distributed.share_statistics(model),
+        extra=criterion,
+        steps=steps_per_epoch(len(scenes), settings.batch_size),
+        batches=epoch_batches,
+        loss=loss,
+        evaluate=(lambda network: validate(network, about, splits.val)) if selects(recipe, splits) else None,
+        about=about,
+    )
+
+
+def selects(recipe: Recipe, splits: SceneSplits) -> bool:
+    """Whether validation scenes choose the epoch: not if the recipe wants the last one, nor if it reports on them."""
+    return splits.val is not None and recipe.train.select == "best" and recipe.data.evaluate_on != "val"
+
+
+def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
+    """What a segmenter has to know about itself to be used again, ready for JSON."""
+    settings = recipe.segmentation
+    mean, std = normalisation(recipe.model.name)
+    return {
+        "gpaco": __version__,
+        "task": "segmentation",
+        "classes": list(splits.classes),
+        "palette": [list(colour) for colour in splits.train.palette],
+        "counts": list(splits.pixels),
+        "model": recipe.model.name,
+        "weights": recipe.model.weights,
+        "dim": recipe.model.dim if recipe.method.name == "gpaco" else 0,
+        "aux": settings.aux_weight > 0,
+        "channels": settings.channels,
+        "drop_path": recipe.model.drop_path,
+        "mean": list(recipe.model.mean or mean),
+        "std": list(recipe.model.std or std),
+        "base_size": list(settings.base_size),
+        "window": list(settings.window),
+        "stride": list(settings.stride),
+        "many": settings.many,
+        "few": settings.few,
+    }
+
+
+def validate(network: nn.Module, about: dict[str, Any], scenes: Scenes | None) -> dict[str, Any]:
+    """Figures on validation scenes; mIoU chooses the best epoch."""
+    if scenes is None or not isinstance(network, Segmenter):
+        raise TypeError("validation needs a segmenter and scenes")
+    training, device = network.training, next(network.parameters()).device
+    result = evaluate_scenes(ScenePredictor(network.eval(), about).to(device).eval(), scenes)
+    network.train(training)
+    kept = ("miou", "many", "medium", "few", "pixel_accuracy")
+    return {f"val_{key}": result[key] for key in kept} | {"score": result["miou"] or 0.0}
+
+
+def finish(run: Run, recipe: Recipe, splits: SceneSplits, source: None, device: torch.device, say: Say) -> None:
+    """Evaluate the chosen checkpoint; write metrics.json and the page."""
+    predictor = load_segmenter(run, device=device)
+    part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
+    scenes = splits.val if part == "val" else splits.test
+    if scenes is None:
+        say("there is no data to evaluate on: only the model was written")
+        return
+    result = evaluate_scenes(predictor, scenes)
+    if distributed.rank():
+        return
+    state = newest(run).state
+    result |= {
+        "task": "segmentation",
+        "evaluated_on": part,
+        "selected_on": "val" if selects(recipe, splits) else "last epoch",
+        "seed": recipe.train.seed,
+        "method": recipe.method.name,
+        "counts": predictor.about["counts"],
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
+    }
+    write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
+    from gpaco.pages.scenes import report_scenes
+
+    report_scenes([run], run.folder / "report.html", say=say)

@@ -1,0 +1,114 @@
+"""`gpaco check --task segmentation`: every fault of a pair is named, counts are right, nothing is written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import tree_hash
+from PIL import Image
+from scenes import save_scene, scene, scene_folder
+
+from gpaco.cli import main
+from gpaco.segmentation.checking import check_scenes
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What `check --task segmentation` prints; it must exit with `code`."""
+
+    def command(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["check", *map(str, words), "--task", "segmentation"])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out or errors
+
+    return command
+
+
+def test_good_scenes_are_counted_and_exit_0(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    before = tree_hash(folder)
+    facts = json.loads(prints(folder, "--json"))
+    assert facts["images"] == {"train": 8, "val": 3, "test": 3}
+    masks = [scene(seed)[1] for seed in range(1, 9)]
+    assert facts["pixels"]["train"] == {str(c): int(sum((m == c).sum() for m in masks)) for c in range(3)}
+    assert facts["ignored"]["train"] == pytest.approx(6 / (40 * 56))
+    assert facts["problems"] == facts["bad"] == facts["leaks"] == facts["all_ignored"] == []
+    assert facts["suggested"]["segmentation.base_size"] == [40, 56]
+    text = prints(folder)
+    assert "no problems found" in text
+    assert "pixels that belong to no class: train 0.3%" in text
+    assert tree_hash(folder) == before
+
+
+def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    (folder / "classes.txt").write_text("ground\ntree\nsky\n")
+    masks = folder / "masks" / "train"
+    Image.fromarray(np.zeros((7, 9), np.uint8)).save(masks / "1.png")
+    Image.fromarray(np.full((40, 56), 3, np.uint8)).save(masks / "2.png")
+    Image.fromarray(np.zeros((40, 56, 3), np.uint8)).save(masks / "3.png")
+    Image.fromarray(np.full((40, 56), 700, np.uint16)).save(masks / "4.png")
+    (masks / "5.png").write_bytes(b"")
+    (folder / "images" / "train" / "6.png").write_bytes((folder / "images" / "train" / "6.png").read_bytes()[:200])
+    Image.fromarray(np.full((40, 56), 255, np.uint8)).save(masks / "7.png")
+    text = prints(folder, code=2)
+    for part in (
+        "1.png has 9 x 7 pixels, its picture 56 x 40",
+        "2.png has the value 3, but there are 3 classes",
+        "3.png is a picture in colours (RGB), expected is a mask of class numbers",
+        "4.png has the value 700; class numbers go to 254",
+        "5.png': the file is empty",
+        "images/train/6.png",
+        "problem: 6 pairs of picture and mask cannot be used",
+        "pictures without a labelled pixel: 1\n  train: images/train/7.png",
+    ):
+        assert part in text
+    assert len(json.loads(prints(folder, "--json", code=2))["bad"]) == 6
+
+
+def test_a_picture_in_two_parts_is_a_leak(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    save_scene(folder / "images" / "test" / "9.png", folder / "masks" / "test" / "9.png", 1)  # the first of training
+    assert "problem: 1 picture is in more than one part" in prints(folder, code=2)
+
+
+def test_a_class_without_training_pixels_is_told_and_no_problem(tmp_path: Path) -> None:
+    folder = scene_folder(tmp_path)
+    (folder / "classes.txt").write_text("ground\ntree\nsky\nunicorn\n")
+    facts = check_scenes(folder)
+    assert facts["no_pixel"]["train"] == ["unicorn"]
+    assert not facts["problems"]
+
+
+def test_masks_of_black_and_white_need_a_table(tmp_path: Path, prints: Command) -> None:
+    for k in range(3):
+        image, mask = scene(k)
+        for kind, array in (("images", image), ("masks", (mask == 1).astype(np.uint8) * 255)):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(array).save(tmp_path / kind / f"{k}.png")
+    assert "have one class" in prints(tmp_path, code=2)
+    (tmp_path / "classes.csv").write_text("name,red,green,blue\nrest,0,0,0\nthing,255,255,255\n")
+    assert "no problems found" in prints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--task", "segmentatoin"], "no task 'segmentatoin'; did you mean 'segmentation'?"),
+        (["--task", "segmentation", "--root", "x"], "--root is for tables"),
+    ],
+)
+def test_wrong_options_are_exit_2(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["check", str(tmp_path), *words])
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""The segmentation network: names, sizes, heads as released, weights of an encoder."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from gpaco.errors import UserError
+from gpaco.segmentation.network import build, crop_step, normalisation
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [("deeplabv3plus-resnet18", 4), ("upernet-test_resnet", 4), ("fpn-test_resnet", 4), ("unet-test_resnet", 1)],
+)
+def test_scores_embeddings_and_auxiliary_scores_have_their_sizes(name: str, stride: int) -> None:
+    network = build(name, 5, dim=7)
+    out = network(torch.randn(2, 3, 64, 96))
+    assert out.logits.shape == (2, 5, 64 // stride, 96 // stride)
+    assert out.embeddings is not None
+    assert out.embeddings.shape == (2, 7, 16, 24)
+    torch.testing.assert_close(out.embeddings.norm(dim=1), torch.ones(2, 16, 24))
+    assert out.aux_logits is not None
+    assert out.aux_logits.shape[:2] == (2, 5)
+    plain = build(name, 5, dim=0, aux=False)(torch.randn(2, 3, 64, 96))
+    assert plain.embeddings is plain.aux_logits is None
+
+
+def test_every_parameter_that_trains_gets_a_gradient() -> None:
+    """Several processes would wait for it for ever."""
+    for name in ("deeplabv3plus-test_resnet", "pspnet-resnet18", "upernet-test_resnet"):
+        network = build(name, 3, dim=8)
+        out = network(torch.randn(2, 3, 64, 64))
+        sum(part.sum() for part in out).backward()
+        assert all((p.grad is not None) == p.requires_grad for p in network.parameters()), name
+        assert network.training
+
+
+def test_the_heads_are_the_released_ones() -> None:
+    network = build("deeplabv3plus-resnet18", 19, channels=128)
+    dropout, classifier = network.classifier
+    assert isinstance(dropout, nn.Dropout2d)
+    assert dropout.p == 0.1
+    assert (classifier.in_channels, classifier.out_channels, classifier.kernel_size) == (128, 19, (1, 1))
+    assert network.projector is not None
+    assert [type(m).__name__ for m in network.projector] == [*["Conv2d", "BatchNorm2d", "ReLU"] * 2, "Conv2d"]
+    convolutions = [m for m in network.projector if isinstance(m, nn.Conv2d)]
+    assert [(m.in_channels, m.out_channels) for m in convolutions] == [(128, 128), (128, 128), (128, 128)]
+    assert network.aux is not None
+    first, *_, last = (m for m in network.aux if isinstance(m, nn.Conv2d))
+    assert (first.in_channels, first.out_channels, first.kernel_size) == (256, 64, (3, 3))  # the last but one stage
+    assert last.out_channels == 19
+
+
+def test_deeplab_keeps_an_eighth_of_the_resolution() -> None:
+    features = build("deeplabv3plus-resnet18", 2, dim=0).encoder(torch.zeros(1, 3, 64, 64))
+    assert [64 // f.shape[2] for f in features] == [1, 2, 4, 8, 8, 8]
+
+
+@torch.no_grad()
+def test_any_picture_is_classified_at_its_own_size() -> None:
+    network = build("deeplabv3plus-test_resnet", 3, dim=0, aux=False).eval()
+    for size in ((1, 1), (33, 64), (50, 70)):
+        assert network.classify(torch.randn(1, 3, *size)).shape == (1, 3, *size)
+    whole = torch.randn(1, 3, 64, 64)
+    expected = nn.functional.interpolate(network(whole).logits, (64, 64), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(network.classify(whole), expected)
+
+
+def test_a_classifiers_file_fills_the_encoder_and_another_ones_is_refused(tmp_path: Path) -> None:
+    classifier = timm.create_model("test_resnet", pretrained=False)
+    file = tmp_path / "weights.safetensors"
+    save_file(classifier.state_dict(), file)
+    network = build("deeplabv3plus-test_resnet", 3, weights=file)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        stem = classifier.eval().act1(classifier.bn1(classifier.conv1(images)))
+        torch.testing.assert_close(network.eval().encoder(images)[1], stem)
+    with pytest.raises(UserError, match=r"weights.safetensors does not fit this encoder: it lacks"):
+        build("deeplabv3plus-resnet18", 3, weights=file)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("deeplabv3pluss-resnet50", "did you mean 'deeplabv3plus-resnet50'"),
+        ("upernet", "there is no segmentation model 'upernet'"),
+        ("upernet-swin-tinny", "no encoder 'swin-tinny'; did you mean 'swin-tiny'"),
+        ("resnet50", "write decoder-encoder"),
+    ],
+)
+def test_a_name_that_is_none_says_the_nearest_one(name: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build(name, 3)
+    assert message in str(caught.value)
+
+
+def test_pictures_are_normalised_as_the_encoder_is_used_to() -> None:
+    assert normalisation("deeplabv3plus-resnet50")[0] == (0.485, 0.456, 0.406)
+    assert normalisation("deeplabv3plus-efficientnet-lite0") == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert crop_step("deeplabv3plus-resnet50") == 8
+    assert crop_step("upernet-swin-tiny") == 32

@@ -1,0 +1,181 @@
+"""Evaluating and predicting with a trained segmenter, as functions and as commands."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pictures import tree_hash
+from scenes import COLOURS, MODEL, SMALL, scene, scene_folder
+
+import gpaco
+from gpaco.cli import main
+from gpaco.data.images import read_image, read_stored
+from gpaco.errors import Diverged, UserError
+from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes, segment
+from gpaco.segmentation.predicting import coloured, overlaid
+from gpaco.segmentation.reading import read_scenes
+
+Command = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scene_folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt something."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    options = {"task": "segmentation", "model": MODEL, "epochs": 25, "lr": 0.1, "settings": SMALL}
+    gpaco.train(data, out=out, say=lambda line: None, **options)
+    return out
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What a command prints on standard output and standard error; it must exit with `code`."""
+
+    def call(*words: object, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out, errors
+
+    return call
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_run_has_its_figures_and_evaluating_again_gives_them_again(run: Path, data: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["miou"] > 0.4  # all of the most frequent class: 0.2
+    assert (metrics["evaluated_on"], metrics["selected_on"]) == ("test", "val")
+    again = gpaco.evaluate(run)
+    assert again["confusion"] == metrics["confusion"]
+    assert again["miou"] == metrics["miou"]
+    alone = read_scenes(data)
+    assert alone.test is not None
+    pixels = sum((alone.test.load_mask(i) != 255).sum() for i in range(3))
+    assert metrics["pixels"] == pixels
+
+
+def test_scales_mirroring_and_windows_reach_the_network(run: Path, command: Command) -> None:
+    plain = gpaco.evaluate(run)
+    for words, options in (
+        (["--flip"], {"flip": True}),
+        (["--scales", "0.5,1,1.5"], {"scales": (0.5, 1.0, 1.5)}),
+        (["--window", "32/16"], {"window": (32, 32), "stride": (16, 16)}),
+    ):
+        printed = json.loads(command("evaluate", run, *words, "--json")[0])
+        assert printed["confusion"] == gpaco.evaluate(run, **options)["confusion"]
+        assert printed["confusion"] != plain["confusion"]
+        assert np.sum(printed["confusion"]) == np.sum(plain["confusion"])
+
+
+def test_other_cuts_move_classes_between_the_groups(run: Path, command: Command) -> None:
+    out, _ = command("evaluate", run, "--many", 0.5, "--few", 0.4)
+    assert "mean IoU" in out
+    figures = json.loads(command("evaluate", run, "--many", 0.5, "--few", 0.4, "--json")[0])
+    assert figures["groups"] == {"many": 2, "medium": 0, "few": 1}
+
+
+def test_other_data_is_evaluated_by_class_names(run: Path, tmp_path: Path) -> None:
+    other = scene_folder(tmp_path, train=2, val=0, test=0)
+    assert gpaco.evaluate(run, other)["pixels"] == 2 * (40 * 56 - 6)
+    (other / "classes.txt").write_text("0\n1\ncloud\n")
+    with pytest.raises(UserError, match="a class 'cloud' that the model does not know"):
+        gpaco.evaluate(run, other)
+
+
+def test_masks_colours_and_overlays_are_written_and_a_bad_file_is_a_row(
+    run: Path, data: Path, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    out, before = tmp_path / "out", tree_hash(data)
+    printed, _ = command("predict", run, data / "images" / "test", tmp_path / "broken.jpg", "--out", out)
+    assert "4 files, 1 of them could not be read" in printed
+    assert tree_hash(data) == before
+    rows = table(out / "predictions.csv")
+    assert [bool(row["error"]) for row in rows] == [False, False, False, True]
+    assert not rows[3]["mask"]
+    model = gpaco.load(run)
+    palette = np.array(model.about["palette"], np.uint8)
+    for k, row in enumerate(rows[:3]):
+        classes, probability = segment(model, read_image(data / "images" / "test" / f"{k}.png"))
+        mask, kind = read_stored(out / "mask" / f"{k}.png")
+        assert kind == "L"
+        np.testing.assert_array_equal(mask, classes)
+        np.testing.assert_array_equal(read_image(out / "colours" / f"{k}.png"), palette[classes])
+        assert read_image(out / "overlay" / f"{k}.jpg").shape == (40, 56, 3)
+        assert float(row["probability"]) == pytest.approx(probability.mean(), abs=1e-5)
+    assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
+
+
+def test_rows_have_the_share_of_each_class_and_need_no_folder(run: Path, data: Path) -> None:
+    rows = gpaco.predict(run, data / "images" / "val")
+    assert len(rows) == 3
+    for row in rows:
+        assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["mask"] is row["error"] is None
+
+
+def test_equal_names_of_two_folders_do_not_overwrite_each_other(run: Path, data: Path, tmp_path: Path) -> None:
+    rows = gpaco.predict(run, [data / "images" / "val", data / "images" / "test"], out=tmp_path)
+    assert len({row["mask"] for row in rows}) == 6
+    assert (tmp_path / "mask" / "0-2.png").is_file()
+
+
+def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) -> None:
+    model = gpaco.load(run)
+    image = torch.from_numpy(scene(5, size=(37, 50))[0]).permute(2, 0, 1)[None]
+    scores = model(image)
+    assert scores.shape == (1, 3, 37, 50)
+    torch.testing.assert_close(model(image / 255), scores)
+
+
+def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path) -> None:
+    model = gpaco.load(run)
+    assert isinstance(model, ScenePredictor)
+    torch.nn.init.constant_(model.model.classifier[1].weight, float("nan"))
+    with pytest.raises(Diverged, match="not finite"):
+        evaluate_scenes(model, read_scenes(data).train.subset([0]))
+
+
+def test_colours_are_the_palettes_and_no_class_is_black() -> None:
+    colours = coloured(np.array([[0, 2, 255]], np.uint8), COLOURS)
+    assert colours.tolist() == [[COLOURS[0].tolist(), COLOURS[2].tolist(), [0, 0, 0]]]
+    mixed = overlaid(np.full((1, 3, 3), 100, np.uint8), colours)
+    assert mixed[0, 2].tolist() == [50, 50, 50]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "RUN", "--scales", "half"], "--scales half is not understood"),
+        (["evaluate", "RUN", "--scales", "0"], "scales must be numbers above 0"),
+        (["evaluate", "RUN", "--window", "32/64"], "a stride of 64 pixels does not cover windows of 32"),
+        (["evaluate", "RUN", "--window", "wide"], "--window wide is not understood"),
+        (["evaluate", "RUN", "RUN"], "segmenters are evaluated one at a time"),
+        (["evaluate", "RUN", "--prior", "uniform"], "corrections of classifiers"),
+        (["evaluate", "RUN", "--few", "2"], "few (2.0) must not be above many (1.0)"),
+        (["predict", "RUN", "DATA", "--out", "rows.csv"], "rows.csv is no folder"),
+        (["predict", "RUN", "DATA", "--unbiased"], "segmenters predict one at a time, without --prior"),
+    ],
+)
+def test_wrong_options_are_named_and_exit_2(
+    words: list[str], message: str, run: Path, data: Path, command: Command
+) -> None:
+    places = {"RUN": str(run), "DATA": str(data / "images" / "val")}
+    _, errors = command(*(places.get(word, word) for word in words), code=2)
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 2

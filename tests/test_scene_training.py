@@ -1,0 +1,173 @@
+"""Training a segmenter as a user does it: kills, signals, several processes, what is refused, what is guessed."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import checkpoint_files, run, start
+from pictures import tree_hash
+from scenes import MODEL, SMALL, scene_folder
+
+import gpaco
+from gpaco.errors import UserError
+from gpaco.running import dry_run
+
+# Everything that has state of its own is on.
+STATE = ("segmentation.rare_memory=32", "segmentation.few=0.5", "segmentation.sampling=balanced", "train.ema=0.9")
+QUICK = {"task": "segmentation", "model": MODEL, "epochs": 5, "say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scene_folder(tmp_path_factory.mktemp("data"), train=40)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    torch.set_num_threads(1)
+    gpaco.train(data, out=out, settings=[*SMALL, *STATE], **QUICK)
+    return out
+
+
+def words(data: Path, out: Path, *more: object) -> list[object]:
+    settings = [word for setting in (*SMALL, *STATE) for word in ("--set", setting)]
+    return ["train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 5, *settings, "--out", out, *more]
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert checkpoint_files(one) == checkpoint_files(other)
+    assert history(one) == history(other)
+    assert json.loads((one / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
+
+
+def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_same_bits(
+    data: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    moments, folder = random.Random(4), tmp_path / "run"  # noqa: S311
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGKILL, -9), (signal.SIGTERM, 143)):
+        process = start(*words(data, folder))
+        before = sorted((folder / "checkpoints").glob("step-*"))
+        deadline = time.monotonic() + 100
+        while sorted((folder / "checkpoints").glob("step-*")) == before and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.3)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == code, errors
+    out = run(*words(data, folder))
+    assert "going on with the run" in out
+    assert "mean IoU" in out
+    assert_same_run(folder, undisturbed)
+
+
+def test_workers_change_nothing(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    settings = [setting for setting in (*SMALL, *STATE) if not setting.startswith("train.workers")]
+    other = gpaco.train(data, out=tmp_path / "run", settings=settings, workers=2, **QUICK)
+    assert checkpoint_files(other.folder) == checkpoint_files(undisturbed)
+
+
+def test_two_processes_train_and_evaluate_each_scene_once(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "two"
+    run(*words(data, folder, "--set", "train.epochs=2"), ranks=2)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["environment"]["processes"] == 2
+    alone = gpaco.evaluate(folder)
+    assert metrics["confusion"] == alone["confusion"]
+    assert metrics["boundary_iou"] == alone["boundary_iou"]
+
+
+def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> None:
+    said: list[str] = []
+    before = tree_hash(data)
+    dry_run(data, settings=SMALL, **QUICK | {"say": said.append})
+    assert said[-1].startswith("everything works")
+    assert "step 2: trained, evaluated and saved after resuming" in said
+    assert tree_hash(data) == before
+
+
+@pytest.mark.parametrize("method", ["ce", "gpaco"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.amp=bf16", "train.accumulate=2", "segmentation.pixel_prior=true"],
+        ["optimiser.name=adamw", "optimiser.lr=0.001", "segmentation.aux_weight=0", "segmentation.pixels=-1"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_options_of_the_loop_and_of_the_loss_work(settings: list[str], method: str, data: Path, tmp_path: Path) -> None:
+    options = QUICK | {"epochs": 1, "method": method}
+    result = gpaco.train(data, out=tmp_path / "run", settings=[*SMALL, *settings], **options)
+    assert result.metrics["method"] == method
+    assert result.history[0]["loss"] < 100
+
+
+def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_path: Path) -> None:
+    folder = scene_folder(tmp_path / "data", train=10, val=0, test=0)
+    for kind in ("images", "masks"):
+        (folder / kind / "train").rename(folder / kind / "all")
+    said: list[str] = []
+    options = QUICK | {"epochs": 1, "say": said.append}
+    result = gpaco.train(folder, out=tmp_path / "run", settings=SMALL, **options)
+    for line in (
+        "test: 2 of 10 training pictures held back, seed 0",
+        "val: 1 of 8 training pictures held back, seed 0",
+        "train.batch_size = 4  (--batch-size overrides)",
+    ):
+        assert line in said
+    assert any("as released: optimiser.lr = 0.01" in line for line in said)
+    assert result.metrics["evaluated_on"] == "test"
+    assert result.recipe.method.temperature == 0.07
+
+
+def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) -> None:
+    folder = scene_folder(tmp_path / "data")
+    (folder / "masks" / "test" / "1.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"test/1.png': the file is empty"):
+        gpaco.train(folder, out=tmp_path / "run", settings=SMALL, **QUICK)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    said: list[str] = []
+    options = QUICK | {"epochs": 1, "say": said.append, "on_bad_image": "skip"}
+    result = gpaco.train(folder, out=tmp_path / "run", settings=SMALL, **options)
+    assert any(line.startswith("left out:") and "test/1.png" in line for line in said)
+    assert result.metrics["pixels"] == 2 * (40 * 56 - 6)
+    assert "test/1.png" in (tmp_path / "run" / "bad_images.csv").read_text()
+    (folder / "masks" / "test" / "2.png").write_bytes(b"")
+    with pytest.raises(UserError, match="2 of 48 pairs cannot be used, more than 1.0%"):
+        gpaco.train(folder, out=tmp_path / "other", settings=SMALL, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "paco"}, "segmentation has no method 'paco'"),
+        ({"sampler": "balanced"}, "train.sampler = 'balanced' has no effect on segmentation"),
+        ({"size": 32}, "model.size = 32 has no effect"),
+        ({"batch_size": 1}, "batch norm needs two pictures at a time or more; a batch of 1"),
+        ({"model": "unet-test_resnet", "settings": ["segmentation.crop=[40,40]"]}, "multiples of 32, got [40, 40]"),
+        ({"settings": ["segmentation.crop=[40]"]}, "segmentation.crop must have two numbers"),
+        ({"settings": ["segmentation.rare_memory=8", "segmentation.few=0"]}, "no class is rare enough"),
+        ({"settings": ["data.expect_images=20210"]}, "expects 20,210 training pictures, here are 40"),
+        ({"task": "segmentatoin"}, "did you mean 'segmentation'"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_an_error_with_a_remedy(
+    options: dict[str, Any], message: str, data: Path, tmp_path: Path
+) -> None:
+    settings = [*SMALL, *options.pop("settings", [])]
+    with pytest.raises(UserError) as caught:
+        gpaco.train(data, out=tmp_path / "run", settings=settings, **QUICK | options)
+    assert message in caught.value.cause
+    assert caught.value.remedy
