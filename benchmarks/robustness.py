@@ -1,6 +1,7 @@
 """Errors on corrupted images of cross entropy, balanced softmax and GPaCo, by group of classes, three seeds each.
 
     python benchmarks/robustness.py DATA --out DIR [--long-tail 100] [--model resnet8] [--epochs 15] [--subset 2000]
+        [--set section.key=value ...]
 
 DATA is CIFAR-100 or Fashion-MNIST, made long-tailed. Methods are trained by `compare` into DIR, one seed of all before
 the next, and tested by `robustness` on the 75 common conditions. A line for each method, seed and group is added to
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--long-tail", type=float, default=100)
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="any setting, for all methods")
     parser.add_argument("--subset", type=int, default=2000, help="test images, the same for all")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
@@ -86,6 +88,7 @@ def main() -> None:
             long_tail=options.long_tail,
             model=options.model,
             epochs=options.epochs,
+            settings=options.settings,
         )
         for row in comparison["rows"]:
             with file.open(newline="") as source:

@@ -106,7 +106,7 @@ def train(
     validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
     part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
-    ghost_batch: Annotated[int | None, typer.Option(help="Images that share batch-norm statistics.")] = None,
+    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # model.ghost_batch; 25 others are enough
     on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Device = None,

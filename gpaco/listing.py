@@ -18,6 +18,10 @@ DATA = {
     "inat18": "iNaturalist 2018",
     "places-lt": "Places-LT",
     "imagenet": "Full ImageNet",
+    "ade20k": "ADE20K, segmentation",
+    "coco-stuff": "COCO-Stuff 10k, segmentation",
+    "pascal-context": "PASCAL Context, segmentation",
+    "cityscapes": "Cityscapes, segmentation",
 }
 
 
@@ -84,11 +88,12 @@ _ABOUT = """# Recipes
 
 This page is made by `make docs` from the files in `gpaco/recipes`; do not edit it.
 
-A recipe is one row of a classification table of the paper ("Generalized Parametric Contrastive Learning", Cui et al.,
-TPAMI; its tables are numbered as they come in the text). There are {count}. "Paper" is the row's number, top-1 accuracy
-in percent; "ours" is what we got. Nearly all need days on several GPUs, and we have not run them. What is tested is
-that each is built at its real size and takes a step, and that its learning rates, views, losses and parameters are
-those that the sources give (`tests/test_recipes.py`).
+A recipe is one row of a table of the paper ("Generalized Parametric Contrastive Learning", Cui et al., TPAMI; its
+tables are numbered as they come in the text). There are {count}. "Paper" is the row's number: top-1 accuracy in
+percent, of segmentation mIoU at a single scale; "ours" is what we got. Nearly all need days on several GPUs, and we
+have not run them. What is tested is that each is built at its real size and takes a step, and that its learning rates,
+views, losses and parameters are those that the sources give (`tests/test_recipes.py`, for segmentation
+`tests/test_segmentation_recipes.py`).
 
     gpaco recipes [WORD]        the list, or those with a word in their name, table or row
     gpaco show NAME             every setting of one, its command, the authors' hardware, and what is uncertain
@@ -118,6 +123,5 @@ _WITHOUT = """## Rows without a recipe
 - Methods of other papers that are not in this package: Decouple, De-confound-TDE, ResLT, MiSLAS, RIDE, OLTR, LDAM-DRW,
   BBN, Causal Norm.
 - SupCon with ResNet-50 in Table 4 (78.7): taken over from its authors, who used AutoAugment for ImageNet.
-- ImageNet-C, -R and -Sketch (Tables 4 and 14) are evaluations of the same models.
-- Segmentation (Table 7).
+- ImageNet-C, -R and -Sketch (Tables 4 and 14) are evaluations of the same models: `gpaco robustness`.
 """

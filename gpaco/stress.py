@@ -3,8 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.evaluation import check_correction
 from gpaco.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.matching import Match, restricted
+from gpaco.metrics import GROUPS, groups
 from gpaco.priors import final_logits
 from gpaco.run import Predictor, Run, as_run, load_classifier
 from gpaco.stress_data import (
@@ -37,10 +38,7 @@ from gpaco.stress_data import (
     source_of,
     view_for,
 )
-from gpaco.stress_results import Measured, summary
-
-Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-Say = Callable[[str], None]
+from gpaco.stress_results import Bar, Measured, Say, summary
 
 PREPROCESSING = ("official", "paper")
 _WORTH_WORKERS = 2000  # pictures; fewer are made before other processes have started
@@ -100,6 +98,30 @@ def robustness(
     wanted, processes = severities_of(severities), _workers(workers)
     run = as_run(run)
     where = choose_device(device)
+    if run.recipe.train.task == "segmentation":
+        from gpaco.segmentation.stress import scene_robustness
+
+        if clean or restrict or prior or unbiased or workers or preprocessing != "official" or on_bad_image != "error":
+            raise UserError(
+                "of a segmenter, robustness takes no --clean, --restrict, --prior, --unbiased, --preprocessing, "
+                "--on-bad-image or --workers",
+                "leave them out",
+            )
+        return scene_robustness(
+            run,
+            data,
+            baseline=baseline,
+            corruptions=corruptions,
+            severities=wanted,
+            subset=subset,
+            seed=seed,
+            constants=constants,
+            which=which,
+            device=where,
+            out=out,
+            say=say,
+            bar=bar,
+        )
     predictor = load_classifier(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
     with bar("looking through the folders") as show:
@@ -139,7 +161,11 @@ def robustness(
         say(f"the baseline, {baseline}:")
         alike = other.about["counts"] == predictor.about["counts"]
         other = replace(measured(other), name=str(baseline), by_group=alike)
-    result = summary(mine, other, predictor.about, found, conditions, notes)
+    about = predictor.about
+    group = groups(about["counts"], about["many"], about["few"])
+    sizes = {name: int(((group == name) & found.there).sum()) for name in GROUPS}
+    cuts = {"many": about["many"], "few": about["few"]}
+    result = summary(mine, other, sizes, cuts, conditions, notes)
     result |= {
         "run": str(run.folder),
         "data": str(data) if data is not None else run.recipe.data.path,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.conditions import CLEAN, Corrupting, Pictures, Source, picture_side
-from gpaco.corruption import COMMON, SEVERITIES, chosen, constants_for
+from gpaco.corruption import SEVERITIES, chosen, constants_for
 from gpaco.data.class_maps import class_map, is_imagenet, published_as
 from gpaco.data.samples import Samples
 from gpaco.data.shifted import Arrays, Condition, Tree, read_shifted
@@ -18,6 +18,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.evaluation import evaluation_part
 from gpaco.matching import Match, match
 from gpaco.run import Predictor, Run
+from gpaco.stress_results import missing_conditions
 
 Show = Callable[[int, int], None]
 
@@ -96,12 +97,9 @@ def conditions_of(
         have = ", ".join(dict.fromkeys(name for name, _ in there))
         raise UserError(f"the data has no {absent[0]}", f"it has {have}")
     wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in severities))
-    missing = [f"{name} {severity}" for name in COMMON for severity in SEVERITIES if (name, severity) not in wanted]
     if all(condition == CLEAN for condition in wanted):
         raise UserError("nothing is left to test under", "choose other --corruptions or --severities")
-    if missing:
-        few = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-        notes.append(f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null")
+    notes.extend(missing_conditions(wanted))
     return wanted
 
 

@@ -1,6 +1,7 @@
 """What robustness() found, put together: by condition, by corruption, by group, with means; and as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,10 @@ from gpaco.conditions import CLEAN
 from gpaco.corruption import COMMON, CORRUPTIONS, SEVERITIES
 from gpaco.corruption_metrics import Means, mce, mean_error, relative_mce, severity_mean
 from gpaco.data.shifted import Condition
-from gpaco.matching import Match
-from gpaco.metrics import GROUPS, groups
+from gpaco.metrics import GROUPS
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+Say = Callable[[str], None]
 
 _KEYS = ("error", *GROUPS)
 
@@ -47,24 +50,21 @@ class Measured:
 def summary(
     mine: Measured,
     baseline: Measured | None,
-    about: dict[str, Any],
-    found: Match,
+    sizes: Mapping[str, int],
+    cuts: Mapping[str, float],
     conditions: Sequence[Condition],
     notes: list[str],
 ) -> dict[str, Any]:
-    """All of it, ready for JSON."""
-    group = groups(about["counts"], about["many"], about["few"])
+    """All of it, ready for JSON; `sizes` are the numbers of classes of each group, `cuts` what parts the groups."""
     result: dict[str, Any] = {"version": 1}
     if tuple(conditions) == (CLEAN,):
         result |= {"error": mine.clean()}
-        result["groups"] = {
-            name: {"classes": int(((group == name) & found.there).sum()), "error": mine.clean(name)} for name in GROUPS
-        }
+        result["groups"] = {name: {"classes": sizes[name], "error": mine.clean(name)} for name in GROUPS}
         return result | {"notes": notes, "skipped": mine.skipped}
     result |= _figures(mine, baseline, "error", notes)
     result["groups"] = {
         name: {
-            "classes": int(((group == name) & found.there).sum()),
+            "classes": sizes[name],
             **_figures(mine, baseline if baseline and baseline.by_group else None, name, []),
         }
         for name in GROUPS
@@ -80,7 +80,7 @@ def summary(
             for name in names
             if (name in COMMON) == wanted
         }
-    result["cuts"] = {"many": about["many"], "few": about["few"]}
+    result["cuts"] = dict(cuts)
     result["baseline"] = None
     if baseline is not None:
         result["baseline"] = {
@@ -90,6 +90,13 @@ def summary(
             "means": {name: baseline.means().get(name) for name in COMMON},
         }
     return result | {"notes": notes, "skipped": mine.skipped}
+
+
+def missing_conditions(wanted: Sequence[Condition]) -> list[str]:
+    """A note if some of the 75 common conditions are not among these."""
+    missing = [f"{name} {severity}" for name in COMMON for severity in SEVERITIES if (name, severity) not in wanted]
+    few = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+    return [f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null"] * bool(missing)
 
 
 def _figures(mine: Measured, baseline: Measured | None, key: str, notes: list[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ COMMON: dict[str, Any] = {
     "betas": (0.9, 0.999), "layer_decay": 1, "clip": 0,
     "schedule.name": "cosine", "warmup": 10, "steps": (), "factor": 0.1, "min_lr": 0, "power": 1, "per": "epoch",
     "epochs": 400, "batch_size": 128, "accumulate": 1, "sampler": "shuffle", "part": "all", "amp": "off", "ema": 0,
-    "select": "last", "tune_prior": False, "hidden": 0, "cached_views": 4,
+    "task": "classification", "select": "last", "tune_prior": False, "hidden": 0, "cached_views": 4,
 }  # fmt: skip
 # What a recipe leaves to whoever runs it.
 LEFT = {"data.path", "data.root", "data.seed", "data.on_bad_image", "data.allow_empty_classes", "data.allow_leakage"}

@@ -1,5 +1,6 @@
 """Pictures and masks for tests, drawn on the spot: the colour of a pixel says its class."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from gpaco import checkpoint
+from gpaco import recipe as recipes
+from gpaco.run import Run
+from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes
 from gpaco.segmentation.network import Segmenter
+from gpaco.segmentation.preparing import scene_splits
+from gpaco.settings import Recipe
 
 COLOURS = np.array([[200, 60, 60], [60, 190, 70], [60, 80, 200], [220, 220, 60]], np.uint8)
 # A small network of timm's and crops to match: a step takes some hundredths of a second.
@@ -80,3 +87,21 @@ def about(classes: int = 3, **changes: Any) -> dict[str, Any]:
     known = {"classes": names, "counts": [100 ** (classes - k) for k in range(classes)], "mean": [0.5] * 3}
     known |= {"std": [0.25] * 3, "base_size": [], "window": [], "stride": [], "many": 1.0, "few": 0.1}
     return known | {"palette": COLOURS[:classes].tolist()} | changes
+
+
+def made_run(home: Path, data: Path, names: tuple[str, ...], seed: int = 0) -> Run:
+    """A run folder of the tiny network, not trained, with its figures; `build_segmenter` must give that network."""
+    home.mkdir()
+    recipe = recipes.override(Recipe(), ["train.task=segmentation", f"data.path={data}", "model.name=unet-resnet18"])
+    (home / "recipe.toml").write_text(recipes.dumps(recipe))
+    known = about(task="segmentation") | {"classes": list(names)}
+    network = tiny_segmenter(seed=seed)
+    state = {"progress": {"best_step": None}, "about": known}
+    checkpoint.save(home / "checkpoints", 1, {"model": dict(network.state_dict()), "extra": {}}, state)
+    test = scene_splits(recipe).test
+    assert test is not None
+    figures = evaluate_scenes(ScenePredictor(network.eval(), known).eval(), test)
+    figures |= {"evaluated_on": "test", "selected_on": "val", "seed": 0, "method": "gpaco"}
+    figures |= {"counts": known["counts"], "environment": {"torch": "x"}}
+    (home / "metrics.json").write_text(json.dumps(figures))
+    return Run(home)

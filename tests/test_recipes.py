@@ -40,9 +40,9 @@ def load(name: str) -> Recipe:
 
 def everything(recipe: Recipe) -> dict[str, Any]:
     """Every setting of a recipe that says what is trained, by "section.key"."""
-    found = {
-        f"{s}.{key}": value for s in SECTIONS if s != "source" for key, value in asdict(getattr(recipe, s)).items()
-    }
+    assert recipe.segmentation == Recipe().segmentation
+    sections = [section for section in SECTIONS if section not in ("source", "segmentation")]
+    found = {f"{s}.{key}": value for s in sections for key, value in asdict(getattr(recipe, s)).items()}
     return {key: value for key, value in found.items() if key not in LEFT}
 
 
@@ -55,7 +55,7 @@ def in_full(expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_there_is_a_recipe_for_every_row_and_a_row_for_every_recipe() -> None:
-    assert set(recipes.names()) == set(EXPECTED)
+    assert {name for name in recipes.names() if load(name).train.task == "classification"} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)

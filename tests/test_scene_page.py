@@ -1,7 +1,6 @@
 """The page about segmenters: complete, offline, and nothing from data becomes part of it but text."""
 
 import csv
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,18 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from scenes import about, scene_folder, tiny_segmenter
+from scenes import made_run, scene_folder, tiny_segmenter
 
-from gpaco import checkpoint
-from gpaco import recipe as recipes
+import gpaco
 from gpaco.cli import main
 from gpaco.errors import UserError
 from gpaco.pages.scenes import collect, errors_marked, percent, report_scenes
 from gpaco.run import Run
 from gpaco.segmentation import evaluating
-from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes
-from gpaco.segmentation.preparing import scene_splits
-from gpaco.settings import Recipe
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -31,22 +26,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run folder of a network that was not trained, with a class of a hostile name."""
     folder = scene_folder(tmp_path / "data", train=2, val=2, test=3)
     (folder / "classes.txt").write_text(f"ground\n{HOSTILE}\nsky\n")
-    home = tmp_path / "run"
-    home.mkdir()
-    recipe = recipes.override(Recipe(), ["train.task=segmentation", f"data.path={folder}", "model.name=unet-resnet18"])
-    (home / "recipe.toml").write_text(recipes.dumps(recipe))
-    known = about(task="segmentation") | {"classes": ["ground", HOSTILE, "sky"]}
-    network = tiny_segmenter()
     monkeypatch.setattr(evaluating, "build_segmenter", lambda about: tiny_segmenter())  # what the checkpoint is of
-    state = {"progress": {"best_step": None}, "about": known}
-    checkpoint.save(home / "checkpoints", 1, {"model": dict(network.state_dict()), "extra": {}}, state)
-    test = scene_splits(recipe).test
-    assert test is not None
-    figures = evaluate_scenes(ScenePredictor(network.eval(), known).eval(), test)
-    figures |= {"evaluated_on": "test", "selected_on": "val", "seed": 0, "method": "gpaco"}
-    figures |= {"counts": known["counts"], "environment": {"torch": "x"}}
-    (home / "metrics.json").write_text(json.dumps(figures))
-    return Run(home)
+    return made_run(tmp_path / "run", folder, ("ground", HOSTILE, "sky"))
 
 
 class Tags(HTMLParser):
@@ -66,7 +47,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_has_every_part_and_needs_nothing_from_outside(run: Run, tmp_path: Path) -> None:
-    page = report_scenes([run], tmp_path / "report.html").read_text()
+    page = report_scenes([run], tmp_path / "report.html", say=print).read_text()
     found = Tags(page)
     sections = [attributes["id"] for tag, attributes in found.tags if tag == "section"]
     assert sections == ["summary", "frequency", "confusion", "pictures", "provenance"]
@@ -126,7 +107,7 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
     page = (tmp_path / "two.html").read_text()
     assert page.count("<circle") == 6
     with pytest.raises(UserError, match=r"cannot be called 'page.pdf'"):
-        report_scenes([run], tmp_path / "page.pdf")
+        gpaco.report([run], tmp_path / "page.pdf")
 
 
 def test_errors_are_red_and_what_is_no_class_is_dark() -> None:

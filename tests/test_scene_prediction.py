@@ -166,7 +166,7 @@ def test_colours_are_the_palettes_and_no_class_is_black() -> None:
         (["evaluate", "RUN", "--window", "32/64"], "a stride of 64 pixels does not cover windows of 32"),
         (["evaluate", "RUN", "--window", "wide"], "--window wide is not understood"),
         (["evaluate", "RUN", "RUN"], "segmenters are evaluated one at a time"),
-        (["evaluate", "RUN", "--prior", "uniform"], "corrections of classifiers"),
+        (["evaluate", "RUN", "--prior", "uniform"], "--tune-prior and --restrict are of classifiers"),
         (["evaluate", "RUN", "--few", "2"], "few (2.0) must not be above many (1.0)"),
         (["predict", "RUN", "DATA", "--out", "rows.csv"], "rows.csv is no folder"),
         (["predict", "RUN", "DATA", "--unbiased"], "segmenters predict one at a time, without --prior"),

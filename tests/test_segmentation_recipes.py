@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from gpaco.segmentation.network import Segmenter
 from gpaco.segmentation.preparing import check_sizes, refuse_unused
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.scenes import SceneSplits, numbered
-from gpaco.segmentation.task import segmentation_task
+from gpaco.segmentation.task import begin
 from gpaco.settings import Recipe
 from gpaco.training import make_optimiser
 
@@ -140,7 +141,9 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneSplits:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_builds_its_network_and_takes_a_step_at_a_small_crop(name: str, scenes: SceneSplits) -> None:
+def test_a_recipe_builds_its_network_and_takes_a_step_at_a_small_crop(
+    name: str, scenes: SceneSplits, tmp_path: Path
+) -> None:
     data, _, method = parts(name)
     classes = tuple(map(str, range(DATA[data][-1])))
     small = [
@@ -152,7 +155,7 @@ def test_a_recipe_builds_its_network_and_takes_a_step_at_a_small_crop(name: str,
     recipe = recipes.override(load(name), [*small, "train.batch_size=2", "train.workers=0", "segmentation.pixels=64"])
     train = replace(scenes.train, classes=classes, decode=numbered(len(classes)), palette=())
     splits = replace(scenes, train=train, val=None, test=None, pixels=tuple(range(1, len(classes) + 1)))
-    task = segmentation_task(recipe, splits, None)
+    task, _ = begin(recipe, splits, tmp_path, None, torch.device("cpu"), print, print)
     network, criterion = task.model, task.extra
     assert isinstance(network, Segmenter)
     assert isinstance(criterion, SceneLoss)

@@ -22,6 +22,7 @@ from gpaco.segmentation.scoring import Tally, summarise
 from gpaco.segmentation.transforms import fitting
 
 Show = Callable[[int, int], None]
+Pixels = NDArray[np.uint8]
 WORST = 12  # pictures that are listed
 
 
@@ -49,7 +50,7 @@ class ScenePredictor(nn.Module):
 
 def load_segmenter(run: Run, *, which: str = "best", device: str | torch.device = "cpu") -> ScenePredictor:
     """The model of a run that segments, ready to predict."""
-    found = chosen(run, which, ("model", "ema"))
+    found = chosen(run, which)
     about = dict(found.state["about"])
     segmenter = build_segmenter(about)
     segmenter.load_state_dict(found.tensors.get("ema") or found.tensors["model"])
@@ -98,21 +99,32 @@ def segment(
 
 
 def evaluate_scenes(
-    predictor: ScenePredictor, scenes: Scenes, *, show: Show | None = None, **how: Any
+    predictor: ScenePredictor,
+    scenes: Scenes,
+    *,
+    change: Callable[[Pixels, int], Pixels] = lambda image, i: image,
+    show: Show | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
     """Figures over all scenes; each process does its share once.
 
-    `how` goes to `segment`: scales, flip, window, stride.
+    `change` is done to every picture (with its number) before it is looked at. `how` goes to `segment`: scales, flip,
+    window, stride.
     """
+
+    def load(i: int) -> tuple[Pixels, Pixels]:
+        image, mask = scenes.load(i)
+        return change(image, i), mask
+
     about = predictor.about
     tally = Tally.empty(len(about["classes"]))
     mine = range(distributed.rank(), len(scenes), distributed.world_size())
     finite, each = True, np.zeros(len(scenes))
     with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
-        ahead = deque(pool.submit(scenes.load, i) for i in mine[:2])
+        ahead = deque(pool.submit(load, i) for i in mine[:2])
         for done, index in enumerate(mine, 1):
             image, mask = ahead.popleft().result()
-            ahead.extend(pool.submit(scenes.load, i) for i in mine[done + 1 : done + 2])
+            ahead.extend(pool.submit(load, i) for i in mine[done + 1 : done + 2])
             classes, probability = segment(predictor, image, **how)
             finite &= bool(np.isfinite(probability).all())
             each[index] = tally.add(classes, mask)
@@ -148,15 +160,20 @@ def evaluate_run(
     **how: Any,
 ) -> dict[str, Any]:
     """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
-    from gpaco.segmentation.preparing import scene_splits
-
-    recipe = run.recipe
-    splits = scene_splits(recipe) if data is None else read_scenes(data)
-    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
     predictor = load_segmenter(run, which=which, device=device)
     about = predictor.about
     about |= {"many": about["many"] if many is None else many, "few": about["few"] if few is None else few}
     if about["few"] > about["many"]:
         raise UserError(f"few ({about['few']}) must not be above many ({about['many']})", "--many 1 --few 0.1 is usual")
-    scenes = in_order_of(own_part or splits.test or splits.val or splits.train, predictor.classes)
+    scenes = scenes_of(run, data, predictor.classes)
     return evaluate_scenes(predictor, scenes, show=show, **how) | {"how": {key: how[key] for key in sorted(how)}}
+
+
+def scenes_of(run: Run, data: Path | str | None, classes: tuple[str, ...]) -> Scenes:
+    """The scenes that a run is evaluated on: its own, or those of other data in the order of its classes."""
+    from gpaco.segmentation.preparing import scene_splits
+
+    recipe = run.recipe
+    splits = scene_splits(recipe) if data is None else read_scenes(data)
+    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
+    return in_order_of(own_part or splits.test or splits.val or splits.train, classes)

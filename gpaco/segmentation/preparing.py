@@ -39,7 +39,7 @@ WITHOUT_EFFECT = (
         "views.erase",
     ),
     *("method.label_smoothing", "method.mixup", "method.cutmix", "method.contrast", "method.tune_prior"),
-    *("method.momentum_keys", "train.sampler", "train.part", "train.features"),
+    *("views.erase", "method.momentum_keys", "train.sampler", "train.part", "train.features"),
 )
 
 
@@ -141,7 +141,7 @@ def looked_at(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     total = sum(map(len, parts.values()))
     if len(bad) > max(TOLERATED * total, 1):
         raise UserError(
-            f"{len(bad)} of {total} pairs cannot be used, more than {TOLERATED:.1%}: {some([one.reason for one in bad], 3)}",
+            f"{len(bad)} of {total} pairs cannot be used, more than {TOLERATED:.1%}; the first: {bad[0].reason}",
             "mend or remove them; `gpaco check --task segmentation` lists them all",
         )
     same = leaks(splits, found)

@@ -34,7 +34,7 @@ def begin(
     show: Callable[[dict[str, Any]], None],
 ) -> tuple[Task, None]:
     """What `fit` needs for one stage in its folder. Weights to start from are not read again by a run that goes on."""
-    begun = checkpoint.find(home / "checkpoints") is not None
+    begun = bool(checkpoint.find(home / "checkpoints"))
     torch.manual_seed(recipe.train.seed)
     about = describe(recipe, splits)
     model = build_segmenter(about, "" if begun or before else recipe.model.weights)
