@@ -18,26 +18,28 @@ COLUMNS = (*map(str, SEVERITIES), "mean")
 
 def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
     """For each run what its robustness.json says, None without one; nothing at all if no run has it."""
-    read = [_read(one) for one in found]
-    if not any(read):
+    files = [_read(one) for one in found]
+    if all(file is None for file in files):
         return []
-    first = read[0]
-    return [file and _about(one, file, found[0], first) for one, file in zip(found, read, strict=True)]
+    result: list[Facts | None] = []
+    for one, file in zip(found, files, strict=True):
+        facts = _about(one, file, found[0], files[0]) if isinstance(file, dict) else None
+        result.append({"problem": file} if isinstance(file, str) else facts)
+    return result
 
 
-def _read(one: Evidence) -> Facts | None:
+def _read(one: Evidence) -> Facts | str | None:
+    """What the file says, or what is wrong with it; None if there is none."""
     path = one.run.folder / NAME
     if not path.is_file():
         return None
     try:
         return read_robustness(path)
     except ValueError as error:
-        return {"problem": str(error)}
+        return str(error)
 
 
-def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | None) -> Facts:
-    if "problem" in file:
-        return {"problem": file["problem"]}
+def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str | None) -> Facts:
     named = [name for name in CORRUPTIONS if name in rows(file)]
     images = images_by_group(one, file)
     against, why = _comparable(one, file, first, first_file)
@@ -49,7 +51,8 @@ def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | None
         "about": _settings(file),
         "baseline": file["baseline"] and file["baseline"]["name"],
         "notes": [*_doubts(one, file), *file["notes"]],
-        "skipped": file["skipped"],
+        "skipped": len(file["skipped"]),
+        "left_out": file["skipped"][:5],
         "names": named,
         "kinds": [next(kind for kind, members in KINDS.items() if name in members) for name in named],
         "against": against and first.name,
@@ -153,11 +156,13 @@ def _combined(
     return value, value - below, value + above
 
 
-def _comparable(one: Evidence, file: Facts, first: Evidence, other: Facts | None) -> tuple[Facts | None, str | None]:
+def _comparable(
+    one: Evidence, file: Facts, first: Evidence, other: Facts | str | None
+) -> tuple[Facts | None, str | None]:
     """The file of the first run if both saw the same corrupted images; and why not, for runs after the first."""
     if one is first:
         return None, None
-    if other is None or "problem" in other:
+    if not isinstance(other, dict):
         return None, f"No difference: {first.name} has no errors on corrupted images to compare with."
     same = all(file[key] == other[key] for key in ("n", "subset", "seed", "constants", "skipped"))
     if not same or one.images != first.images or not np.array_equal(one.labels, first.labels):
@@ -186,7 +191,7 @@ def _doubts(one: Evidence, file: Facts) -> list[str]:
         return []
     return [
         f"the clean error here is {100 * here:.1f} %, that of metrics.json {100 * (1 - top1):.1f} %: "
-        "another checkpoint, or other images"
+        "another checkpoint, another prior, or other images"
     ]
 
 

@@ -120,12 +120,14 @@ function untried(found) {
 function corruptions() {
   if (!data.robustness.length) return;
   const found = data.robustness[state.run], run = runs[state.run], fine = found && !found.problem;
-  const problem = $("#corruption-problem"), difference = $("#corruption-difference"), skipped = found?.skipped || [];
+  const problem = $("#corruption-problem"), difference = $("#corruption-difference");
   problem.hidden = fine;
   problem.textContent = !found ? "This run was not tried on corrupted images: gpaco robustness RUN does it."
     : fine ? "" : `robustness.json cannot be used: ${found.problem}. gpaco robustness RUN writes it again.`;
-  const notes = fine ? [...found.notes, ...(skipped.length ? [`left out: ${skipped.slice(0, 5).join("; ")}`
-    + (skipped.length > 5 ? ` and ${number(skipped.length - 5)} more` : "")] : [])] : [];
+  const notes = fine ? [...found.notes] : [], more = fine ? found.skipped - found.left_out.length : 0;
+  if (fine && found.skipped) {
+    notes.push(`left out: ${found.left_out.join("; ")}${more ? ` and ${number(more)} more` : ""}`);
+  }
   put("#corruption-about", fine ? found.about : "", notes.map((note) => [el("br"), el("small", {}, note)]));
   for (const host of ["#heat", "#heat-legend", "#heat-difference", "#difference-legend"]) put(host);
   difference.hidden = !fine || state.run === 0;
