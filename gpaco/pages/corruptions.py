@@ -141,7 +141,7 @@ def _combined(
     with and without corruption are of the same ones and go together, so the interval is rather too wide.
 
     >>> [round(value, 3) for value in _combined([(1, 0.5), (-1, 0.2)], [100.0, 100.0])]
-    [0.3, 0.168, 0.416]
+    [0.3, 0.169, 0.417]
     """
     if any(rate is None for _, rate in terms):
         return None, None, None
