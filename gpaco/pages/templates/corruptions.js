@@ -53,7 +53,8 @@ function heatMap(host, found, { label, of, paint, inside, words }) {
     }
     chart.text(x, top + 14, TITLES[panel.group] || panel.group, { class: "strong" });
     const many = panel.images === null ? "" : `${number(panel.images)} images, `;
-    chart.text(x, top + 30, panel.classes ? `${many}${number(panel.classes)} classes` : "no class");
+    const classes = panel.classes === 1 ? "1 class" : `${number(panel.classes)} classes`;
+    chart.text(x, top + 30, panel.classes ? many + classes : "no class");
     if (!rows) return chart.text(x, top + 65, panel.classes ? "not compared" : "none");
     [1, 2, 3, 4, 5].forEach((severity, s) => {
       chart.text(x + (s + 0.5) * at.cell, top + 46, severity, { "text-anchor": "middle" });
