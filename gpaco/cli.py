@@ -1,6 +1,7 @@
 """The command `gpaco`: verbs only. Each parses its words, calls a function, and prints what that gave."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -384,6 +385,9 @@ def robustness(
         bar=lambda title: bar(title, as_json),
     )
     print(json.dumps(result) if as_json else table(result))
+    if data is None and out is None:
+        words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
+        say(as_json)(f"on the run's page: {words}")
 
 
 @app.command()

@@ -29,7 +29,7 @@ def groups(counts: ArrayLike, many: float = 100, few: float = 20) -> NDArray[np.
     return np.where(counts > many, "many", np.where(counts < few, "few", "medium"))
 
 
-def wilson(k: int, n: int, z: float = 1.959963984540054) -> tuple[float, float] | None:
+def wilson(k: float, n: float, z: float = 1.959963984540054) -> tuple[float, float] | None:
     """Wilson's interval for a rate of which k of n were seen, 95 % unless `z` says otherwise; None for n = 0.
 
     >>> tuple(round(bound, 3) for bound in wilson(8, 10))

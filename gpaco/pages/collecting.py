@@ -8,7 +8,7 @@ from gpaco.data.checking import gini, imbalance_factor
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
 from gpaco.metrics import GROUPS, Ints
-from gpaco.pages import calibration, flows, pictures, theory, whatif
+from gpaco.pages import calibration, corruptions, flows, pictures, theory, whatif
 from gpaco.pages.evidence import Evidence, Facts, log_priors
 from gpaco.pages.provenance import provenance
 from gpaco.pages.summary import FIGURES, paired, sentence, smooth, summary
@@ -30,6 +30,8 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
         _about_run(one, counts, _LOGITS // len(found), album, source)
         for one, source in zip(found, sources, strict=True)
     ]
+    corrupted = corruptions.robustness(found)
+    words = [sentence(found, runs), corruptions.sentence([one.name for one in found], corrupted)]
     return {
         "classes": first.classes,
         "groups": first.groups.tolist(),
@@ -38,11 +40,12 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
         "cuts": first.metrics["cuts"],
         "imbalance": imbalance_factor(counts),
         "gini": gini(counts),
-        "sentence": sentence(found, runs),
+        "sentence": " ".join(filter(None, words)),
         "notes": _notes(found, differences),
         "figures": FIGURES,
         "runs": runs,
         "differences": differences,
+        "robustness": corrupted,
         "priors": {name: prior.tolist() for name, prior in log_priors(counts).items()},
         "pictures": album.pictures,
         "data": first.data,

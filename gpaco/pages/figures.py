@@ -168,6 +168,34 @@ def _extra_loss(rows: list[Facts]) -> Any:
     )
 
 
+def _corruptions(rows: list[Facts]) -> Any:
+    import altair as alt
+
+    some = [
+        row | {"corruption": row["corruption"].replace("_", " ") + (" (extra)" if row["kind"] == "extra" else "")}
+        for row in rows
+        if row["kind"] and row["severity"] != "mean" and row["error"] is not None
+    ]
+    names = list(dict.fromkeys(row["corruption"] for row in some))
+    return (
+        alt.Chart(alt.Data(values=some))
+        .mark_rect()
+        .encode(
+            x=alt.X("severity:O", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("corruption:N", sort=names, title=None),
+            color=alt.Color(
+                "error:Q",
+                title="error",
+                legend=alt.Legend(format="%"),
+                scale=alt.Scale(scheme="blues", domainMin=0),
+            ),
+            column=alt.Column("group:N", sort=["all", *GROUPS], title=None),
+            row=alt.Row("run:N", title=None),
+        )
+        .properties(width=WIDTH / 4)
+    )
+
+
 CHARTS: dict[str, tuple[str, Callable[[list[Facts]], Any]]] = {
     "accuracy_by_frequency": ("classes", _accuracy),
     "flows": ("flows", _flows),
@@ -176,6 +204,7 @@ CHARTS: dict[str, tuple[str, Callable[[list[Facts]], Any]]] = {
     "gradients": ("gradients", _gradients),
     "optimum": ("optimum", _optimum),
     "extra_loss": ("extra_loss", _extra_loss),
+    "corruptions": ("corruptions", _corruptions),
 }
 
 

@@ -22,7 +22,7 @@ from gpaco.pages.evidence import Facts, gather
 from gpaco.pages.tables import tables
 from gpaco.run import Runs, as_runs
 
-SCRIPTS = ("charts.js", "classes.js", "errors.js", "whatif.js", "theory.js", "page.js")
+SCRIPTS = ("charts.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")
 
 
 def report(

@@ -159,16 +159,16 @@ def _compared(found: Sequence[Evidence]) -> str:
     tied = [one for one in others if one not in behind]
 
     def scores(some: Sequence[Evidence]) -> str:
-        return _listed([_percent(one.metrics[key]) for one in some])
+        return listed([_percent(one.metrics[key]) for one in some])
 
     if not behind:
         return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognised."
-    lead = f"On {what} {_listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
+    lead = f"On {what} {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
     lead += " and cannot be told apart" if tied else ""
     nearest = max(behind, key=lambda one: one.metrics[key] or 0)
     gain = ahead[nearest.name]
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = _listed([f"{_percent(one.metrics[key])} by {one.name}" for one in behind])
+    rest = listed([f"{_percent(one.metrics[key])} by {one.name}" for one in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
     return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {rest} ({whom} on the same images)."
 
@@ -179,7 +179,7 @@ def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
     return next((row for row in paired(first, other) or [] if row["figure"] == key and row["low"] is not None), none)
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from gpaco.metrics import GROUPS
+from gpaco.pages.corruptions import COLUMNS
 from gpaco.pages.evidence import Facts
 from gpaco.pages.whatif import STEPS
 
+_ROBUSTNESS = ("clean_error", "mean_error", "added", "added_low", "added_high", "mce", "relative_mce")
 _MEASURED = ("measured_positives", "measured_centre", "measured_each_positive")
 
 Table = tuple[list[str], Iterator[list[Any]]]
@@ -44,6 +46,11 @@ def tables(data: Facts) -> dict[str, Table]:
             _optimum(data),
         ),
         "extra_loss": (["run", "p_sup", "extra_loss", "supcon_must_reach"], _extra_loss(data)),
+        "robustness": (["run", "group", "classes", "images", *_ROBUSTNESS, "baseline"], _robustness(data)),
+        "corruptions": (
+            ["run", "corruption", "kind", "severity", "group", "error", "low", "high", "difference", "against"],
+            _corruptions(data),
+        ),
         "data": (["class", "group", *_parts(data)], _data(data)),
     }
 
@@ -194,6 +201,33 @@ def _extra_loss(data: Facts) -> Iterator[list[Any]]:
         found = run["extra_loss"]
         for row in zip(found["p_sup"], found["loss"], found["supcon"], strict=True):
             yield [run["name"], *row]
+
+
+def _robustness(data: Facts) -> Iterator[list[Any]]:
+    for run, found in _corrupted(data):
+        for panel in found["panels"]:
+            about = [panel[key] for key in ("group", "classes", "images", *_ROBUSTNESS)]
+            yield [run, *about, found["baseline"]]
+
+
+def _corruptions(data: Facts) -> Iterator[list[Any]]:
+    for run, found in _corrupted(data):
+        for panel in found["panels"]:
+            bounds = panel["clean_interval"] or (None, None)
+            clean = [panel["group"], panel["clean_error"], *bounds, panel["clean_difference"]]
+            yield [run, "clean", None, 0, *clean, found["against"]]
+            for k, (name, kind) in enumerate(zip(found["names"], found["kinds"], strict=True)):
+                for c, column in enumerate(COLUMNS):
+                    bounds = panel["intervals"][k][c] or (None, None)
+                    difference = panel["differences"] and panel["differences"][k][c]
+                    about = [panel["group"], panel["errors"][k][c], *bounds, difference]
+                    yield [run, name, kind, column, *about, found["against"]]
+
+
+def _corrupted(data: Facts) -> Iterator[tuple[str, Facts]]:
+    for run, found in zip(data["runs"], data["robustness"], strict=False):
+        if found and not found["problem"]:
+            yield run["name"], found
 
 
 def _parts(data: Facts) -> list[str]:

@@ -128,17 +128,19 @@ function frame(host, options) {
 }
 
 // Hover and arrow keys over spots {x, y, text, c}: the nearest one is shown; a click or Enter chooses its class.
-function interactive(chart, spots, keyed, choose) {
+// Spots in rows are cells with half of their width and height as `half`; there the keys for up and down move too.
+function interactive(chart, spots, keyed, choose, inRows = false) {
   const { root } = chart, tip = $("#tip");
   fill(root, { tabindex: "0", role: "application" }, []);
-  const ring = chart.add("circle", { class: "ring", r: 9, visibility: "hidden" });
+  const ring = chart.add("path", { class: "ring", visibility: "hidden" });
   let now = null;
   function show(spot) {
     now = spot;
     tip.hidden = !spot;
     ring.setAttribute("visibility", spot ? "visible" : "hidden");
     if (!spot) return;
-    fill(ring, { cx: spot.x, cy: spot.y }, []);
+    const [w, h] = spot.half || [];
+    fill(ring, { d: w ? `M${spot.x - w},${spot.y - h}h${2 * w}v${2 * h}h${-2 * w}Z` : shape(0, spot.x, spot.y, 9) }, []);
     tip.textContent = spot.text;
     const corner = root.getBoundingClientRect(), scale = corner.width / root.viewBox.baseVal.width;
     const x = corner.left + spot.x * scale + 14, y = corner.top + spot.y * scale + 16;
@@ -151,10 +153,17 @@ function interactive(chart, spots, keyed, choose) {
     const x = (event.clientX - corner.left) * scale, y = (event.clientY - corner.top) * scale;
     let best = null, least = 900; // within 30 pixels
     for (const spot of spots) {
-      const distance = (spot.x - x) ** 2 + (spot.y - y) ** 2;
+      const [w, h] = spot.half || [0, 0], outside = (offset, half) => Math.max(0, Math.abs(offset) - half);
+      const distance = outside(spot.x - x, w) ** 2 + outside(spot.y - y, h) ** 2;
       if (distance < least) [best, least] = [spot, distance];
     }
     return best;
+  }
+  function beyond(sign) { // the next row, as near to above or below as there is
+    const row = keyed.filter((spot) => now && sign * (spot.y - now.y) > 1);
+    const far = (spot) => Math.abs(spot.y - now.y) + 10 * Math.abs(spot.x - now.x);
+    const next = row.reduce((best, spot) => (best && far(best) <= far(spot) ? best : spot), null);
+    return keyed.indexOf(next || now || keyed[0]);
   }
   root.addEventListener("pointermove", (event) => show(nearest(event)));
   root.addEventListener("pointerleave", () => show(null));
@@ -162,7 +171,8 @@ function interactive(chart, spots, keyed, choose) {
   root.addEventListener("click", (event) => { const spot = nearest(event); if (spot) choose(spot.c); });
   root.addEventListener("keydown", (event) => {
     const at = keyed.indexOf(now), last = keyed.length - 1;
-    const to = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    const to = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last,
+      ...(inRows ? { ArrowDown: beyond(1), ArrowUp: beyond(-1) } : {}) }[event.key];
     if (event.key === "Escape") show(null);
     if (event.key === "Enter" && now) choose(now.c);
     if (to === undefined || last < 0) return;

@@ -1,9 +1,9 @@
 // All sections drawn, and again when the run or the width changes.
 
-const CHARTS = [forest, scatter, sankey, along, reliability, norms, optimum, extraLoss, counts];
+const CHARTS = [forest, scatter, sankey, along, reliability, corruptions, norms, optimum, extraLoss, counts];
 function details() {
   for (const node of all(".of")) node.replaceChildren(...(runs.length > 1 ? ["– ", runName(runs[state.run])] : []));
-  for (const part of [sankey, pairs, missed, along, outcome, reliability, temperature, ownSettings]) part();
+  for (const part of [sankey, pairs, missed, along, outcome, reliability, temperature, corruptions, ownSettings]) part();
 }
 function chooseRun(r) {
   state.run = r;

@@ -1,0 +1,77 @@
+"""robustness.json of a made-up run, from errors that a test chooses."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpaco.conditions import CLEAN
+from gpaco.corruption import CORRUPTIONS, SEVERITIES
+from gpaco.data.splitting import stratified_subset
+from gpaco.matching import Match
+from gpaco.metrics import GROUPS
+from gpaco.pages.evidence import gather
+from gpaco.run import Run
+from gpaco.stress_results import Measured, summary
+
+Error = Callable[[str, str, int], float]  # group ("error" is all), corruption, severity (0 is clean)
+
+
+def steady(clean: dict[str, float], added: dict[str, float]) -> Error:
+    """An error for each group, and as much more under every corruption at any severity."""
+    return lambda group, name, severity: clean[group] + (added[group] if severity else 0)
+
+
+def growing(group: str, name: str, severity: int) -> float:
+    """Errors that all differ: by group, corruption and severity."""
+    start = {"error": 0.20, "many": 0.10, "medium": 0.21, "few": 0.42}[group]
+    if not severity:
+        return start
+    return start + (0.02 + 0.0213 * (CORRUPTIONS.index(name) % 5)) * severity
+
+
+def write_robustness(
+    run: Run,
+    error: Error = growing,
+    *,
+    names: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    subset: int | None = None,
+    baseline: tuple[str, Error] | None = None,
+    notes: Sequence[str] = (),
+    **others: Any,
+) -> dict[str, Any]:
+    """Write what `gpaco robustness` would write for these errors, and return it."""
+    one = gather([run])[0]
+    there = np.isin(np.arange(len(one.classes)), one.labels)
+    cuts = one.metrics["cuts"]
+    about = {"counts": one.metrics["counts"], "many": cuts["many"], "few": cuts["few"]}
+    conditions = [CLEAN, *((name, severity) for name in names for severity in severities)]
+
+    def measured(some: Error, name: str = "") -> Measured:
+        def cell(group: str, what: str, severity: int) -> float | None:
+            return some(group, what, severity) if group == "error" or (there & (one.groups == group)).any() else None
+
+        rows = {(what, s): {key: cell(key, what, s) for key in ("error", *GROUPS)} for what, s in conditions}
+        return Measured(rows, [], name)
+
+    other = baseline and measured(baseline[1], baseline[0])
+    found = Match(one.labels, there, (), ())
+    result = summary(measured(error), other, about, found, conditions, list(notes))
+    chosen = np.arange(len(one.labels)) if subset is None else stratified_subset(one.labels, subset, 0)
+    result |= {
+        "run": str(run.folder),
+        "data": "gone",
+        "set": "corrupted here",
+        "n": len(chosen),
+        "subset": subset,
+        "seed": 0,
+        "constants": "cifar",
+        "preprocessing": "official",
+        "overlap": found.facts(False),
+        "prior": None,
+        "unbiased": False,
+    } | others
+    (run.folder / "robustness.json").write_text(json.dumps(result, indent=1))
+    return result
