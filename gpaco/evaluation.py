@@ -123,6 +123,8 @@ def evaluate(
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
     if tune_prior:
+        if which != "best":
+            raise UserError("--tune-prior is for the best checkpoint, the one that is used", "leave out --checkpoint")
         from gpaco.classification import tune_prior as tune_run  # which evaluates, too
 
         for run in several:

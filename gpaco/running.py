@@ -130,6 +130,8 @@ def refuse_other_run(folder: Path, recipe: Recipe) -> None:
     if not differs:
         return
     key, (old, new) = next(iter(differs.items()))
+    if list(differs) == ["method.tune_prior"] and new:
+        raise UserError(f"{folder} holds a run without a tuned prior", f"tune it: gpaco evaluate {folder} --tune-prior")
     more = f", and {len(differs) - 1} more settings" if len(differs) > 1 else ""
     raise UserError(
         f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",

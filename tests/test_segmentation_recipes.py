@@ -140,13 +140,18 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneSplits:
     return read_scenes(scene_folder(tmp_path_factory.mktemp("data"), train=2, val=0, test=0))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_builds_its_network_and_takes_a_step_at_a_small_crop(
-    name: str, scenes: SceneSplits, tmp_path: Path
+REAL = {load(name).model.name: name for name in NAMES if name.endswith("-gpaco")}  # one of each network
+SMALL = {name: f"{load(name).model.name.split('-')[0]}-test_resnet" for name in NAMES}
+
+
+@pytest.mark.parametrize(("name", "network"), [*((name, own) for own, name in REAL.items()), *SMALL.items()])
+def test_a_recipe_takes_a_step_with_a_small_network_and_each_real_network_takes_one(
+    name: str, network: str, scenes: SceneSplits, tmp_path: Path
 ) -> None:
     data, _, method = parts(name)
     classes = tuple(map(str, range(DATA[data][-1])))
     small = [
+        f"model.name={network}",
         "model.weights=",
         "segmentation.crop=[32,64]",
         "segmentation.base_size=[40,56]",
@@ -156,15 +161,15 @@ def test_a_recipe_builds_its_network_and_takes_a_step_at_a_small_crop(
     train = replace(scenes.train, classes=classes, decode=numbered(len(classes)), palette=())
     splits = replace(scenes, train=train, val=None, test=None, pixels=tuple(range(1, len(classes) + 1)))
     task, _ = begin(recipe, splits, tmp_path, None, torch.device("cpu"), print, print)
-    network, criterion = task.model, task.extra
-    assert isinstance(network, Segmenter)
+    model, criterion = task.model, task.extra
+    assert isinstance(model, Segmenter)
     assert isinstance(criterion, SceneLoss)
-    assert (network.projector is not None) == (method == "gpaco")
-    assert network.aux is not None
-    optimiser = make_optimiser(recipe, network)
-    watched = network.classifier[1].weight
+    assert (model.projector is not None) == (method == "gpaco")
+    assert model.aux is not None
+    optimiser = make_optimiser(recipe, model)
+    watched = model.classifier[1].weight
     before = watched.detach().clone()
-    loss = task.loss(network, next(iter(task.batches(0, 0))))
+    loss = task.loss(model, next(iter(task.batches(0, 0))))
     loss.backward()
     optimiser.step()
     assert torch.isfinite(loss)
