@@ -43,6 +43,7 @@ SETTINGS = [
     "segmentation.pixels=512",  # of 24 x 32 positions: two thirds of them, so that it matters how they are drawn
     "train.batch_size=8",
     "train.workers=0",
+    "train.report=false",
 ]
 RARE = 4
 FIELDS = (

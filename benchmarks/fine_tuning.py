@@ -46,6 +46,7 @@ def main() -> None:
         f"train.epochs={options.epochs}",
         "train.batch_size=128",
         "train.channels_last=true",
+        "train.report=false",
         "schedule.warmup=1",
         "data.allow_leakage=true",  # CIFAR-100 has a few images twice
     )

@@ -65,6 +65,7 @@ def main() -> None:
         f"train.epochs={options.epochs}",
         "train.batch_size=128",
         "train.checkpoint_every=10",
+        "train.report=false",
         "schedule.warmup=1",
         "data.allow_leakage=true",  # CIFAR-100 has a few images twice
     )

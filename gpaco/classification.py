@@ -209,7 +209,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
     if recipe.method.tune_prior:
         say(in_words(tune(run, splits.val, device=device)))
     predictor = load_classifier(run, device=device)
-    if distributed.rank() == 0:
+    if recipe.train.report and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
     part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
     samples = splits.val if part == "val" else splits.test
@@ -242,11 +242,12 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
     np.savez_compressed(
         run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
     )
-    from gpaco.pages.page import report
-
     write_atomic(run.folder / "data.json", json.dumps(record(splits, limit=LOOKED_AT), indent=1))
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
-    report(run, run.folder / "report.html", splits=splits)
+    if recipe.train.report:
+        from gpaco.pages.page import report
+
+        report(run, run.folder / "report.html", splits=splits)
 
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:

@@ -139,8 +139,8 @@ def train(
         "ghost_batch": ghost_batch,
         "on_bad_image": on_bad_image,
         "workers": workers,
-        "compile": None if compile_model is None else str(compile_model).lower(),
-        "tune_prior": "true" if tune_prior else None,
+        "compile": compile_model,
+        "tune_prior": tune_prior or None,
         "seed": seed,
     }
     if out is None and not dry_run:

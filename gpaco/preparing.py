@@ -47,6 +47,7 @@ FLAGS = {
     "on_bad_image": "data.on_bad_image",
     "compile": "train.compile",
     "tune_prior": "method.tune_prior",
+    "report": "train.report",
 }
 
 
@@ -67,6 +68,7 @@ def requested(
     if unknown:
         word = sorted(unknown)[0]
         raise UserError(f"there is no option {word!r}{nearest(word, FLAGS)}", f"options are {', '.join(FLAGS)}")
+    flags = {flag: str(value).lower() if isinstance(value, bool) else value for flag, value in flags.items()}
     changes = [f"{FLAGS[flag]}={value}" for flag, value in flags.items() if value is not None]
     changes += list(settings)
     if path:

@@ -24,7 +24,7 @@ from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
 
 # Settings that a run may go on with another value of: no bit of its result depends on them.
-WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.checkpoint_every", "train.keep")
+WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.checkpoint_every", "train.keep")
 
 Show = Callable[[dict[str, Any]], None]
 Before = tuple[dict[str, torch.Tensor], str] | None  # weights of the stage before, and where they came from at first

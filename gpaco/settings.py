@@ -176,6 +176,7 @@ class Train:
     timeout: float = setting(10.0, "minutes that processes wait for each other", above=0)
     seed: int = setting(0, "of weights, order and augmentation", low=0)
     select: str = setting("best", "model that counts: best on validation data, or last", choices=("best", "last"))
+    report: bool = setting(True, "write analysis.json and report.html at the end: seconds to a minute")
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)
     keep: int = setting(2, "checkpoints kept beside the best one", low=1)
 

@@ -26,7 +26,7 @@ COMMON: dict[str, Any] = {
 # What a recipe leaves to whoever runs it.
 LEFT = {"data.path", "data.root", "data.seed", "data.on_bad_image", "data.allow_empty_classes", "data.allow_leakage"}
 LEFT |= {"data.allow_outside", "train.channels_last", "train.compile", "train.workers", "train.seed"}
-LEFT |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.features", "train.lora_rank"}
+LEFT |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.report", "train.features", "train.lora_rank"}
 
 PLAIN_SETTINGS = {"second": ""}
 EXPECTED: dict[str, dict[str, Any]] = {}

@@ -26,6 +26,7 @@ QUICK: dict[str, Any] = {
     "size": 16,
     "epochs": 2,
     "batch_size": 8,
+    "report": False,
     "say": lambda line: None,
 }
 

@@ -16,7 +16,7 @@ from gpaco.evaluation import final_logits, logits_of
 from gpaco.metrics import summarise
 from gpaco.run import Run
 
-QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
 
 
 @pytest.fixture(scope="module")

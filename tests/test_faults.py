@@ -19,7 +19,7 @@ from PIL import Image
 from gpaco.errors import EnvironmentProblem
 from gpaco.faults import faults_explained, problem_of
 
-QUICK = ("digits", "--long-tail", 20, "--batch-size", 32, "--set", "method.memory=64")
+QUICK = ("digits", "--long-tail", 20, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false")
 LONG = (*QUICK, "--epochs", 200)  # nobody lets it come to its end
 PATIENCE = 90  # seconds; far below the ten minutes that a collective waits for an answer
 

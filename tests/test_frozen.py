@@ -44,7 +44,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def head(weights: Path, out: Path, settings: list[str], **flags: Any) -> Run:
     """A head on digits."""
-    common = {"long_tail": 20, "epochs": 2, "batch_size": 32, "lr": 0.05, "model": "resnet8"} | flags
+    common = {"long_tail": 20, "epochs": 2, "batch_size": 32, "lr": 0.05, "model": "resnet8", "report": False} | flags
     return train(
         "digits",
         out=out,

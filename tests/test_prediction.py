@@ -22,7 +22,7 @@ from gpaco.run import Run
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("runs") / "gpaco"
     settings = ["method.memory=64", "method.prior=counts"]
-    quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+    quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
     return gpaco.train("digits", out=folder, settings=settings, **quick)
 
 

@@ -177,7 +177,8 @@ def share_by_formula(about: dict[str, Any]) -> Tensor:
 
 # Runs
 
-QUICK: dict[str, Any] = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+QUICK: dict[str, Any] = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "report": False}
+QUICK |= {"say": lambda line: None}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from gpaco.run import Run
 from gpaco.stress_data import view_for
 from gpaco.stress_results import table
 
-QUICK = {"method": "ce", "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+QUICK = {"method": "ce", "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
 Result = dict[str, Any]
 
 

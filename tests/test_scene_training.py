@@ -19,7 +19,7 @@ from gpaco.running import dry_run
 
 # Everything that has state of its own is on.
 STATE = ("segmentation.rare_memory=32", "segmentation.few=0.5", "segmentation.sampling=balanced", "train.ema=0.9")
-QUICK = {"task": "segmentation", "model": MODEL, "epochs": 5, "say": lambda line: None}
+QUICK = {"task": "segmentation", "model": MODEL, "epochs": 5, "report": False, "say": lambda line: None}
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from gpaco.settings import Recipe
 from gpaco.training import Task, fit, step_seed
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
+QUICK = (*QUICK, "--set", "train.report=false")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,7 @@ def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
 def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2", "--tune-prior")
+    words = (*words, "--set", "train.report=true")
     run("train", *words, "--out", folder, ranks=2)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["environment"]["processes"] == 2
@@ -115,6 +117,7 @@ def test_every_method_memorises_32_images(method: str, tmp_path: Path) -> None:
         batch_size=16,
         lr=0.05,
         validation=0,
+        report=False,
         settings=["method.memory=32", "data.allow_leakage=true", "schedule.warmup=2"],
         say=lambda line: None,
     )

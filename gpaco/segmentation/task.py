@@ -153,6 +153,7 @@ def finish(run: Run, recipe: Recipe, splits: SceneSplits, source: None, device: 
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
-    from gpaco.pages.scenes import report_scenes
+    if recipe.train.report:
+        from gpaco.pages.scenes import report_scenes
 
-    report_scenes([run], run.folder / "report.html", say=say)
+        report_scenes([run], run.folder / "report.html", say=say)
