@@ -415,7 +415,8 @@ import sys, urllib.request
 import gpaco
 from huggingface_hub.constants import ENDPOINT
 
-options = {"model": "test_vit", "size": 16, "method": "ce", "train": "head", "epochs": 1, "batch_size": 64, "report": False}
+options = {"model": "test_vit", "size": 16, "method": "ce", "train": "head", "epochs": 1, "batch_size": 64}
+options["report"] = False
 for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"weights": "hub"}}.items():
     gpaco.train("digits", out=f"{sys.argv[1]}/{name.split()[0]}", say=lambda line: None, **options, **weights)
     urllib.request.urlopen(f"{ENDPOINT}/after-{name.replace(' ', '-')}").read()

@@ -33,6 +33,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return {name: gpaco.train("digits", out=folder / name, **QUICK, **more) for name, more in wanted.items()}
 
 
+def test_a_run_without_a_report_has_figures_and_predictions_and_no_page(runs: dict[str, Run]) -> None:
+    names = {path.name for path in runs["ce"].folder.iterdir()}
+    assert {"metrics.json", "predictions.npz"} <= names
+    assert not {"report.html", "report", "analysis.json"} & names
+
+
 def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:
     file = np.load(run.folder / "predictions.npz")
     return file["logits"], file["labels"]

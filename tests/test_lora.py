@@ -21,7 +21,7 @@ from gpaco.model import Classifier, freeze, momentum_copy
 from gpaco.settings import Train
 
 SMALL: dict[str, Any] = {"model": "test_vit", "size": 16, "long_tail": 50, "batch_size": 64, "train": "lora"}
-SMALL |= {"say": lambda line: None}
+SMALL |= {"report": False, "say": lambda line: None}
 
 
 def vit(drop_path: float = 0.0) -> Classifier:
