@@ -183,7 +183,8 @@ def expect(splits: Splits, settings: Data) -> None:
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
     """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
     chosen = recipe.train.batch_size if "train.batch_size" in given else None
-    guess = suggest(splits, gpu=device.type != "cpu", batch_size=chosen)
+    wanted = recipe.train.epochs if "train.epochs" in given else None
+    guess = suggest(splits, gpu=device.type != "cpu", batch_size=chosen, epochs=wanted)
     method = recipe.method.name
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()

@@ -166,9 +166,10 @@ def in_memory_set(images: int, side: int) -> Splits:
     [
         (10_847, 32, False, {"model": "resnet8", "size": 32, "batch_size": 128, "memory": 8192, "lr": 0.05}),
         (10_847, 32, True, {"model": "resnet32", "size": 32, "batch_size": 128, "epochs": 200}),
+        (10_847, 32, True, {"views": ("cifar_regular", "cifar_aug")}),
         (500, 8, False, {"model": "resnet8", "size": 8, "views": ("plain", "plain"), "memory": 512, "batch_size": 16}),
         (500, 8, True, {"model": "resnet8"}),
-        (20_000, 28, False, {"views": ("cifar_regular", "cifar_aug"), "epochs": 20}),
+        (20_000, 28, False, {"views": ("plain", "plain"), "epochs": 20}),
         (3, 32, False, {"batch_size": 8, "epochs": 200, "memory": 4}),
     ],
 )
@@ -178,13 +179,19 @@ def test_settings_for_images_in_memory(images: int, side: int, gpu: bool, expect
     assert {key: found[key] for key in expected} == expected
 
 
+def test_views_go_with_the_number_of_steps_that_was_asked_for() -> None:
+    data = in_memory_set(10_847, 32)
+    assert suggest(data, gpu=False, epochs=400)["views"] == ("cifar_regular", "cifar_aug")
+    assert suggest(data, gpu=True, epochs=15)["views"] == ("plain", "plain")
+
+
 @pytest.mark.parametrize(
     ("side", "gpu", "expected"),
     [
         (300, False, {"model": "resnet18", "size": 128, "views": ("rand", "sim")}),
         (300, True, {"model": "resnet50", "size": 224, "views": ("rand", "sim")}),
         (100, True, {"model": "resnet50", "size": 96}),
-        (32, False, {"model": "resnet8", "size": 32, "views": ("rand", "sim")}),
+        (32, False, {"model": "resnet8", "size": 32, "views": ("plain", "plain")}),
     ],
 )
 def test_settings_for_files(tmp_path: Path, side: int, gpu: bool, expected: dict[str, object]) -> None:

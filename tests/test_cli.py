@@ -432,7 +432,7 @@ def test_photographs_train_with_worker_processes(photographs: Path, prints: Comm
     out = tmp_path / "run"
     prints("train", photographs, *PHOTOS, "--out", out)
     recipe = Run(out).recipe
-    assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "rand")
+    assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "plain")
     assert Run(out).metrics["n"] == 24
     assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
 

@@ -19,13 +19,16 @@ FLAGS = {
     "lr": "--lr",
 }
 _LOOKED_AT = 25  # files, for the usual size
+_LONG = 10_000  # steps from which on small images are strongly augmented; docs/decisions.md says why
 
 
-def suggest(splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None) -> dict[str, Any]:
+def suggest(
+    splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None, epochs: int | None = None
+) -> dict[str, Any]:
     """Model, image size, batch size, epochs, length of the memory, pair of views and learning rate for these data.
 
     Decided by the usual size of the images, whether they are in memory, how many there are, and `gpu` (looked up
-    unless given). Epochs and rate go with the batch size, if that is given already.
+    unless given). Epochs and rate go with the batch size, views with the number of steps, if those are given already.
     """
     if gpu is None:
         import torch
@@ -40,16 +43,17 @@ def suggest(splits: Splits, *, gpu: bool | None = None, batch_size: int | None =
     else:
         model = "resnet50" if gpu else "resnet18"
         size, most, steps = min(224 if gpu else 128, side // 32 * 32), 64 if gpu else 32, 50_000 if gpu else 2_000
-    if small and side <= 16:
+    batch_size = batch_size or min(most, max(8, _power_below(images / 16)))
+    epochs = epochs or min(max(math.ceil(steps * batch_size / max(images, 1)), 10), 200)
+    if small and (side <= 16 or epochs * images / batch_size < _LONG):
         views = ("plain", "plain")
     else:
         views = ("cifar_regular", "cifar_aug") if in_memory else ("rand", "sim")
-    batch_size = batch_size or min(most, max(8, _power_below(images / 16)))
     return {
         "model": model,
         "size": size,
         "batch_size": batch_size,
-        "epochs": min(max(math.ceil(steps * batch_size / max(images, 1)), 10), 200),
+        "epochs": epochs,
         "memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
         "views": views,
         "lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
