@@ -4,8 +4,8 @@
 
 1. One picture of a 128 x 256 map (a crop of 512 x 1,024), 150 classes, embeddings of 128, forward and backward:
    8,192, 16,384 and all 32,768 positions as anchors. "released" is the formula of the released code, transcribed from
-   its description, which holds matrices of (anchors, classes + anchors). What it would need more memory for than
-   `LIMIT` is not run but extrapolated from the largest size that was: by the square of the anchors. Memory is the rise
+   its description, which holds matrices of (anchors, classes + anchors). What would need more than 70 % of the machine's
+   memory is not run but extrapolated from the largest size that was: by the square of the anchors. Memory is the rise
    of the peak resident size in a process of its own.
 2. A training step of DeepLabV3+ on ResNet-18 with crops of 360 x 360 (a map of 90 x 90 = 8,100 positions), auxiliary
    head included: cross entropy alone, with the loss among 4,096 pixels of each picture, and among all of them.
@@ -29,7 +29,7 @@ ANCHORS = (8192, 16384, 32768)
 CONTESTANTS = ("released", "gpaco")
 HEIGHT, WIDTH, CLASSES, DIM = 128, 256, 150, 128
 CROP, BATCH = 360, 2
-LIMIT = 6e9  # bytes
+LIMIT = 0.7 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes
 
 
 def contestant(name: str, anchors: int, side: int = 1) -> Callable[[], None]:
@@ -71,8 +71,8 @@ def contestant(name: str, anchors: int, side: int = 1) -> Callable[[], None]:
 
 
 def needed(name: str, anchors: int) -> float:
-    """Bytes that a contestant is expected to need at least."""
-    return 8 * 4.0 * anchors * (anchors + CLASSES) if name == "released" else 0
+    """Bytes that a contestant is expected to need: the released formula holds fifteen such matrices at its peak."""
+    return 15 * 4.0 * anchors * (anchors + CLASSES) if name == "released" else 0
 
 
 def training_step(pixels: int | None) -> Callable[[], None]:

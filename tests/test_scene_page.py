@@ -1,6 +1,7 @@
 """The page about segmenters: complete, offline, and nothing from data becomes part of it but text."""
 
 import csv
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -108,6 +109,21 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
     assert page.count("<circle") == 6
     with pytest.raises(UserError, match=r"cannot be called 'page.pdf'"):
         gpaco.report([run], tmp_path / "page.pdf")
+
+
+def test_what_corrupted_pictures_cost_is_on_the_page_as_the_file_has_it(run: Run, tmp_path: Path) -> None:
+    result = gpaco.robustness(run, corruptions="contrast,speckle_noise", severities="1,5")
+    page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
+    sections = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
+    assert sections == ["summary", "frequency", "confusion", "robustness", "provenance"]
+    for name in ("contrast", "speckle noise (in no mean)"):
+        assert name in page.text
+    worst = result["corruptions"]["contrast"]["5"]["error"]
+    assert percent(worst) in page.text
+    (run.folder / "robustness.json").write_text(json.dumps(result | {"clean_error": 3}))
+    page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
+    assert "robustness.json is not shown" in page.text
+    assert percent(worst) not in page.text
 
 
 def test_errors_are_red_and_what_is_no_class_is_dark() -> None:

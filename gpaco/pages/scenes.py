@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpaco import __version__
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
+from gpaco.pages import corruption_file
 from gpaco.run import Run
 
 Say = Callable[[str], None]
@@ -41,6 +42,7 @@ def report_scenes(
     """
     page = Path(out)
     facts = collect(runs, names)
+    facts["robustness"] = corrupted_figures(runs, facts["runs"])
     if with_pictures:
         try:
             facts["pictures"] = worst_pictures(runs[0], facts["runs"][0]["worst"])
@@ -124,6 +126,19 @@ def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
         "edges": edges,
         "box": {"left": left, "right": right, "top": top, "bottom": bottom},
     }
+
+
+def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts]:
+    """Of each run that was tested on corrupted pictures: what they cost; or what is wrong with its file."""
+    rows = []
+    for run, one in zip(runs, found, strict=True):
+        path = run.folder / corruption_file.NAME
+        if path.is_file():
+            try:
+                rows.append({"name": one["name"], "wrong": "", "file": corruption_file.read_robustness(path)})
+            except ValueError as error:
+                rows.append({"name": one["name"], "wrong": str(error), "file": None})
+    return rows
 
 
 def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:

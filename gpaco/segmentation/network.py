@@ -121,10 +121,11 @@ def build(
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in ("deeplabv3", "deeplabv3plus"):
         options["encoder_output_stride"] = 8
+        options["decoder_aspp_dropout"] = 0.0  # the release has dropout before the classifier only
     if channels:
         options[WIDTHS.get(word, "decoder_channels")] = channels
     if "swin" in options["encoder_name"]:
-        options["strict_img_size"] = False
+        options |= {"strict_img_size": False, "img_size": 512}  # at 224 the last stage would not shift its windows
     if drop_path:
         options["drop_path_rate"] = drop_path
     try:

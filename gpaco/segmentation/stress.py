@@ -84,6 +84,8 @@ def scene_robustness(
         "subset": subset,
         "seed": seed,
         "constants": table,
+        "prior": None,
+        "unbiased": False,
     }
     name = "robustness" + (f"-{Path(data).resolve().stem}" if data is not None else "") + ".json"
     write_atomic(folder / name, json.dumps(result, indent=1))
