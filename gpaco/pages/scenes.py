@@ -115,6 +115,7 @@ def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
         for c, row in enumerate(run["per_class"])
         if row["iou"] is not None and shares[c] > 0
     ]
+    _name_what_fits(dots)
     cuts = runs[0]["cuts"]
     edges = {
         name: across(cuts[name] / len(shares)) for name in ("many", "few") if 10.0**low < cuts[name] / len(shares) < 1
@@ -126,6 +127,20 @@ def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
         "edges": edges,
         "box": {"left": left, "right": right, "top": top, "bottom": bottom},
     }
+
+
+def _name_what_fits(dots: list[Facts]) -> None:
+    """Give each dot the place of its class's name, left or right of it; None where it would lie on something else."""
+    taken = [(dot["x"] - 5, dot["x"] + 5, dot["y"]) for dot in dots]
+    for dot in dots:
+        wide = 7.5 * len(dot["row"]["name"])
+        dot["label"] = None
+        for start, anchor in ((dot["x"] + 8, "start"), (dot["x"] - 8 - wide, "end")):
+            free = all(start + wide < low or high < start or abs(dot["y"] - y) > 13 for low, high, y in taken)
+            if free and start > 46 and start + wide < 690:
+                dot["label"] = {"x": start if anchor == "start" else dot["x"] - 8, "anchor": anchor}
+                taken.append((start, start + wide, dot["y"]))
+                break
 
 
 def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts]:
