@@ -31,8 +31,8 @@ def pixel_gpaco_loss(
         embeddings: (B, D, h, w), of unit length along D.
         masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the label nearest to it.
         pixels: positions drawn from each image without replacement; -1, or more than there are: all.
-        sampling: "random", as released, or "balanced": every class in the image, the ignored pixels as one of them,
-            has the same chance at each draw, so that rare classes are not drowned.
+        sampling: "random", as released, or "balanced": of every class in the image, the ignored pixels as one of them,
+            as many as of any other, or all it has if that is fewer, so that rare classes are not drowned.
         generator: source of the draw.
 
     >>> logits, embeddings = torch.zeros(1, 2, 4, 4), torch.nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
@@ -87,6 +87,13 @@ def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator
     device = labels.device if generator is None else generator.device
     if sampling == "random":
         return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)
-    _, place, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights = (1 / counts.float())[place].to(device)
-    return torch.multinomial(weights, pixels, generator=generator).to(labels.device)
+    shuffled, ties = (
+        torch.randperm(len(labels), generator=generator, device=device).to(labels.device) for _ in range(2)
+    )
+    # In turns: the first pixel of every class, the second of every class, ... as far as they have so many.
+    by_class = labels[shuffled].argsort(stable=True)
+    _, counts = labels.unique(return_counts=True)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    turn = torch.empty_like(shuffled)
+    turn[by_class] = torch.arange(len(labels), device=labels.device) - first
+    return shuffled[(turn * len(labels) + ties).argsort()[:pixels]]

@@ -126,7 +126,7 @@ def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_pat
         "train.batch_size = 4  (--batch-size overrides)",
     ):
         assert line in said
-    assert any("as released: optimiser.lr = 0.01" in line for line in said)
+    assert any("as released: optimiser.name = sgd, optimiser.lr = 0.01" in line for line in said)
     assert result.metrics["evaluated_on"] == "test"
     assert result.recipe.method.temperature == 0.07
 
