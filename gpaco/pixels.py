@@ -91,9 +91,9 @@ def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator
         torch.randperm(len(labels), generator=generator, device=device).to(labels.device) for _ in range(2)
     )
     # In turns: the first pixel of every class, the second of every class, ... as far as they have so many.
-    by_class = labels[shuffled].argsort(stable=True)
-    _, counts = labels.unique(return_counts=True)
-    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-    turn = torch.empty_like(shuffled)
-    turn[by_class] = torch.arange(len(labels), device=labels.device) - first
-    return shuffled[(turn * len(labels) + ties).argsort()[:pixels]]
+    values, by_class = labels[shuffled].sort(stable=True)
+    place = torch.arange(len(labels), device=labels.device)
+    first = torch.where(values.diff(prepend=values[:1] - 1) != 0, place, 0).cummax(0).values
+    turn = torch.empty_like(place)
+    turn[by_class] = place - first
+    return shuffled[(turn * len(labels) + ties).topk(pixels, largest=False).indices]

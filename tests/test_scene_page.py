@@ -1,7 +1,9 @@
 """The page about segmenters: complete, offline, and nothing from data becomes part of it but text."""
 
 import csv
+import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,15 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
     assert page.count("<circle") == 6
     with pytest.raises(UserError, match=r"cannot be called 'page.pdf'"):
         gpaco.report([run], tmp_path / "page.pdf")
+
+
+@pytest.mark.parametrize(("key", "value"), [("counts", [5, 4, 3]), ("cuts", {"many": 2.0, "few": 0.1})])
+def test_runs_whose_classes_have_other_groups_share_no_page(key: str, value: Any, run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run.folder, other)
+    (other / "metrics.json").write_text(json.dumps(run.metrics | {key: value}))
+    with pytest.raises(UserError, match="other has other .* than run, so its classes have other groups"):
+        collect([run, Run(other)])
 
 
 def test_errors_are_red_and_what_is_no_class_is_dark() -> None:
