@@ -117,7 +117,7 @@ def test_runs_whose_classes_have_other_groups_share_no_page(key: str, value: Any
     other = tmp_path / "other"
     shutil.copytree(run.folder, other)
     (other / "metrics.json").write_text(json.dumps(run.metrics | {key: value}))
-    with pytest.raises(UserError, match="other has other .* than run, so its classes have other groups"):
+    with pytest.raises(UserError, match=r"other has other .* than run, so its classes have other groups"):
         collect([run, Run(other)])
 
 
