@@ -11,7 +11,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.preparing import FLAGS
 from gpaco.segmentation.loading import steps_per_epoch
 from gpaco.segmentation.losses import METHODS
-from gpaco.segmentation.network import crop_step
+from gpaco.segmentation.network import STEP, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 
@@ -144,7 +144,7 @@ def check_sizes(recipe: Recipe) -> None:
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
     for key in ("crop", "base_size", "window"):
         sides, least = getattr(settings, key), LEAST.get(word, 0)
-        if sides and min(sides) < least:
+        if sides and min(sides) <= least - STEP:  # it is filled up to the next multiple
             fitting = [max(least, side) for side in sides]
             raise UserError(
                 f"{word} takes pictures of at least {least} pixels a side, got segmentation.{key} = {list(sides)}",
