@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,7 +280,7 @@ def tune_prior(
     run.metrics  # noqa: B018 - says what to do where the run has not come to its end
     where = choose_device(device)
     last = recipes.stages(run.recipe)[-1]
-    with lock(run.folder):
+    with lock(run.folder) if distributed.rank() == 0 else nullcontext():
         splits = splits_of(run.recipe)
         tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
         finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, None, where, say)

@@ -218,7 +218,8 @@ def evaluate(
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
             say(as_json)(in_words(tuned))
-    print_figures(result, as_json)
+    if speaks():
+        print_figures(result, as_json)
 
 
 @app.command()

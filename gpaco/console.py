@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from gpaco.errors import nearest
@@ -57,7 +58,7 @@ def display(as_json: bool) -> Callable[[dict[str, Any]], None]:
 def bar(title: str, as_json: bool) -> Any:
     from gpaco.display import bar
 
-    return bar(title)
+    return bar(title) if speaks() else nullcontext(lambda done, total: None)
 
 
 def print_figures(result: dict[str, Any], as_json: bool) -> None:

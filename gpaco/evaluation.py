@@ -111,14 +111,20 @@ def evaluate(
     `overlap` in the result says which. Classes that the data does not have stay possible answers, as they are in use;
     with `restrict` only those that it has can be given.
 
+    Under torchrun every process does its share, and all get the figures of the whole.
+
     Of a segmenter, `data` is a folder of pictures and masks, `many` and `few` are multiples of the mean share of
     pixels, and `how` may have `scales`, `flip`, `window` and `stride` (gpaco/segmentation/inference.py).
     """
     several = as_runs(runs)
+    where = choose_device(device)
+    distributed.start(where, several[0].recipe.train.timeout)
+    if distributed.rank():
+        say, show = (lambda line: None), None
     if several[0].recipe.train.task == "segmentation":
         if prior is not None or unbiased or tune_prior or restrict:
             raise UserError("--prior, --unbiased, --tune-prior and --restrict are of classifiers", "leave them out")
-        how |= {"many": many, "few": few, "which": which, "device": choose_device(device), "show": show}
+        how |= {"many": many, "few": few, "which": which, "device": where, "show": show, "say": say}
         return evaluate_segmenter(several, data, out=out, **how)
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
@@ -130,7 +136,7 @@ def evaluate(
         for run in several:
             tune_run(run, unbiased=unbiased, show=show)
     samples = data if isinstance(data, Samples) else evaluation_part(several[0], data)
-    predictors = load_classifiers(several, which=which, device=choose_device(device))
+    predictors = load_classifiers(several, which=which, device=where)
     classes = predictors[0].classes
     found = None
     if samples.classes != classes or restrict:
@@ -174,8 +180,8 @@ def evaluate_segmenter(
 
 
 def written(result: dict[str, Any], out: Path | str | None) -> dict[str, Any]:
-    """The same, also as a file if one is asked for."""
-    if out is not None:
+    """The same, also as a file if one is asked for; of several processes the first one writes it."""
+    if out is not None and distributed.rank() == 0:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         Path(out).write_text(json.dumps(result, indent=1))
     return result

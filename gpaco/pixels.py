@@ -31,8 +31,8 @@ def pixel_gpaco_loss(
         embeddings: (B, D, h, w), of unit length along D.
         masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the label nearest to it.
         pixels: positions drawn from each image without replacement; -1, or more than there are: all.
-        sampling: "random", as released, or "balanced": every class in the image, the ignored pixels as one of them,
-            has the same chance at each draw, so that rare classes are not drowned.
+        sampling: "random", as released, or "balanced": of every class in the image, the ignored pixels as one of them,
+            as many as of any other, or all it has if that is fewer, so that rare classes are not drowned.
         generator: source of the draw.
 
     >>> logits, embeddings = torch.zeros(1, 2, 4, 4), torch.nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
@@ -87,6 +87,13 @@ def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator
     device = labels.device if generator is None else generator.device
     if sampling == "random":
         return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)
-    _, place, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights = (1 / counts.float())[place].to(device)
-    return torch.multinomial(weights, pixels, generator=generator).to(labels.device)
+    shuffled, ties = (
+        torch.randperm(len(labels), generator=generator, device=device).to(labels.device) for _ in range(2)
+    )
+    # In turns: the first pixel of every class, the second of every class, ... as far as they have so many.
+    values, by_class = labels[shuffled].sort(stable=True)
+    place = torch.arange(len(labels), device=labels.device)
+    first = torch.where(values.diff(prepend=values[:1] - 1) != 0, place, 0).cummax(0).values
+    turn = torch.empty_like(place)
+    turn[by_class] = place - first
+    return shuffled[(turn * len(labels) + ties).topk(pixels, largest=False).indices]

@@ -117,7 +117,7 @@ def splits_of(
     def repeated() -> list[str] | None:  # copies of an image stay together, in training
         if not small or splits.train.paths is None:
             return None
-        return fingerprints(splits.train, told(say, "looking for copies"))
+        return fingerprints(splits.train.paths, told(say, "looking for copies"))
 
     if splits.test is None and splits.val is None:
         splits = with_test(splits, seed=settings.seed, digests=repeated())

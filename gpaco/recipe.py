@@ -290,6 +290,13 @@ def _consistent(recipe: Recipe, where: Where) -> Recipe:
                 for key in ("crop", "base_size", "window", "stride")
             ),
             (_rises(scenes.scale) and len(scenes.scale) == 2, "segmentation.scale", "must be [least, greatest]"),
+            (scenes.pixels != 0, "segmentation.pixels", "must be at least 1, or -1 for all"),
+            (not scenes.stride or scenes.window, "segmentation.stride", "needs segmentation.window"),
+            (
+                all(a <= b for a, b in zip(scenes.stride, scenes.window, strict=False)),
+                "segmentation.stride",
+                "must not be above segmentation.window",
+            ),
             (scenes.few <= scenes.many, "segmentation.few", "must not be above segmentation.many"),
             (len(optimiser.betas) == 2, "optimiser.betas", "must have two numbers"),
             (_rises(schedule.steps), "schedule.steps", "must rise"),

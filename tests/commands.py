@@ -50,6 +50,11 @@ def fails(*words: object, code: int = 2, more: dict[str, str] | None = None) -> 
     return "\n".join(lines[-2:])
 
 
+def children(pid: int) -> list[int]:
+    """The processes that one has started."""
+    return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+
+
 def checkpoint_files(run_folder: Path) -> dict[str, bytes]:
     """The tensors of the newest checkpoint, file by file."""
     newest = run_folder / "checkpoints" / (run_folder / "checkpoints" / "latest").read_text().strip()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, assert_same_run, run, start
+from commands import ENVIRONMENT, assert_same_run, children, run, start
 from pictures import drawing
 from PIL import Image
 
@@ -30,10 +30,6 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) 
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
 
 
 def apart(pid: int) -> bool:

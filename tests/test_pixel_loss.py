@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import gpaco_loss, pixel_gpaco_loss
+from gpaco.pixels import _draw
 
 
 def maps(images: int = 2, num_classes: int = 4, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,6 +92,36 @@ def test_the_draw_is_the_generators_and_without_replacement() -> None:
         assert taken.sum((1, 2)).tolist() == [9, 9]
         assert torch.equal(taken, draw(1, sampling))
         assert not torch.equal(taken, draw(2, sampling))
+
+
+@pytest.mark.parametrize(
+    ("there", "pixels", "expected"),
+    [
+        ([900, 100], 150, [75, 75]),
+        ([900, 100], 500, [400, 100]),
+        ([600, 300, 90, 10], 100, [30, 30, 30, 10]),
+        ([970, 20, 10], 500, [470, 20, 10]),
+    ],
+)
+def test_balanced_sampling_draws_classes_alike_as_far_as_they_have_pixels(
+    there: list[int], pixels: int, expected: list[int]
+) -> None:
+    labels = torch.arange(len(there)).repeat_interleave(torch.tensor(there))
+    labels = labels[torch.randperm(1000, generator=torch.Generator().manual_seed(5))]
+    drawn = [_draw(labels, pixels, "balanced", torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    for one in drawn:
+        assert len(one.unique()) == pixels
+        assert labels[one].bincount(minlength=len(there)).tolist() == expected
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_fewer_draws_than_classes_have_no_favourites() -> None:
+    labels = torch.cat([torch.zeros(960, dtype=torch.int64), torch.arange(1, 41)])
+    generator = torch.Generator().manual_seed(0)
+    found = torch.cat([labels[_draw(labels, 4, "balanced", generator)] for _ in range(500)]).bincount(minlength=41)
+    assert found.sum() == 2000
+    assert 20 <= found.min() <= found.max() <= 90  # 49 expected of each
 
 
 def test_balanced_sampling_takes_rare_classes_first() -> None:

@@ -1,7 +1,9 @@
 """`gpaco check --task segmentation`: every fault of a pair is named, counts are right, nothing is written."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,10 @@ from PIL import Image
 from scenes import save_scene, scene, scene_folder
 
 from gpaco.cli import main
+from gpaco.errors import UserError
 from gpaco.segmentation.checking import check_scenes
+from gpaco.segmentation.preparing import looked_at, scene_splits
+from gpaco.settings import Data, Recipe
 
 Command = Callable[..., str]
 
@@ -63,7 +68,7 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
         "1.png has 9 x 7 pixels, its picture 56 x 40",
         "2.png has the value 3, but there are 3 classes",
         "3.png is a picture in colours (RGB), expected is a mask of class numbers",
-        "4.png has the value 700; class numbers go to 254",
+        "4.png has the value 700; class numbers go to 253",
         "5.png': the file is empty",
         "images/train/6.png",
         "problem: 6 pairs of picture and mask cannot be used",
@@ -112,3 +117,64 @@ def test_wrong_options_are_exit_2(
         main(["check", str(tmp_path), *words])
     assert left.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def without_parts(folder: Path, pictures: int) -> Path:
+    for k in range(pictures):
+        save_scene(folder / "images" / f"{k}.png", folder / "masks" / f"{k}.png", k)
+    return folder
+
+
+def starts(folder: Path) -> bool:
+    """Whether training gets through its data."""
+    try:
+        looked_at(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
+    except UserError:
+        return False
+    return True
+
+
+def test_a_bad_first_picture_is_one_line_of_the_whole_report(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    for part in ("images/train/0.png", "masks/train/1.png"):  # without a table of classes
+        (folder / part).write_bytes(b"")
+    facts = json.loads(prints(folder, "--json", code=2))
+    assert [one["name"] for one in facts["bad"]] == ["images/train/0.png", "images/train/1.png"]
+    assert facts["suggested"]["segmentation.base_size"] == [40, 56]
+
+
+@pytest.mark.parametrize("pictures", [1, 2, 3])
+def test_check_finds_a_problem_where_too_few_pictures_keep_training_from_starting(
+    pictures: int, tmp_path: Path, prints: Command
+) -> None:
+    folder = without_parts(tmp_path, pictures)
+    good = starts(folder)
+    assert good == (pictures == 3)
+    text = prints(folder, code=0 if good else 2)
+    assert ("no problems found" in text) == good
+    assert ("too few to hold some back" in text) == (not good)
+    assert ("--validation 0" in text) == (pictures == 2)  # no remedy where the test part is missing
+
+
+def test_copies_stay_together_in_training_where_parts_are_made(tmp_path: Path, prints: Command) -> None:
+    folder = without_parts(tmp_path, 10)
+    for k in range(4):
+        for kind in ("images", "masks"):
+            shutil.copy(folder / kind / f"{k}.png", folder / kind / f"copy-{k}.png")
+    facts = json.loads(prints(folder, "--json"))
+    assert facts["images"] == {"train": 10, "val": 1, "test": 3}
+    assert facts["leaks"] == []
+    train = scene_splits(replace(Recipe(), data=Data(path=str(folder)))).train
+    assert {f"images/{name}{k}.png" for k in range(4) for name in ("", "copy-")} <= set(train.names)
+    assert starts(folder)
+
+
+@pytest.mark.parametrize("empty", ["train", "val", "test"])
+def test_an_empty_part_is_a_problem_and_stops_training(empty: str, tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path, train=3, val=2, test=2)
+    for kind in ("images", "masks"):
+        shutil.rmtree(folder / kind / empty)
+        (folder / kind / empty).mkdir()
+    word = {"train": "training", "val": "validation", "test": "test"}[empty]
+    assert f"problem: there are no {word} pictures" in prints(folder, code=2)
+    assert not starts(folder)

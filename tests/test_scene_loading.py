@@ -1,12 +1,14 @@
 """Batches of crops: the same for any number of workers, processes and restarts; a bad file is named."""
 
+import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from scenes import scene_folder
 
-from gpaco.errors import UserError
+from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.segmentation.loading import Crops, SceneBatch, batches
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.scenes import Scenes
@@ -70,3 +72,25 @@ def test_a_bad_file_is_named_also_by_a_worker(tmp_path: Path, workers: int) -> N
     (folder / "masks" / "train" / "1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"1.png.*not a JPEG, PNG"):
         epoch(scenes, workers=workers, batch_size=2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_of_the_machine_stays_one_also_in_a_worker(
+    scenes: Scenes, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        raise EnvironmentProblem("input/output error", "look at the disk")
+
+    monkeypatch.setattr("gpaco.segmentation.scenes.read_image", failing)
+    with pytest.raises(EnvironmentProblem, match="input/output error") as caught:
+        epoch(scenes, workers=workers)
+    assert caught.value.exit_code == 3
+
+
+def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:
+    loading = batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, batch_size=4, seed=1, epoch=2, workers=2)
+    next(loading)
+    loaders = multiprocessing.active_children()
+    assert len(loaders) == 2
+    assert os.getpgid(0) not in {os.getpgid(loader.pid or 0) for loader in loaders}
+    list(loading)

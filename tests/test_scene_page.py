@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ def test_what_corrupted_pictures_cost_is_on_the_page_as_the_file_has_it(run: Run
     page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
     assert "robustness.json is not shown" in page.text
     assert percent(worst) not in page.text
+
+
+@pytest.mark.parametrize(("key", "value"), [("counts", [5, 4, 3]), ("cuts", {"many": 2.0, "few": 0.1})])
+def test_runs_whose_classes_have_other_groups_share_no_page(key: str, value: Any, run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run.folder, other)
+    (other / "metrics.json").write_text(json.dumps(run.metrics | {key: value}))
+    with pytest.raises(UserError, match=r"other has other .* than run, so its classes have other groups"):
+        collect([run, Run(other)])
 
 
 def test_errors_are_red_and_what_is_no_class_is_dark() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import tree_hash
+from PIL import Image
 from scenes import COLOURS, MODEL, SMALL, scene, scene_folder
 
 import gpaco
@@ -135,6 +137,55 @@ def test_equal_names_of_two_folders_do_not_overwrite_each_other(run: Path, data:
     assert (tmp_path / "mask" / "0-2.png").is_file()
 
 
+def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path, data: Path, tmp_path: Path) -> None:
+    for name in ("a-2.png", "a.bmp", "a.png", "a.webp"):
+        Image.open(data / "images" / "val" / "0.png").save(tmp_path / name)
+    rows = gpaco.predict(run, tmp_path, out=tmp_path / "out")
+    masks = [Path(row["mask"]).stem for row in rows]
+    assert masks == ["a-2", "a", "a-3", "a-4"]
+    assert len(list((tmp_path / "out" / "mask").iterdir())) == 4
+
+
+def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    other = scene_folder(tmp_path / "data", train=2, val=1, test=1)
+    assert gpaco.evaluate(run)["evaluated_on"] == "test"
+    assert gpaco.evaluate(run, other)["evaluated_on"] == "test"
+    for kind in ("images", "masks"):
+        (other / kind / "test" / "0.png").unlink()
+    with pytest.raises(UserError, match="no picture in the test part"):
+        gpaco.evaluate(run, other)
+    for kind in ("images", "masks"):
+        (other / kind / "test").rmdir()
+        shutil.rmtree(other / kind / "train")
+    assert gpaco.evaluate(run, other)["evaluated_on"] == "val"  # which is all there is
+    assert "evaluated on: val, 1 picture" in command("evaluate", run, other)[0]
+    out, errors = command("evaluate", run, other, "--json")
+    assert json.loads(out)["n"] == 1
+    assert "evaluated on: val" in errors
+
+
+def test_a_stride_needs_a_window(run: Path) -> None:
+    with pytest.raises(UserError, match="needs a window"):
+        gpaco.evaluate(run, stride=(16, 16))
+
+
+def test_a_run_that_left_out_bad_pairs_goes_without_them_ever_after(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    (folder / "masks" / "test" / "1.png").write_bytes(b"")
+    options = {"task": "segmentation", "model": MODEL, "epochs": 1, "settings": SMALL, "on_bad_image": "skip"}
+    made = gpaco.train(folder, out=tmp_path / "run", report=False, say=lambda line: None, **options)
+    again = gpaco.evaluate(made)
+    assert (again["n"], again["confusion"]) == (2, made.metrics["confusion"])
+    assert gpaco.robustness(made, corruptions="fog", severities="1")["n"] == 2
+    said: list[str] = []
+    page = gpaco.report([made], tmp_path / "report.html", say=said.append)
+    assert page.read_text().count("<img") == 2 * 4
+    assert not said
+
+
 def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) -> None:
     model = gpaco.load(run)
     image = torch.from_numpy(scene(5, size=(37, 50))[0]).permute(2, 0, 1)[None]
@@ -163,6 +214,8 @@ def test_colours_are_the_palettes_and_no_class_is_black() -> None:
     [
         (["evaluate", "RUN", "--scales", "half"], "--scales half is not understood"),
         (["evaluate", "RUN", "--scales", "0"], "scales must be numbers above 0"),
+        (["evaluate", "RUN", "--scales", "nan"], "scales must be numbers above 0"),
+        (["evaluate", "RUN", "--scales", "1,inf"], "scales must be numbers above 0"),
         (["evaluate", "RUN", "--window", "32/64"], "a stride of 64 pixels does not cover windows of 32"),
         (["evaluate", "RUN", "--window", "wide"], "--window wide is not understood"),
         (["evaluate", "RUN", "RUN"], "segmenters are evaluated one at a time"),

@@ -207,3 +207,53 @@ def test_other_data_is_renumbered_to_a_models_classes_by_name(tmp_path: Path, co
     assert found[0].tolist() == [255, 1, 1, 1, 2, 2, 2, 2]
     with pytest.raises(UserError, match="a class 'sky' that the model does not know"):
         in_order_of(train, ("road", "tree"))
+
+
+def test_data_without_a_training_folder_is_read_for_evaluation(tmp_path: Path) -> None:
+    for k, place in enumerate(("inside", "around")):
+        root = tmp_path / place
+        images, masks = (("images/test", "masks/test"), ("val/images", "val/masks"))[k]
+        picture(root / images / "a.png")
+        mask(root / masks / "a.png", [0, 2])
+        splits = read_scenes(root)
+        assert [(name, len(part)) for name, part in splits.parts()] == [("train", 0), (("test", "val")[k], 1)]
+        assert splits.classes == ("0", "1", "2")
+
+
+def test_the_number_of_classes_is_that_of_all_masks_and_bad_ones_are_left_to_whoever_loads_them(tmp_path: Path) -> None:
+    for k in range(120):
+        picture(tmp_path / "images" / f"{k:03}.png")
+        mask(tmp_path / "masks" / f"{k:03}.png", [0, 4 if k == 77 else 1])
+    (tmp_path / "masks" / "000.png").write_bytes(b"")
+    seen: list[tuple[int, int]] = []
+    splits = read_scenes(tmp_path, lambda done, total: seen.append((done, total)))
+    assert len(splits.classes) == 5
+    assert seen[-1] == (120, 120)
+    with pytest.raises(UserError, match=r"000.png': the file is empty"):
+        splits.train.load(0)
+
+
+def test_more_classes_than_a_mask_can_hold_are_an_error(tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "a.png")
+    mask(tmp_path / "masks" / "a.png", [0, 253, 255])
+    assert len(read_scenes(tmp_path).classes) == 254
+    mask(tmp_path / "masks" / "a.png", [0, 254])
+    with pytest.raises(UserError, match=r"a.png has the value 254; there can be 254 classes, numbers 0 to 253"):
+        read_scenes(tmp_path)
+    (tmp_path / "classes.txt").write_text("\n".join(f"class {k}" for k in range(300)))
+    with pytest.raises(UserError, match=r"classes.txt has 300 classes; there can be 254"):
+        read_scenes(tmp_path)
+
+
+def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    picture(tmp_path / "own" / "images" / "a.png")
+    mask(tmp_path / "own" / "masks" / "a.png", [0, 1])
+    (tmp_path / "own" / "classes.txt").write_bytes("road\nstra\xdfe\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"classes.txt, line 2: this is not text in UTF-8"):
+        read_scenes(tmp_path / "own")
+    voc = tmp_path / "voc"
+    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (voc / name).mkdir(parents=True)
+    (voc / "ImageSets" / "Segmentation" / "train.txt").write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(UserError, match=r"train.txt, line 3: this is not text in UTF-8"):
+        read_scenes(voc)

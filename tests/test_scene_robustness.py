@@ -48,6 +48,23 @@ def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_pictures(run: R
     assert json.loads((run.folder / "robustness.json").read_text()) == result
 
 
+def test_a_picture_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, bytes]] = []
+
+    def watched(predictor: Any, scenes: Any, *, change: Any, **options: Any) -> dict[str, Any]:
+        noisy = {name: change(scenes.load(i)[0], i).tobytes() for i, name in enumerate(scenes.names)}
+        seen.append(noisy)
+        return evaluating.evaluate_scenes(predictor, scenes, change=change, **options)
+
+    monkeypatch.setattr("gpaco.segmentation.stress.evaluate_scenes", watched)
+    for subset in (None, 2, 1):
+        gpaco.robustness(run, corruptions="gaussian_noise", severities="3", subset=subset)
+    whole, *parts = seen[1::2]  # without those of clean pictures
+    assert [len(part) for part in (whole, *parts)] == [3, 2, 1]
+    for part in parts:
+        assert part.items() <= whole.items()
+
+
 def test_groups_are_always_there_and_empty_ones_are_null(run: Run) -> None:
     result = gpaco.robustness(run, corruptions="fog", severities="1")
     assert {name: one["classes"] for name, one in result["groups"].items()} == {"many": 1, "medium": 0, "few": 2}

@@ -1,25 +1,29 @@
 """Training a segmenter as a user does it: kills, signals, several processes, what is refused, what is guessed."""
 
 import json
+import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import checkpoint_files, run, start
+from commands import checkpoint_files, children, run, start
 from pictures import tree_hash
+from safetensors.torch import save_file
 from scenes import MODEL, SMALL, scene_folder
 
 import gpaco
 from gpaco.errors import UserError
 from gpaco.running import dry_run
+from gpaco.segmentation.network import build
 
 # Everything that has state of its own is on.
 STATE = ("segmentation.rare_memory=32", "segmentation.few=0.5", "segmentation.sampling=balanced", "train.ema=0.9")
-QUICK = {"task": "segmentation", "model": MODEL, "epochs": 5, "report": False, "say": lambda line: None}
+QUICK = {"task": "segmentation", "model": MODEL, "epochs": 8, "report": False, "say": lambda line: None}
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +39,12 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+SHORT = ("--set", "train.epochs=4")  # of two processes: each takes seconds to begin
+
+
 def words(data: Path, out: Path, *more: object) -> list[object]:
     settings = [word for setting in (*SMALL, *STATE) for word in ("--set", setting)]
-    return ["train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 5, *settings, "--out", out, *more]
+    return ["train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 8, *settings, "--out", out, *more]
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
@@ -51,18 +58,25 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert json.loads((one / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
 
 
+def wait_for_checkpoint(folder: Path, process: "subprocess.Popen[str]") -> None:
+    """Until there is another one than before."""
+    before = sorted((folder / "checkpoints").glob("step-*"))
+    deadline = time.monotonic() + 100
+    while sorted((folder / "checkpoints").glob("step-*")) == before and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_same_bits(
     data: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     moments, folder = random.Random(4), tmp_path / "run"  # noqa: S311
+    rows = (undisturbed / "metrics.jsonl").read_text().splitlines()
+    epoch = min(json.loads(row)["time"]["seconds"] for row in rows)  # there are enough of them on any machine
     for number, code in ((signal.SIGKILL, -9), (signal.SIGKILL, -9), (signal.SIGTERM, 143)):
         process = start(*words(data, folder))
-        before = sorted((folder / "checkpoints").glob("step-*"))
-        deadline = time.monotonic() + 100
-        while sorted((folder / "checkpoints").glob("step-*")) == before and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        time.sleep(moments.random() * 0.3)
+        wait_for_checkpoint(folder, process)
+        time.sleep(moments.random() * epoch)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == code, errors
@@ -78,14 +92,66 @@ def test_workers_change_nothing(data: Path, undisturbed: Path, tmp_path: Path) -
     assert checkpoint_files(other.folder) == checkpoint_files(undisturbed)
 
 
-def test_two_processes_train_and_evaluate_each_scene_once(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "two"
-    run(*words(data, folder, "--set", "train.epochs=2"), ranks=2)
-    metrics = json.loads((folder / "metrics.json").read_text())
+@pytest.fixture(scope="module")
+def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    run(*words(data, folder, *SHORT), ranks=2)
+    return folder
+
+
+def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Path) -> None:
+    metrics = json.loads((two / "metrics.json").read_text())
     assert metrics["environment"]["processes"] == 2
-    alone = gpaco.evaluate(folder)
+    alone = gpaco.evaluate(two)
     assert metrics["confusion"] == alone["confusion"]
     assert metrics["boundary_iou"] == alone["boundary_iou"]
+    both = run("evaluate", two, "--json", ranks=2)
+    assert json.loads(both) == json.loads(json.dumps(alone))
+
+
+def test_two_processes_that_were_killed_end_with_the_same_bits(data: Path, two: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(*words(data, folder, *SHORT), ranks=2)
+    wait_for_checkpoint(folder, process)
+    for child in children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert "going on with the run" in run(*words(data, folder, *SHORT), ranks=2)
+    assert_same_run(folder, two)
+
+
+def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "encoder.safetensors"
+    encoder = build(MODEL, 3, dim=16, channels=16).encoder
+    save_file({key.removeprefix("model."): value for key, value in encoder.state_dict().items()}, weights)
+    options = QUICK | {"epochs": 2, "weights": str(weights), "settings": [*SMALL, *STATE]}
+    whole = gpaco.train(data, out=tmp_path / "whole", **options)
+
+    class Halt(Exception):
+        pass
+
+    def halt(row: dict[str, Any]) -> None:
+        if row["epoch"] == 1 and row.get("step") == 3:
+            raise Halt
+
+    with pytest.raises(Halt):
+        gpaco.train(data, out=tmp_path / "run", show=halt, **options)
+    weights.unlink()
+    gpaco.train(data, out=tmp_path / "run", **options)
+    assert_same_run(tmp_path / "run", whole.folder)
+
+
+def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    more = ("--set", "train.workers=2", "--set", "train.epochs=200")
+    process = start(*words(data, folder, *more), group=True)
+    wait_for_checkpoint(folder, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert "the same command goes on" in errors
 
 
 def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> None:
@@ -126,7 +192,7 @@ def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_pat
         "train.batch_size = 4  (--batch-size overrides)",
     ):
         assert line in said
-    assert any("as released: optimiser.lr = 0.01" in line for line in said)
+    assert any("as released: optimiser.name = sgd, optimiser.lr = 0.01" in line for line in said)
     assert result.metrics["evaluated_on"] == "test"
     assert result.recipe.method.temperature == 0.07
 
@@ -159,6 +225,18 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
         ({"settings": ["segmentation.crop=[40]"]}, "segmentation.crop must have two numbers"),
         ({"settings": ["segmentation.rare_memory=8", "segmentation.few=0"]}, "no class is rare enough"),
         ({"settings": ["data.expect_images=20210"]}, "expects 20,210 training pictures, here are 40"),
+        ({"settings": ["segmentation.pixels=0"]}, "segmentation.pixels must be at least 1, or -1 for all, got 0"),
+        ({"settings": ["segmentation.stride=[8,8]"]}, "segmentation.stride needs segmentation.window"),
+        (
+            {"settings": ["segmentation.window=[32,32]", "segmentation.stride=[16,48]"]},
+            "segmentation.stride must not be above segmentation.window",
+        ),
+        (
+            {"model": "pan-test_resnet", "settings": ["segmentation.crop=[64,64]"]},
+            "pan takes pictures of at least 128 pixels a side, got segmentation.crop = [64, 64]",
+        ),
+        ({"model": "unet-test_resnet"}, "the layers of unet differ in width, so segmentation.channels = 16"),
+        ({"model": "fpn-test_resnet"}, "fpn normalises 32 groups of channels"),
         ({"task": "segmentatoin"}, "did you mean 'segmentation'"),
     ],
     ids=str,

@@ -1,5 +1,6 @@
 """Training crops of segmentation: pure, aligned with their masks, of the size asked for."""
 
+import sys
 from typing import Any
 
 import cv2
@@ -118,5 +119,26 @@ def test_each_distortion_does_what_it_says_and_none_is_the_picture_itself() -> N
     assert np.median((after - before) % 180) in (161, 162, 163)
 
 
-def test_the_number_of_draws_covers_all_that_is_used() -> None:
-    assert DRAWS == 1 + 2 * TRIES + 1 + 9
+class Watched:
+    """Uniform numbers that remember which function has read which of them."""
+
+    def __init__(self, values: NDArray[np.float64], columns: range, read: dict[str, list[int]]) -> None:
+        self.values, self.columns, self.read = values, columns, read
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Watched(self.values[place], self.columns[place], self.read)
+        self.read.setdefault(sys._getframe(1).f_code.co_name, []).append(self.columns[place])
+        return self.values[place]
+
+
+def test_every_draw_decides_one_thing_and_none_is_left_over() -> None:
+    image, _ = scene()
+    one_class = np.zeros(image.shape[:2], np.uint8)  # so that all tries are looked at
+    read: dict[str, list[int]] = {}
+    u: Any = Watched(np.full(DRAWS, 0.4), range(DRAWS), read)  # below a half: everything happens
+    training_crop(image, one_class, u, crop=(32, 32), base_size=(70, 90))
+    assert len(read["training_crop"]) == len(set(read["training_crop"])) == 2  # scale and mirror
+    assert len(read["_place"]) == len(set(read["_place"])) == 2 * TRIES
+    assert len(set(read["distorted"])) == 9  # each of which a test above has by itself
+    assert sorted(column for columns in read.values() for column in set(columns)) == list(range(DRAWS))

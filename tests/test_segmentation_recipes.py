@@ -13,8 +13,8 @@ from gpaco import recipe as recipes
 from gpaco.schedule import learning_rate
 from gpaco.segmentation.losses import SceneLoss
 from gpaco.segmentation.network import Segmenter
-from gpaco.segmentation.preparing import check_sizes, refuse_unused
 from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.resolving import check_sizes, refuse_unused
 from gpaco.segmentation.scenes import SceneSplits, numbered
 from gpaco.segmentation.task import begin
 from gpaco.settings import Recipe

@@ -42,21 +42,21 @@ class Inspection:
 
 def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
     """Each image decoded and hashed: files by their bytes, images in memory by their pixels."""
-    return _each(samples, lambda i: _inspected(samples, i), progress)
+    return _each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
 def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
     """SHA-256 of each image, which is not decoded; of a file that cannot be read an empty text."""
-    return _each(samples, lambda i: _digest(samples, i), progress)
+    return _each(len(samples), lambda i: _digest(samples, i), progress)
 
 
-def fingerprints(samples: Samples, progress: Progress | None = None) -> list[str]:
+def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
     """For each file a text that it shares with files of the same bytes only. Only files of equal size are read."""
-    sizes = [path.stat().st_size if path.is_file() else -1 for path in samples.paths or ()]
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
     return _each(
-        samples,
-        lambda i: (_digest(samples, i) if sizes[i] in shared else "") or f"file {i}",
+        len(paths),
+        lambda i: (_file_digest(paths[i]) if sizes[i] in shared else "") or f"file {i}",
         progress,
     )
 
@@ -65,7 +65,7 @@ def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[i
     """The images that do not decode: index and reason."""
     if samples.paths is None:
         return []
-    reasons = _each(samples, lambda i: _inspected(samples, i, hashed=False).reason, progress)
+    reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress)
     return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
@@ -141,9 +141,8 @@ def read_bad(path: Path) -> list[BadImage]:
     raise UserError(f"{path} is not the list that was written there", "restore it from a copy, or start anew")
 
 
-def _each(samples: Samples, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
+def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
     """`look` at every index in two threads: reading, hashing and decoding mostly let go of Python's lock."""
-    total = len(samples)
     numbers = iter(range(total))
     chunks = iter(lambda: list(islice(numbers, _CHUNK)), [])
     results: list[Result] = []
@@ -170,10 +169,14 @@ def _inspected(samples: Samples, i: int, *, hashed: bool = True) -> Inspection:
 def _digest(samples: Samples, i: int) -> str:
     if samples.paths is None:
         return hashlib.sha256(np.ascontiguousarray(samples.load(i)).data).hexdigest()
+    return _file_digest(samples.paths[i])
+
+
+def _file_digest(path: Path) -> str:
     try:
-        if not os.path.isfile(samples.paths[i]):
+        if not os.path.isfile(path):
             return ""
-        with open(samples.paths[i], "rb") as file:
+        with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""

@@ -159,7 +159,7 @@ def views_of(
         batch_sampler=[list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned],
         num_workers=workers,
         collate_fn=_stack,
-        worker_init_fn=_apart,
+        worker_init_fn=apart,
         prefetch_factor=4 if workers else None,
     )
     for loaded in loader:
@@ -196,7 +196,7 @@ def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
     return [torch.from_numpy(np.stack(view)).permute(0, 3, 1, 2) for view in zip(*good, strict=True)]
 
 
-def _apart(worker: int) -> None:
+def apart(worker: int) -> None:
     """Keep a loader out of signals to the group of the main process (Ctrl-C, timeout): that one answers them.
 
     Not by ignoring SIGTERM, which is how a loader that hangs is ended.

@@ -74,7 +74,7 @@ def with_validation(
     """
     if splits.val is not None or fraction == 0:
         return splits
-    keep, held = stratified(splits.train.labels, fraction, seed, stay=_repeated(digests))
+    keep, held = stratified(splits.train.labels, fraction, seed, stay=repeated(digests))
     note = f"validation: {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
     if not len(held):
         return splits.noting("validation: none, every class has too few images")
@@ -85,14 +85,15 @@ def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: 
     """The same with a test part taken from the training images, if there is neither test nor validation data."""
     if splits.test is not None or splits.val is not None or fraction == 0:
         return splits
-    keep, held = stratified(splits.train.labels, fraction, seed, stay=_repeated(digests))
+    keep, held = stratified(splits.train.labels, fraction, seed, stay=repeated(digests))
     note = f"test: none given; {len(held)} of {len(splits.train)} images, {fraction:.0%} of each class, seed {seed}"
     if not len(held):
         return splits.noting("test: none, every class has too few images")
     return replace(splits, train=splits.train.subset(keep), test=splits.train.subset(held)).noting(note)
 
 
-def _repeated(digests: Sequence[str] | None) -> npt.NDArray[np.bool_] | None:
+def repeated(digests: Sequence[str] | None) -> npt.NDArray[np.bool_] | None:
+    """Which of the digests occur more than once; None if nobody has looked."""
     if digests is None:
         return None
     _, inverse, counts = np.unique(np.asarray(digests), return_inverse=True, return_counts=True)

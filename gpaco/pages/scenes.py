@@ -64,6 +64,12 @@ def collect(runs: Sequence[Run], called: Sequence[str] | None = None) -> Facts:
     for other in found[1:]:
         if [row["name"] for row in other["per_class"]] != names:
             raise UserError("these runs do not have the same classes", "make a page of runs on the same data")
+        for key, what in (("counts", "training pixels"), ("cuts", "limits of many and few")):
+            if other[key] != found[0][key]:
+                raise UserError(
+                    f"{other['name']} has other {what} than {found[0]['name']}, so its classes have other groups",
+                    "make a page of runs with the same training data and limits",
+                )
     total = max(sum(found[0]["counts"]), 1)
     confusion = np.asarray(found[0]["confusion"], np.float64)
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
@@ -158,15 +164,11 @@ def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts
 
 def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
     """The pictures with the lowest IoU, each beside its mask, what was found, and where that is wrong."""
-    from gpaco.segmentation.evaluating import load_segmenter, segment
+    from gpaco.segmentation.evaluating import load_segmenter, scenes_of, segment
     from gpaco.segmentation.predicting import coloured
-    from gpaco.segmentation.preparing import scene_splits
 
-    splits = scene_splits(run.recipe)
-    scenes = splits.val if run.recipe.data.evaluate_on == "val" or splits.test is None else splits.test
-    if scenes is None:
-        return []
     predictor = load_segmenter(run)
+    _, scenes = scenes_of(run, None, predictor.classes)
     palette = np.array(predictor.about["palette"], np.uint8)
     places = {name: i for i, name in enumerate(scenes.names)}
     rows = []

@@ -15,10 +15,12 @@ from gpaco.data.checking import imbalance_factor
 from gpaco.data.samples import some
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
-from gpaco.segmentation.preparing import overrides, suggest
+from gpaco.segmentation.preparing import with_parts
 from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.resolving import overrides, suggest
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.segmentation.scoring import IGNORE, share_groups
+from gpaco.settings import Data
 
 Progress = Callable[[int, int], None]
 SHOWN = 10  # of a long list
@@ -62,9 +64,13 @@ def _inspected(scenes: Scenes, i: int) -> Inspection:
 def check_scenes(data: Path | str, *, progress: Progress | None = None, gpu: bool = False) -> dict[str, Any]:
     """All there is to say about pictures and masks, as JSON takes it; `lines` puts it into words.
 
-    `problems` has what would stop training.
+    The parts are those that training makes; `problems` has what would stop it.
     """
-    splits = read_scenes(data)
+    splits, problems = read_scenes(data, progress), list[str]()
+    try:
+        splits = with_parts(splits, Data(), progress)
+    except UserError as error:
+        problems.append(f"{error.cause} ({error.remedy})")
     found = inspect(splits, progress)
     nothing = np.zeros(len(splits.classes) + 1, np.int64)
     pixels = {name: sum((one.pixels for one in part), nothing) for name, part in found.items()}
@@ -100,9 +106,10 @@ def check_scenes(data: Path | str, *, progress: Progress | None = None, gpu: boo
             "largest": max(sides),
         },
     }
-    if any(one.reason is None for one in found["train"]):
-        facts["suggested"] = suggest(splits, gpu=gpu)
-    return facts | {"problems": _problems(facts, published=splits.published)}
+    usable = [one.size for one in found["train"] if one.reason is None]
+    if usable:
+        facts["suggested"] = suggest(usable[0], gpu=gpu)
+    return facts | {"problems": problems + _problems(facts, published=splits.published)}
 
 
 def leaks(splits: SceneSplits, found: Mapping[str, Sequence[Inspection]]) -> list[list[str]]:
@@ -148,8 +155,6 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
 
 def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
     problems = []
-    if not facts["images"]["train"]:
-        problems.append("there are no training pictures")
     if facts["bad"]:
         what = _number(len(facts["bad"]), "pair", "pairs")
         problems.append(f"{what} of picture and mask cannot be used (--on-bad-image skip leaves them out)")

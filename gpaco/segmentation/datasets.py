@@ -7,7 +7,7 @@ in the list of the scene-parsing challenge (the first word of each line), the ot
 from pathlib import Path
 
 from gpaco.errors import UserError
-from gpaco.segmentation.folders import names_in, pairs
+from gpaco.segmentation.folders import names_in, pairs, read_text
 from gpaco.segmentation.scenes import Decode, Scenes, SceneSplits, numbered
 
 # Cityscapes' own numbers (0 to 33) -> the 19 that are evaluated.
@@ -105,7 +105,7 @@ def read_pascal(folder: Path) -> SceneSplits | None:
         file = folder / "ImageSets" / lists / f"{part}.txt"
         if not file.is_file():
             raise UserError(f"there is no list {file}", "it has the names of the pictures, one to a line")
-        words = file.read_text(encoding="utf-8").split()
+        words = read_text(file).split()
         images = [folder / "JPEGImages" / f"{word}.jpg" for word in words]
         labels = [folder / masks / f"{word}.png" for word in words]
         parts[part] = _scenes(folder, _existing(images), _existing(labels), names, decode)

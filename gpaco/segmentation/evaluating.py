@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpaco import distributed
+from gpaco.display import told
 from gpaco.errors import Diverged, UserError
 from gpaco.run import Run, chosen
 from gpaco.segmentation.inference import Size, predict_classes
 from gpaco.segmentation.network import Segmenter, build
 from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import Scenes, in_order_of
+from gpaco.segmentation.scenes import Scenes, SceneSplits, in_order_of
 from gpaco.segmentation.scoring import Tally, summarise
 from gpaco.segmentation.transforms import fitting
+from gpaco.settings import Recipe
 
+Say = Callable[[str], None]
 Show = Callable[[int, int], None]
 Pixels = NDArray[np.uint8]
 WORST = 12  # pictures that are listed
@@ -87,11 +90,15 @@ def segment(
     about = predictor.about
     factor = fitting(image.shape[:2], about["base_size"]) if about["base_size"] else 1.0
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
+    stride = stride or (None if window else _pair(about["stride"]))
+    window = window or _pair(about["window"])
+    if stride and not window:
+        raise UserError(f"a stride of {list(stride)} pixels needs a window that moves", "give the window too")
     classes, probability = predict_classes(
         predictor,
         pixels / 255,
-        window=window or _pair(about["window"]),
-        stride=stride or (None if window else _pair(about["stride"])),
+        window=window,
+        stride=stride,
         scales=[factor * scale for scale in scales],
         flip=flip,
     )
@@ -157,6 +164,7 @@ def evaluate_run(
     which: str = "best",
     device: str | torch.device = "cpu",
     show: Show | None = None,
+    say: Say = lambda line: None,
     **how: Any,
 ) -> dict[str, Any]:
     """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
@@ -165,15 +173,31 @@ def evaluate_run(
     about |= {"many": about["many"] if many is None else many, "few": about["few"] if few is None else few}
     if about["few"] > about["many"]:
         raise UserError(f"few ({about['few']}) must not be above many ({about['many']})", "--many 1 --few 0.1 is usual")
-    scenes = scenes_of(run, data, predictor.classes)
-    return evaluate_scenes(predictor, scenes, show=show, **how) | {"how": {key: how[key] for key in sorted(how)}}
+    part, scenes = scenes_of(run, data, predictor.classes, say)
+    say(f"evaluated on: {part}, {len(scenes):,} {'picture' if len(scenes) == 1 else 'pictures'}")
+    figures = evaluate_scenes(predictor, scenes, show=show, **how)
+    return figures | {"evaluated_on": part, "how": {key: how[key] for key in sorted(how)}}
 
 
-def scenes_of(run: Run, data: Path | str | None, classes: tuple[str, ...]) -> Scenes:
-    """The scenes that a run is evaluated on: its own, or those of other data in the order of its classes."""
+def scenes_of(
+    run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = lambda line: None
+) -> tuple[str, Scenes]:
+    """The part that a run is evaluated on: of its own data, or of other data in the order of its classes."""
     from gpaco.segmentation.preparing import scene_splits
 
-    recipe = run.recipe
-    splits = scene_splits(recipe) if data is None else read_scenes(data)
-    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
-    return in_order_of(own_part or splits.test or splits.val or splits.train, classes)
+    if data is None:
+        recipe = run.recipe
+        splits = scene_splits(recipe, run=run.folder)
+        name = own_part(recipe, splits)
+    else:
+        splits = read_scenes(data, told(say, "looking at masks for their classes"))
+        name = next(name for name in ("test", "val", "train") if name in dict(splits.parts()))
+    scenes = dict(splits.parts()).get(name)
+    if not scenes:
+        raise UserError(f"there is no picture in the {name} part to evaluate on", "give other data: RUN DATA")
+    return name, in_order_of(scenes, classes)
+
+
+def own_part(recipe: Recipe, splits: SceneSplits) -> str:
+    """Which part of its own data a run is evaluated on; it may not be there."""
+    return "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"

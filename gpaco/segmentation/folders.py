@@ -1,72 +1,100 @@
 """Anyone's folders of pictures and masks, and what readers of such folders share."""
 
 import csv
-from collections.abc import Iterable
+import io
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import numpy as np
 
 from gpaco.data.images import SUFFIXES
 from gpaco.data.samples import SPLIT_WORDS, printable, some
 from gpaco.errors import UserError
 from gpaco.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
+from gpaco.segmentation.scoring import IGNORE
+
+Progress = Callable[[int, int], None]  # (masks done, masks in all)
 
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
-LOOKED_AT = 50  # masks, for the largest class number
+MOST = IGNORE - 1  # classes
 
 
-def read_pairs(folder: Path) -> SceneSplits | None:
+def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | None:
     """`images` and `masks` with files of the same names; parts are folders inside them, or around them.
 
-    None where the folder is not of that kind.
+    None where the folder is not of that kind. Without a training folder the training part is empty: such data is good
+    for evaluation. Without a table of classes every mask is looked at for the largest number.
     """
-    found = _pair_folders(folder)
-    if not found:
+    listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
+    if not listed:
         return None
-    train = found.get("train") or found[""]
-    listed = {name: pairs(*where) for name, where in ({"train": train} | found).items() if name}
     table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
     classes, colours = read_classes(table) if table else ((), ())
     notes = [f"classes from {table.name}"] if table else []
-    if colours:
-        decode = Decode(colours=colours)
-    else:
-        if not classes:
-            masks = listed["train"][1]
-            chosen = np.unique(np.linspace(0, len(masks) - 1, LOOKED_AT).astype(int))
-            seen = {int(v) for i in chosen for v in np.unique(read_numbers(masks[i]))} - {255}
-            classes = tuple(str(k) for k in range(max(seen, default=0) + 1))
-            if len(classes) < 2:
-                raise UserError(
-                    f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
-                    "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
-                )
-            notes.append(f"{len(classes)} classes by the largest number in {len(chosen)} masks; 255 is no class")
-        decode = numbered(len(classes))
+    if not classes:
+        masks = [mask for _, part in listed.values() for mask in part]
+        classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
+        notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
+    decode = Decode(colours=colours) if colours else numbered(len(classes))
     parts = {
         name: Scenes(images, masks, classes, decode, colours, names_in(folder, images))
         for name, (images, masks) in listed.items()
     }
     reader = OWN + (" in colours" if colours else "")
-    return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), reader, tuple(notes))
+    train = parts.get("train", next(iter(parts.values())).subset([]))
+    return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes))
+
+
+def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
+    """The largest class number in mask files. Those that cannot be read are left to whoever loads them."""
+
+    def largest(path: Path) -> int | UserError:
+        try:
+            numbers = read_numbers(path)
+        except UserError as error:
+            return error
+        return int(numbers.max(where=numbers != IGNORE, initial=0))
+
+    found: list[int] = []
+    problem = UserError("there is no mask to tell the classes by", "put pictures and masks into the folders")
+    with ThreadPoolExecutor(2) as pool:
+        for done, (path, one) in enumerate(zip(masks, pool.map(largest, masks), strict=True), 1):
+            if isinstance(one, UserError):
+                problem = problem if found else one
+            elif one >= MOST:
+                raise UserError(
+                    f"{printable(path)} has the value {one}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
+                    "write 255 for pixels that belong to no class",
+                )
+            else:
+                found.append(one)
+            if progress is not None:
+                progress(done, len(masks))
+    if not found:
+        raise problem
+    if not any(found):
+        raise UserError(
+            f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
+            "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
+        )
+    return max(found)
 
 
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Where pictures and masks of each part are: {"train": (images, masks), ...}, or {"": ...} without parts."""
+    """Where pictures and masks of each part are: {"train": (images, masks), ...}; without parts all is training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
     if image and mask:
         inner = {
             SPLIT_WORDS[p.name.lower()]: (p, mask / p.name) for p in subfolders(image) if p.name.lower() in SPLIT_WORDS
         }
-        return inner or {"": (image, mask)}
+        return inner or {"train": (image, mask)}
     around = {}
     for part in subfolders(folder):
         image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
         if part.name.lower() in SPLIT_WORDS and image and mask:
             around[SPLIT_WORDS[part.name.lower()]] = (image, mask)
-    return around if "train" in around else {}
+    return around
 
 
 def _first(folder: Path, words: Iterable[str]) -> Path | None:
@@ -122,27 +150,42 @@ def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:
     return tuple(printable(path.relative_to(folder)) for path in images)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, which somebody wrote."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: this is not text in UTF-8", "save the file as UTF-8") from error
+
+
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
     """Names, and colours if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
     names: list[str] = []
     colours: list[Colour] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for line, row in enumerate(csv.reader(file), 1):
-            cells = [cell.strip() for cell in row]
-            if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
-                continue
-            try:
-                numbers = [int(cell) for cell in cells[1:4]]
-            except ValueError:
-                numbers = [-1]
-            if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
-                raise UserError(
-                    f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
-                    "mend the line",
-                )
-            names.append(cells[0])
-            if numbers:
-                colours.append((numbers[0], numbers[1], numbers[2]))
+    try:
+        rows = list(csv.reader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise UserError(f"{path} is no table of classes: {error}", "write a class to a line") from error
+    for line, row in enumerate(rows, 1):
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
+            continue
+        try:
+            numbers = [int(cell) for cell in cells[1:4]]
+        except ValueError:
+            numbers = [-1]
+        if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
+            raise UserError(
+                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
+                "mend the line",
+            )
+        names.append(cells[0])
+        if numbers:
+            colours.append((numbers[0], numbers[1], numbers[2]))
+    if len(names) > MOST:
+        raise UserError(f"{path} has {len(names)} classes; there can be {MOST}", "join some of them")
     if not names or len(colours) not in (0, len(names)):
         raise UserError(
             f"{path} has {len(names)} classes and {len(colours)} colours", "give every class a colour, or none"

@@ -3,6 +3,7 @@
 Logits are averaged over windows, probabilities over scales and mirrored pictures.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -115,7 +116,7 @@ def predict_classes(
 
 
 def check_scales(scales: Sequence[float]) -> None:
-    if not scales or min(scales) <= 0:
+    if not scales or not all(0 < scale < math.inf for scale in scales):
         raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
 
 

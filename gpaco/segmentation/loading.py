@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from gpaco.data.loading import apart
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.views import normalise
-from gpaco.errors import UserError
+from gpaco.errors import Problem
 from gpaco.segmentation.scenes import Scenes
 from gpaco.segmentation.transforms import DRAWS, Size, training_crop
 
@@ -74,10 +75,11 @@ def batches(
         batch_sampler=[row.tolist() for row in mine],
         num_workers=workers,
         collate_fn=_stack,
+        worker_init_fn=apart,
         prefetch_factor=2 if workers else None,
     )
     for loaded in loader:
-        if isinstance(loaded, UserError):
+        if isinstance(loaded, Problem):
             raise loaded
         pixels, masks = loaded
         yield SceneBatch(normalise(pixels, mean, std), masks)
@@ -90,7 +92,7 @@ def steps_per_epoch(scenes: int, batch_size: int) -> int:
 Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-class _Crops(Dataset[Crop | UserError]):
+class _Crops(Dataset[Crop | Problem]):
     """Training crops by their keys: index + scenes * times that it came before in the epoch.
 
     A bad file comes as its error, which no worker can raise whole.
@@ -99,18 +101,18 @@ class _Crops(Dataset[Crop | UserError]):
     def __init__(self, scenes: Scenes, crops: Crops, seed: int, epoch: int) -> None:
         self.scenes, self.crops, self.seed, self.epoch = scenes, crops, seed, epoch
 
-    def __getitem__(self, key: int) -> Crop | UserError:
+    def __getitem__(self, key: int) -> Crop | Problem:
         try:
             image, mask = self.scenes.load(key % len(self.scenes))
-        except UserError as error:
+        except Problem as error:
             return error
         u = uniforms(self.seed, self.epoch, np.array([key]), 0, DRAWS)[0]
         return training_crop(image, mask, u, **vars(self.crops))
 
 
-def _stack(items: list[Crop | UserError]) -> tuple[Tensor, Tensor] | UserError:
-    good = [item for item in items if not isinstance(item, UserError)]
+def _stack(items: list[Crop | Problem]) -> tuple[Tensor, Tensor] | Problem:
+    good = [item for item in items if not isinstance(item, Problem)]
     if len(good) < len(items):
-        return next(item for item in items if isinstance(item, UserError))
+        return next(item for item in items if isinstance(item, Problem))
     images, masks = (np.stack(part) for part in zip(*good, strict=True))
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(masks).long()

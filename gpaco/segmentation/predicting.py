@@ -4,10 +4,11 @@ A file that cannot be read is a row with its error.
 """
 
 import csv
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpaco.data.images import read_image
 from gpaco.data.samples import printable
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.files import explained
 from gpaco.prediction import find_files
 from gpaco.run import Run, as_run
@@ -120,17 +121,23 @@ def _segmented(
 def _read(path: Path) -> NDArray[np.uint8] | str:
     try:
         return read_image(path)
-    except UserError as error:
+    except Problem as error:
         return error.cause
 
 
 def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
     """The pictures that the paths name, each with a name for its results: as in its folder, no two alike."""
-    taken: Counter[str] = Counter()
+    found = [(path, file) for path in map(Path, paths) for file in find_files([path])]
+    wanted = [
+        str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix("")) for path, file in found
+    ]
+    own, taken = set(wanted), set[str]()
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
     named = []
-    for path in map(Path, paths):
-        for file in find_files([path]):
-            name = str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix(""))
-            taken[name] += 1
-            named.append((file, name if taken[name] == 1 else f"{name}-{taken[name]}"))
+    for (_, file), name in zip(found, wanted, strict=True):
+        free = name
+        while free in taken or (free != name and free in own):
+            free = f"{name}-{next(numbers[name])}"
+        taken.add(free)
+        named.append((file, free))
     return named

@@ -1,6 +1,6 @@
 """From what was asked for to scenes and a complete recipe: what is read, held back, left out and guessed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,39 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpaco import distributed
-from gpaco import recipe as recipes
-from gpaco.data.inspecting import TOLERATED, read_bad
+from gpaco.data.inspecting import TOLERATED, Progress, fingerprints, read_bad
 from gpaco.data.random import permutation
 from gpaco.data.samples import BadImage, some
+from gpaco.data.splitting import repeated
 from gpaco.display import told
-from gpaco.errors import UserError, nearest
-from gpaco.preparing import BAD_IMAGES, FLAGS, LOOKED_AT
+from gpaco.errors import UserError
+from gpaco.preparing import BAD_IMAGES, LOOKED_AT
 from gpaco.run import has_begun
-from gpaco.segmentation.losses import METHODS
-from gpaco.segmentation.network import crop_step
 from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.resolving import refuse_unused, resolve
 from gpaco.segmentation.scenes import Scenes, SceneSplits, pixel_counts
-from gpaco.settings import Recipe
+from gpaco.settings import Data, Recipe
 
 Say = Callable[[str], None]
-
-# Settings of classification. One that is not at its default asks for something that would not happen.
-WITHOUT_EFFECT = (
-    *("data.root", "data.long_tail", "data.allow_empty_classes", "data.expect_groups"),
-    *("model.ghost_batch", "model.head_std", "model.size", "model.resize", "model.projector", "model.hidden"),
-    *(
-        "model.pool",
-        "model.interpolation",
-        "views.first",
-        "views.second",
-        "views.crop_scale",
-        "views.flip",
-        "views.erase",
-    ),
-    *("method.label_smoothing", "method.mixup", "method.cutmix", "method.contrast", "method.tune_prior"),
-    *("views.erase", "method.momentum_keys", "train.sampler", "train.part", "train.features"),
-)
 
 
 def prepare(
@@ -48,10 +29,8 @@ def prepare(
 ) -> tuple[Recipe, SceneSplits]:
     """The complete recipe and its scenes, with the pixels of training counted; each guess is said."""
     refuse_unused(recipe)
-    splits = scene_splits(recipe, say)
-    if has_begun(folder) and recipe.data.on_bad_image == "skip":
-        splits = without(splits, read_bad(folder / BAD_IMAGES))
-    elif not has_begun(folder):
+    splits = scene_splits(recipe, say, run=folder)
+    if left_out(recipe, folder) is None:
         splits = looked_at(splits, recipe, say)
     resolved = resolve(recipe, given, splits, device, say)
     pixels = pixel_counts(splits.train, told(say, "counting pixels"))
@@ -60,61 +39,72 @@ def prepare(
     return resolved, replace(splits, pixels=tuple(pixels.tolist()))
 
 
-def overrides(key: str) -> str:
-    """What of the command line sets "section.key"."""
-    short = {value: f"--{flag.replace('_', '-')}" for flag, value in FLAGS.items()}
-    return short.get(key, f"--set {key}=")
-
-
-def refuse_unused(recipe: Recipe) -> None:
-    """Settings that segmentation does not have are errors, not ignored."""
-    name = recipe.method.name
-    if name not in METHODS:
-        raise UserError(
-            f"segmentation has no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}"
-        )
-    for key in WITHOUT_EFFECT:
-        section, word = key.split(".")
-        value, usual = (getattr(getattr(whole, section), word) for whole in (recipe, Recipe()))
-        if value != usual:
-            raise UserError(f"{key} = {value!r} has no effect on segmentation", f"leave out {overrides(key)}")
-
-
-def scene_splits(recipe: Recipe, say: Say = lambda line: None) -> SceneSplits:
-    """The parts that a recipe asks for."""
-    settings = recipe.data
-    if not settings.path:
+def scene_splits(recipe: Recipe, say: Say = lambda line: None, *, run: Path | None = None) -> SceneSplits:
+    """The parts that a recipe asks for; those of a `run` without the pairs that it has left out."""
+    if not recipe.data.path:
         raise UserError("there is no data to train on", "give a folder of pictures and masks")
-    splits = read_scenes(settings.path)
-    if splits.val is None and splits.test is None:
-        splits = _hold_back(splits, "test", 0.2, settings.seed)
-    if splits.val is None and settings.validation:
-        splits = _hold_back(splits, "val", settings.validation, settings.seed)
+    splits = read_scenes(recipe.data.path, told(say, "looking at masks for their classes"))
+    splits = with_parts(splits, recipe.data, told(say, "looking for copies"))
+    for note in (f"data: {splits.reader}", *splits.notes):
+        say(note)
+    return without(splits, left_out(recipe, run) or ())
+
+
+def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
+    """The pairs that a run goes without; None if it has not looked at them yet."""
+    if run is None or not has_begun(run):
+        return None
+    if recipe.data.on_bad_image == "error":
+        return []
+    return read_bad(run / BAD_IMAGES) if (run / BAD_IMAGES).is_file() else None
+
+
+def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = None) -> SceneSplits:
+    """The same with the parts that training needs: some pictures are held back where they are missing."""
     if settings.expect_images and len(splits.train) != settings.expect_images:
         raise UserError(
             f"the recipe expects {settings.expect_images:,} training pictures, here are {len(splits.train):,}",
             "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
         )
-    for note in (f"data: {splits.reader}", *splits.notes):
-        say(note)
-    if not len(splits.train):
-        raise UserError("there are no training pictures", "check the path: is it the right folder?")
+    refuse_empty(splits)
+    no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
+    if not no_test and not no_val:
+        return splits
+    images = splits.train.images
+    prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
+    again = repeated(prints)
+    copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
+    if no_test:
+        splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
+    if no_val:
+        splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
     return splits
 
 
-def _hold_back(splits: SceneSplits, name: str, share: float, seed: int) -> SceneSplits:
-    """The same with a seeded part of training taken out of it."""
+def refuse_empty(splits: SceneSplits) -> None:
+    """Raise where a part has no picture: it would be trained, chosen or measured with nothing."""
+    words = {"train": "training", "val": "validation", "test": "test"}
+    for name, part in splits.parts():
+        if not len(part):
+            remedy = "take the empty folder away, or put" if name != "train" else "check the path, or put"
+            raise UserError(f"there are no {words[name]} pictures", f"{remedy} pictures and masks there")
+
+
+def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: Set[Path]) -> SceneSplits:
+    """The same with a seeded part of training taken out of it. Copies of a picture all stay in training."""
     order = permutation(seed, 0, len(splits.train))
-    held = max(1, round(share * len(order)))
-    if held >= len(order):
+    held = [i for i in order if splits.train.images[i] not in copies][: max(1, round(share * len(order)))]
+    if not held or len(held) == len(order):
+        remedy = ", or leave validation out: --validation 0" if name == "val" else ""
         raise UserError(
-            f"{len(order)} pictures are too few to hold some back",
-            "add pictures, give the parts as folders, or leave validation out: --validation 0",
+            f"{len(order)} {'picture is' if len(order) == 1 else 'pictures are'} too few to hold some back for the "
+            f"{name} part" + (", as copies stay together" if copies else ""),
+            f"add pictures, or give the parts as folders{remedy}",
         )
-    train, part = splits.train.subset(np.sort(order[held:])), splits.train.subset(np.sort(order[:held]))
-    note = f"{name}: {held} of {len(order)} training pictures held back, seed {seed}"
-    parts: dict[str, Any] = {name: part}
-    return replace(splits, train=train, notes=(*splits.notes, note), **parts)
+    kept = np.setdiff1d(order, held)
+    note = f"{name}: {len(held)} of {len(order)} training pictures held back, seed {seed}"
+    parts: dict[str, Any] = {name: splits.train.subset(np.sort(held)), "train": splits.train.subset(kept)}
+    return replace(splits, notes=(*splits.notes, note), **parts)
 
 
 def looked_at(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
@@ -148,7 +138,7 @@ def looked_at(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     if same and not splits.published and not recipe.data.allow_leakage:
         raise UserError(
             f"{len(same)} pictures are in more than one part, the first: {some(same[0], 3)}",
-            "take them out of one part, or allow it: --set data.allow_leakage=true",
+            "take all of them but one out, or allow it: --set data.allow_leakage=true",
         )
     for one in bad:
         say(f"left out: {one.reason}")
@@ -162,71 +152,9 @@ def without(splits: SceneSplits, bad: Sequence[BadImage]) -> SceneSplits:
         name: part.subset([i for i, own in enumerate(part.names) if (name, own) not in gone])
         for name, part in splits.parts()
     }
-    return replace(splits, bad=tuple(bad), **parts)
-
-
-def suggest(splits: SceneSplits, *, gpu: bool = False) -> dict[str, Any]:
-    """Settings for these scenes, by "section.key": the released ones as far as the machine takes them."""
-    height, width = splits.train.load_image(0).shape[:2]
-    base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
-    side = max(64, base[0] // 32 * 32)
-    return {
-        "model.name": "deeplabv3plus-resnet50" if gpu else "deeplabv3plus-resnet18",
-        "segmentation.crop": [side, side],
-        "segmentation.base_size": base,
-        "train.batch_size": 16 if gpu else 4,
-        "train.epochs": 80 if gpu else 20,
-    }
-
-
-RELEASED = {  # of the released configurations; nothing that depends on the data
-    "optimiser.lr": 0.01,
-    "optimiser.weight_decay": 5e-4,
-    "schedule.name": "poly",
-    "schedule.power": 0.9,
-    "schedule.min_lr": 1e-4,
-    "schedule.per": "step",
-    "schedule.warmup": 0,
-    "method.alpha": 0.01,
-    "method.temperature": 0.07,
-}
-
-
-def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
-    """The recipe with every open setting filled in; each guess is said with what overrides it."""
-    still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
-    still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
-    usual = {key: value for key, value in RELEASED.items() if key not in given}
-    if "optimiser.lr" in given and "schedule.min_lr" in usual:
-        usual["schedule.min_lr"] = min(1e-4, recipe.optimiser.lr / 100)
-    guesses = suggest(splits, gpu=device.type != "cpu") | {"train.workers": 2}
-    guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
-    for key, value in guesses.items():
-        say(f"{key} = {value}  ({overrides(key)} overrides)")
-    if usual:
-        say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
-    recipe = recipes.override(recipe, [f"{key}={value}" for key, value in (guesses | usual).items()])
-    for one in recipes.stages(recipe):
-        check_sizes(one)
-    return recipe
-
-
-def check_sizes(recipe: Recipe) -> None:
-    """Raise now what the first step would raise, in other words."""
-    step, crop = crop_step(recipe.model.name), recipe.segmentation.crop
-    if any(side % step for side in crop):
-        fitting = [max(step, side // step * step) for side in crop]
-        raise UserError(
-            f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}",
-            f"--set segmentation.crop={fitting}".replace(" ", ""),
-        )
-    parts = distributed.world_size() * recipe.train.accumulate
-    size = recipe.train.batch_size
-    if size < 2 * parts or size % parts:
-        raise UserError(
-            f"batch norm needs two pictures at a time or more; a batch of {size} does not come in {parts} such parts",
-            f"--batch-size {max(2, round(size / parts)) * parts}",
-        )
+    left = replace(splits, bad=tuple(bad), **parts)
+    refuse_empty(left)
+    return left
 
 
 def some_scenes(splits: SceneSplits, batch_size: int) -> SceneSplits:

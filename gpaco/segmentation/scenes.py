@@ -167,7 +167,9 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
         )
     if values.min(initial=0) < 0 or values.max(initial=0) > 255:
         odd = values.min() if values.min() < 0 else values.max()
-        raise UserError(f"{printable(path)} has the value {odd}; class numbers go to 254", "number the classes from 0")
+        raise UserError(
+            f"{printable(path)} has the value {odd}; class numbers go to {IGNORE - 2}", "number the classes from 0"
+        )
     return values.astype(np.uint8)
 
 

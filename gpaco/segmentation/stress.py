@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpaco.conditions import CLEAN, corrupted
 from gpaco.corruption import CORRUPTIONS, VERSION, chosen, constants_for, corrupt
@@ -43,11 +44,11 @@ def scene_robustness(
 ) -> dict[str, Any]:
     """What `gpaco.robustness` returns for a run that segments. Pictures are corrupted at their own size."""
     predictor = load_segmenter(run, which=which, device=device)
-    scenes = scenes_of(run, data, predictor.classes)
-    if subset is not None:
-        scenes = scenes.subset(np.sort(permutation(seed, 0, len(scenes))[:subset]))
-    if not len(scenes):
-        raise UserError("there is no picture to test on", "give data: gpaco robustness RUN DATA")
+    part, whole = scenes_of(run, data, predictor.classes, say)
+    numbers = np.sort(permutation(seed, 0, len(whole))[:subset])
+    if not len(numbers):
+        raise UserError(f"a subset of {subset} pictures is none", "--subset 100 is usual")
+    scenes = whole.subset(numbers)
     names, notes = chosen(corruptions), list[str]()
     conditions = [CLEAN, *((name, severity) for name in CORRUPTIONS if name in names for severity in severities)]
     notes += missing_conditions(conditions)
@@ -59,7 +60,7 @@ def scene_robustness(
     say(f"{len(scenes):,} pictures, {len(conditions) - 1} conditions")
 
     def measured(model: ScenePredictor) -> Measured:
-        return _measure(model, scenes, conditions, seed, table, folder / "robustness.jsonl", bar, say)
+        return _measure(model, scenes, numbers, conditions, seed, table, folder / "robustness.jsonl", bar, say)
 
     other = None
     if baseline is not None:
@@ -80,6 +81,7 @@ def scene_robustness(
         "run": str(run.folder),
         "data": str(data) if data is not None else run.recipe.data.path,
         "set": "corrupted here",
+        "evaluated_on": part,
         "n": len(scenes),
         "subset": subset,
         "seed": seed,
@@ -96,6 +98,7 @@ def scene_robustness(
 def _measure(
     model: ScenePredictor,
     scenes: Scenes,
+    numbers: NDArray[np.int64],
     conditions: Sequence[Condition],
     seed: int,
     constants: str,
@@ -103,8 +106,11 @@ def _measure(
     bar: Bar,
     say: Say,
 ) -> Measured:
-    """The errors under each condition: from the log, or computed and written there."""
-    common = _digest(model, scenes, [VERSION, seed, constants])
+    """The errors under each condition: from the log, or computed and written there.
+
+    `numbers` are those of the pictures in the whole set: each is corrupted alike in every subset.
+    """
+    common = _digest(model, scenes, [VERSION, seed, constants, numbers.tolist()])
     keys = {condition: hashlib.sha256(f"{common} {condition}".encode()).hexdigest() for condition in conditions}
     known = {row["key"]: row for row in trim_jsonl(log, lambda row: "key" in row)}
     rows = {condition: known[key] for condition, key in keys.items() if key in known}
@@ -119,7 +125,8 @@ def _measure(
                     return image
                 name, severity = condition
                 return corrupted(
-                    image, lambda one: corrupt(one, name, severity, seed=seed, index=i, constants=constants)
+                    image,
+                    lambda one: corrupt(one, name, severity, seed=seed, index=int(numbers[i]), constants=constants),
                 )
 
             def told(now: int, total: int, before: int = done) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpaco import __version__, checkpoint, distributed
 from gpaco.files import write_atomic
 from gpaco.run import Run, newest
-from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter
+from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter, own_part
 from gpaco.segmentation.loading import Crops, SceneBatch, batches, steps_per_epoch
 from gpaco.segmentation.losses import SceneLoss
 from gpaco.segmentation.network import Segmenter, normalisation
@@ -134,8 +134,8 @@ def validate(network: nn.Module, about: dict[str, Any], scenes: Scenes | None) -
 def finish(run: Run, recipe: Recipe, splits: SceneSplits, source: None, device: torch.device, say: Say) -> None:
     """Evaluate the chosen checkpoint; write metrics.json and the page."""
     predictor = load_segmenter(run, device=device)
-    part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
-    scenes = splits.val if part == "val" else splits.test
+    part = own_part(recipe, splits)
+    scenes = dict(splits.parts()).get(part)
     if scenes is None:
         say("there is no data to evaluate on: only the model was written")
         return

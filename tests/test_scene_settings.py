@@ -1,0 +1,110 @@
+"""Settings of a segmentation: which there are, which were released for which network."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scenes import save_scene, scene_folder
+
+from gpaco import recipe as recipes
+from gpaco.errors import UserError
+from gpaco.preparing import requested
+from gpaco.segmentation.preparing import scene_splits
+from gpaco.segmentation.reading import read_scenes
+from gpaco.segmentation.resolving import HAS, refuse_unused, resolve
+from gpaco.segmentation.scenes import SceneSplits
+from gpaco.settings import SECTIONS, Data, Recipe, Stage
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> SceneSplits:
+    return read_scenes(scene_folder(tmp_path_factory.mktemp("data")))
+
+
+def resolved(splits: SceneSplits, *settings: str, **flags: Any) -> tuple[dict[str, Any], list[str]]:
+    """Every setting by its name, and what was said."""
+    recipe, given = requested("data", None, settings, {"task": "segmentation"} | flags)
+    said: list[str] = []
+    result = resolve(recipe, given, splits, torch.device("cpu"), said.append)
+    refuse_unused(result)  # as when the run goes on
+    return {
+        f"{section}.{key}": value for section in SECTIONS for key, value in vars(getattr(result, section)).items()
+    }, said
+
+
+RELEASE = recipes.load("ade20k-upernet-swin-t-gpaco")
+
+
+def test_swin_gets_the_settings_that_were_released_for_it(splits: SceneSplits) -> None:
+    found, said = resolved(splits, model="upernet-swin-tiny", epochs=30_000)
+    for section, keys in (
+        ("optimiser", ("name", "lr", "weight_decay", "decay_bias", "betas")),
+        ("schedule", ("name", "power", "min_lr", "per")),
+        ("method", ("alpha", "temperature")),
+        ("model", ("drop_path",)),
+    ):
+        for key in keys:
+            assert found[f"{section}.{key}"] == getattr(getattr(RELEASE, section), key), key
+    assert found["schedule.warmup"] * (8 // found["train.batch_size"]) == 1500
+    assert any(line.startswith("as released: optimiser.name = adamw, optimiser.lr = 6e-05") for line in said)
+
+
+def test_a_warm_up_leaves_most_of_a_short_training(splits: SceneSplits) -> None:
+    assert resolved(splits, model="upernet-swin-tiny", epochs=12)[0]["schedule.warmup"] == 2
+
+
+def test_adamw_alone_brings_its_own_rate_and_sgd_stays_if_asked_for(splits: SceneSplits) -> None:
+    found, _ = resolved(splits, "optimiser.name=adamw", model="deeplabv3plus-resnet18")
+    assert (found["optimiser.lr"], found["optimiser.weight_decay"]) == (6e-5, 0.01)
+    assert not found["optimiser.decay_bias"]
+    assert found["model.drop_path"] == 0
+    found, _ = resolved(splits, "optimiser.name=sgd", model="upernet-swin-tiny")
+    assert (found["optimiser.lr"], found["schedule.min_lr"], found["schedule.warmup"]) == (0.01, 1e-4, 0)
+    found, _ = resolved(splits, model="upernet-swin-tiny", lr=1e-3)
+    assert (found["optimiser.name"], found["optimiser.lr"], found["schedule.min_lr"]) == ("adamw", 1e-3, 0)
+    found, _ = resolved(splits)
+    assert (found["optimiser.name"], found["optimiser.lr"]) == ("sgd", 0.01)
+
+
+OTHER: dict[type, Any] = {str: "x", int: 77, float: 0.77, tuple: (0.5, 0.6)}
+NAMES = [(section, key) for section in HAS for key in vars(getattr(Recipe(), section)) if key not in HAS[section]]
+
+
+@pytest.mark.parametrize(("section", "key"), NAMES)
+def test_a_setting_that_segmentation_has_not_is_refused(section: str, key: str) -> None:
+    usual = getattr(getattr(Recipe(), section), key)
+    other = not usual if isinstance(usual, bool) else OTHER[type(usual)]
+    recipe = replace(Recipe(), **{section: replace(getattr(Recipe(), section), **{key: other})})
+    with pytest.raises(UserError, match=f"{section}.{key} = .* has no effect on segmentation"):
+        refuse_unused(recipe)
+
+
+def test_every_setting_that_segmentation_has_exists() -> None:
+    for section, keys in HAS.items():
+        assert keys <= set(vars(getattr(Recipe(), section))), section
+    for name in ("method.memory", "method.prior", "views.ops", "train.cached_views", "train.lora_rank", "data.profile"):
+        assert tuple(name.split(".")) in NAMES
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("method", "name", "balanced-softmax"), "no method 'balanced-softmax' in stage 'second'"),
+        (("train", "sampler", "balanced"), "train.sampler = 'balanced' in stage 'second' has no effect"),
+    ],
+)
+def test_what_a_stage_asks_for_is_looked_at_too(change: tuple[str, str, Any], message: str) -> None:
+    recipe = replace(Recipe(), stage=(Stage("first"), Stage("second", (change,))))
+    with pytest.raises(UserError, match=message):
+        refuse_unused(recipe)
+
+
+def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_path: Path) -> None:
+    for k in range(10):
+        save_scene(tmp_path / "images" / f"{k}.png", tmp_path / "masks" / f"{k}.png", k)
+    data = Data(path=str(tmp_path), expect_images=10)
+    assert len(scene_splits(replace(Recipe(), data=data)).train) == 7
+    with pytest.raises(UserError, match="expects 7 training pictures, here are 10"):
+        scene_splits(replace(Recipe(), data=replace(data, expect_images=7)))
