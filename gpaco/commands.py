@@ -1,0 +1,481 @@
+"""The verbs of the command `gpaco`. Each parses its words, calls a function, and prints what that gave."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpaco.console import bar, display, print_figures, say, speaks
+from gpaco.errors import UserError, nearest
+from gpaco.options import (
+    Data,
+    Debug,
+    Device,
+    Flip,
+    Json,
+    Out,
+    Prior,
+    Restrict,
+    Scales,
+    Seed,
+    Set,
+    Task,
+    TunePrior,
+    Unbiased,
+    Window,
+)
+from gpaco.segmentation.options import inference_options
+
+app = typer.Typer(
+    help="Image classifiers and segmenters that also work on the rare classes.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def demo(
+    out: Out = Path("demo"),
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Three methods on long-tailed handwritten digits. A table and a page, in about a minute."""
+    from gpaco.demo import run_demo
+
+    result = run_demo(out, seeds, say=say(as_json), show=display(as_json))
+    if as_json:
+        print(json.dumps(result))
+
+
+@app.command()
+def check(
+    data: Data,
+    root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
+    task: Task = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Look at data before training.
+
+    Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
+    """
+    with bar("looking at images", as_json) as progress:
+        result, text = looked_at(data, task or "classification", root, progress)
+    print(json.dumps(result) if as_json else "\n".join(text))
+    if result["problems"]:
+        raise typer.Exit(2)
+
+
+@app.command()
+def train(
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
+    task: Task = None,
+    method: Annotated[
+        str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="resnet8, resnet32, timm's names; deeplabv3plus-resnet50, upernet-swin-tiny, ...")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="safetensors file, or the word hub: timm's download.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    size: Annotated[int | None, typer.Option(help="Width and height of an input image.")] = None,
+    long_tail: Annotated[float | None, typer.Option(help="Make training long-tailed by this factor.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
+    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # model.ghost_batch; 25 others are enough
+    on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
+    device: Device = None,
+    compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
+    tune_prior: TunePrior = False,
+    seed: Seed = None,
+    settings: Set = [],  # noqa: B006 - typer makes a new one for each call
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a classifier or a segmenter. The same command with the same folder goes on where it stopped."""
+    from gpaco.running import dry_run as try_out
+    from gpaco.running import train as run_training
+
+    flags = {
+        "task": task,
+        "method": method,
+        "model": model,
+        "weights": weights,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "size": size,
+        "long_tail": long_tail,
+        "validation": validation,
+        "train": part,
+        "amp": amp,
+        "ghost_batch": ghost_batch,
+        "on_bad_image": on_bad_image,
+        "workers": workers,
+        "compile": compile_model,
+        "tune_prior": tune_prior or None,
+        "seed": seed,
+    }
+    if out is None and not dry_run:
+        raise UserError("train needs a folder for its results", "--out FOLDER; to try only: --dry-run")
+    if out is None or dry_run:
+        try_out(data, recipe=recipe, settings=settings, device=device, say=say(as_json), **flags)
+        if as_json:
+            print(json.dumps({"dry_run": "everything works"}))
+        return
+    run = run_training(
+        data,
+        out=out,
+        recipe=recipe,
+        settings=settings,
+        device=device,
+        say=say(as_json),
+        show=display(as_json),
+        **flags,
+    )
+    if speaks():
+        if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
+            print_figures(run.metrics, as_json)
+        say(as_json)(f"The run, with its model and page: {run.folder}")
+
+
+@app.command()
+def evaluate(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN... [DATA]", help="One run or more (an ensemble), then data if not the run's own."),
+    ],
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    tune_prior: TunePrior = False,
+    many: Annotated[float | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
+    few: Annotated[float | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
+    restrict: Restrict = False,
+    checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
+    device: Device = None,
+    out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Figures of a run on its test data, or on other data."""
+    from gpaco.evaluation import evaluate as evaluate_runs
+    from gpaco.priors import in_words, read_tuned
+    from gpaco.run import as_run, is_run
+
+    runs = [path for path in paths if is_run(path)]
+    others = [path for path in paths if not is_run(path)]
+    if not runs:
+        as_run(paths[0])  # says what is wrong with it
+    if len(others) > 1:
+        raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
+    with bar("evaluating", as_json) as progress:
+        result = evaluate_runs(
+            runs,
+            others[0] if others else None,
+            prior=prior,
+            unbiased=unbiased,
+            tune_prior=tune_prior,
+            many=many,
+            few=few,
+            restrict=restrict,
+            which=checkpoint,
+            device=device,
+            out=out,
+            show=progress,
+            say=say(as_json),
+            **inference_options(scales, flip, window),
+        )
+    for tuned in map(read_tuned, runs if "tuned" in result else []):
+        if tuned:
+            say(as_json)(in_words(tuned))
+    if speaks():
+        print_figures(result, as_json)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run.")],
+    paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help=".csv, .jsonl or .json file; of a segmenter a folder for its masks.")
+    ] = None,
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    scales: Scales = None,
+    flip: Flip = False,
+    window: Window = None,
+    device: Device = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
+    from gpaco.prediction import predict as predict_files
+    from gpaco.priors import in_words, read_tuned
+    from gpaco.run import as_run
+
+    segments = as_run(run).recipe.train.task == "segmentation"
+    out = out or Path("predictions" if segments else "predictions.csv")
+    how = inference_options(scales, flip, window)
+    with bar("predicting", as_json) as progress:
+        rows = predict_files(
+            run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress, **how
+        )
+    if as_json:
+        print(json.dumps(rows))
+    bad = sum(row["error"] is not None for row in rows)
+    line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
+    if tuned := read_tuned(run):
+        say(as_json)(in_words(tuned))
+    say(as_json)(line)
+
+
+@app.command()
+def compare(
+    data: Data,
+    out: Out,
+    methods: Annotated[str, typer.Option(help="Separated by commas; gpaco+prior=counts has settings of its own.")] = (
+        "ce,balanced-softmax,gpaco"
+    ),
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 3,
+    model: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    weights: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    size: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    part: Annotated[str | None, typer.Option("--train", help="As for train; head: images are embedded once.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="As for train.")] = None,
+    lr: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    long_tail: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    validation: Annotated[float | None, typer.Option(help="As for train.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train several methods with several seeds; one table. The same command goes on; every cell is a run."""
+    from gpaco.comparison import compare as compare_methods
+    from gpaco.comparison import split_methods, table
+
+    flags: dict[str, Any] = {
+        "model": model,
+        "weights": weights,
+        "size": size,
+        "train": part,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "long_tail": long_tail,
+    }
+    result = compare_methods(
+        data,
+        split_methods(methods),
+        seeds=seeds,
+        out=out,
+        settings=settings,
+        recipe=recipe,
+        say=say(as_json),
+        show=display(as_json),
+        validation=validation,
+        **flags,
+    )
+    if speaks():
+        print(json.dumps(result) if as_json else table(result))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="One run or more on the same classes.")],
+    out: Annotated[Path, typer.Option("--out", help="HTML file; its numbers go to a folder beside it.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[bool, typer.Option("--figures", help="Write the charts as SVG and PNG too.")] = False,
+    pictures: Annotated[bool, typer.Option(help="Show images of the data, if it is there.")] = True,
+    debug: Debug = False,
+) -> None:
+    """Write the page about one or more runs: where they fail along the class frequencies, why, and what would help."""
+    from gpaco.pages.page import report as write_report
+
+    print(write_report(list(runs), out, figures=figures, with_pictures=pictures, say=say(True)))
+
+
+@app.command()
+def robustness(
+    run: Annotated[Path, typer.Argument(help="A run.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Images to corrupt, if not the run's own; or ImageNet-C, -R, -A, -V2, -Sketch, CIFAR-10-C."
+        ),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="For mCE: another run, or alexnet (ImageNet only).")] = None,
+    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-C.")] = None,
+    corruptions: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or noise, blur, weather, digital, extra, common.")
+    ] = None,
+    severities: Annotated[str | None, typer.Option(help="Comma-separated, 1 to 5.")] = None,
+    subset: Annotated[int | None, typer.Option(help="A quick look at so many images, of all classes.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the corruptions and the subset.")] = 0,
+    constants: Annotated[str | None, typer.Option(help="imagenet or cifar; by the size of the images.")] = None,
+    preprocessing: Annotated[str, typer.Option(help="Of ImageNet-C: official, or the paper's (256, crop 224).")] = (
+        "official"
+    ),
+    restrict: Restrict = False,
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
+    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
+    workers: Annotated[int | None, typer.Option(help="Processes that make pictures; one a core.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results, if not the run's.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Errors on corrupted images, by corruption, severity and group of classes. Goes on where it stopped."""
+    from gpaco.stress import robustness as test_robustness
+    from gpaco.stress_results import table
+
+    result = test_robustness(
+        run,
+        data,
+        baseline=baseline,
+        clean=clean,
+        corruptions=corruptions,
+        severities=severities,
+        subset=subset,
+        seed=seed,
+        constants=constants,
+        preprocessing=preprocessing,
+        restrict=restrict,
+        prior=prior,
+        unbiased=unbiased,
+        which=checkpoint,
+        on_bad_image=on_bad_image,
+        workers=workers,
+        device=device,
+        out=out,
+        say=say(as_json),
+        bar=lambda title: bar(title, as_json),
+    )
+    print(json.dumps(result) if as_json else table(result))
+    if data is None and out is None:
+        words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
+        say(as_json)(f"on the run's page: {words}")
+
+
+@app.command()
+def recipes(
+    word: Annotated[str, typer.Argument(help="Only those with this in their name, table or row.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/recipes.md.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the recipes: rows of the paper's tables, with its number and ours."""
+    from dataclasses import asdict
+
+    from gpaco import listing
+
+    if markdown:
+        print(listing.markdown(), end="")
+        return
+    rows = listing.rows(word)
+    if as_json:
+        print(json.dumps([{"name": row.name, "data": row.data} | asdict(row.source) for row in rows]))
+    else:
+        print(listing.table(rows))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name or file, a run, or the word default.")],
+    debug: Debug = False,
+) -> None:
+    """Print a recipe complete, with a word on every setting."""
+    from gpaco.recipe import dumps, load, names
+    from gpaco.settings import Recipe
+
+    known = [*names(), "default"]
+    if name not in known and not Path(name).exists():
+        raise UserError(f"there is no recipe {name!r}{nearest(name, known)}", "`gpaco recipes` lists them all")
+    print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A .pth, .pt, .bin or .tar file that torch.save wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="A name with .safetensors for weights, a folder for a run.")],
+    model: Annotated[str | None, typer.Option(help="The network, where shapes do not tell.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that a run was trained by: what its file omits.")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File with a class name per line; else they are numbers.")
+    ] = None,
+    counts: Annotated[
+        Path | None, typer.Option(help="Training images of each class: class,count rows or a list.")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Other people's checkpoints, without running what is in them: to safetensors, or to a run."""
+    from gpaco.converting import convert as convert_file
+
+    result = convert_file(
+        file,
+        out,
+        model=model,
+        recipe=recipe,
+        settings=settings,
+        classes=classes,
+        counts=counts,
+        say=say(as_json),
+    )
+    if as_json:
+        print(json.dumps(result))
+
+
+@app.command()
+def weights(
+    folder: Annotated[Path, typer.Argument(help="Where to look beside packages and caches.")] = Path(),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Pretrained weights that are on this machine, and where each came from. Nothing is downloaded."""
+    from gpaco.pretrained import lines, local_weights
+
+    with bar("looking at weights", as_json) as progress:
+        rows = local_weights(folder, show=progress)
+    print(json.dumps(rows) if as_json else "\n".join(lines(rows)))
+
+
+def looked_at(data: str, task: str, root: Path | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
+    """What is known of data for a task, and in words."""
+    if task == "classification":
+        from gpaco.data.checking import check as check_data
+        from gpaco.data.checking import lines
+
+        result = check_data(data, root=root, progress=progress)
+        return result, lines(result)
+    if task == "segmentation":
+        import torch
+
+        from gpaco.segmentation import checking
+
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        result = checking.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
+        return result, checking.lines(result)
+    known = ["classification", "segmentation"]
+    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
