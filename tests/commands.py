@@ -55,6 +55,14 @@ def children(pid: int) -> list[int]:
     return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
 
 
+def apart(pid: int) -> bool:
+    """Whether a process is the leader of its own group."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def checkpoint_files(run_folder: Path) -> dict[str, bytes]:
     """The tensors of the newest checkpoint, file by file."""
     newest = run_folder / "checkpoints" / (run_folder / "checkpoints" / "latest").read_text().strip()

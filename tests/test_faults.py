@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, assert_same_run, children, run, start
+from commands import ENVIRONMENT, apart, assert_same_run, children, run, start
 from pictures import drawing
 from PIL import Image
 
@@ -30,14 +30,6 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) 
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def apart(pid: int) -> bool:
-    """Whether a process is the leader of its own group."""
-    try:
-        return os.getpgid(pid) == pid
-    except ProcessLookupError:
-        return False
 
 
 def is_rank(pid: int, rank: int) -> bool:

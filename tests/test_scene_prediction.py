@@ -16,7 +16,7 @@ from scenes import COLOURS, MODEL, SMALL, scene, scene_folder
 import gpaco
 from gpaco.cli import main
 from gpaco.data.images import read_image, read_stored
-from gpaco.errors import Diverged, UserError
+from gpaco.errors import Diverged, EnvironmentProblem, UserError
 from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes, segment
 from gpaco.segmentation.predicting import coloured, overlaid
 from gpaco.segmentation.reading import read_scenes
@@ -144,6 +144,14 @@ def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path
     masks = [Path(row["mask"]).stem for row in rows]
     assert masks == ["a-2", "a", "a-3", "a-4"]
     assert len(list((tmp_path / "out" / "mask").iterdir())) == 4
+
+
+def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path) -> None:
+        raise EnvironmentProblem("input/output error", "look at the disk")
+
+    monkeypatch.setattr("gpaco.segmentation.predicting.read_image", failing)
+    assert [row["error"] for row in gpaco.predict(run, data / "images" / "val")] == ["input/output error"] * 3
 
 
 def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(

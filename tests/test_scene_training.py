@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import checkpoint_files, children, run, start
+from commands import apart, checkpoint_files, children, run, start
 from pictures import tree_hash
 from safetensors.torch import save_file
 from scenes import MODEL, SMALL, scene_folder
@@ -148,6 +148,10 @@ def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Pat
     more = ("--set", "train.workers=2", "--set", "train.epochs=200")
     process = start(*words(data, folder, *more), group=True)
     wait_for_checkpoint(folder, process)
+    for _ in range(300):  # between epochs there are no loaders, and new ones begin in the group
+        if sum(map(apart, children(process.pid))) == 2:
+            break
+        time.sleep(0.001)
     os.killpg(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
@@ -249,3 +253,4 @@ def test_what_cannot_work_is_an_error_with_a_remedy(
         gpaco.train(data, out=tmp_path / "run", settings=settings, **QUICK | options)
     assert message in caught.value.cause
     assert caught.value.remedy
+    assert "--set" not in caught.value.remedy or "--set " in caught.value.remedy

@@ -139,7 +139,7 @@ def check_sizes(recipe: Recipe) -> None:
         fitting = [max(step, side // step * step) for side in crop]
         raise UserError(
             f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}",
-            f"--set segmentation.crop={fitting}".replace(" ", ""),
+            _sizes("crop", fitting),
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
     for key in ("crop", "base_size", "window"):
@@ -148,7 +148,7 @@ def check_sizes(recipe: Recipe) -> None:
             fitting = [max(least, side) for side in sides]
             raise UserError(
                 f"{word} takes pictures of at least {least} pixels a side, got segmentation.{key} = {list(sides)}",
-                f"--set segmentation.{key}={fitting}".replace(" ", ""),
+                _sizes(key, fitting),
             )
     if settings.channels and word in NO_WIDTH:
         raise UserError(
@@ -167,3 +167,8 @@ def check_sizes(recipe: Recipe) -> None:
             f"batch norm needs two pictures at a time or more; a batch of {size} does not come in {parts} such parts",
             f"--batch-size {max(2, round(size / parts)) * parts}",
         )
+
+
+def _sizes(key: str, sides: list[int]) -> str:
+    """What sets them on the command line."""
+    return f"--set segmentation.{key}=[{','.join(map(str, sides))}]"
