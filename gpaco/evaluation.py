@@ -81,7 +81,10 @@ def evaluation_part(run: Run, data: "Path | str | None") -> Samples:
     recipe = run.recipe
     splits = splits_of(recipe, data, run=run.folder)
     own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
-    return own_part or splits.test or splits.val or splits.train
+    part = next(one for one in (own_part, splits.test, splits.val, splits.train) if one is not None)
+    if not len(part):
+        raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
+    return part
 
 
 def evaluate(
