@@ -46,7 +46,7 @@ def write_robustness(
     one = gather([run])[0]
     there = np.isin(np.arange(len(one.classes)), one.labels)
     cuts = one.metrics["cuts"]
-    about = {"counts": one.metrics["counts"], "many": cuts["many"], "few": cuts["few"]}
+    sizes = {name: int((there & (one.groups == name)).sum()) for name in GROUPS}
     conditions = [CLEAN, *((name, severity) for name in names for severity in severities)]
 
     def measured(some: Error, name: str = "") -> Measured:
@@ -58,7 +58,7 @@ def write_robustness(
 
     other = baseline and measured(baseline[1], baseline[0])
     found = Match(one.labels, there, (), ())
-    result = summary(measured(error), other, about, found, conditions, list(notes))
+    result = summary(measured(error), other, sizes, cuts, conditions, list(notes))
     chosen = np.arange(len(one.labels)) if subset is None else stratified_subset(one.labels, subset, 0)
     result |= {
         "run": str(run.folder),

@@ -186,7 +186,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("runs")
     published = ["method.memory=64", "method.prior=counts"]
     wanted: dict[str, dict[str, Any]] = {
-        "gpaco": {"settings": published},
+        "gpaco": {"settings": published, "report": True},
         "paco": {"method": "paco", "settings": published, "sampler": "sqrt"},
         "smooth": {"settings": [*published, "method.label_smoothing=0.1"]},
         "ce": {"method": "ce", "sampler": "balanced"},
