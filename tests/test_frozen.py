@@ -269,7 +269,7 @@ def test_files_are_embedded_by_workers_and_alone_alike(weights: Path, tmp_path: 
 
 
 SLOW = ("--train", "head", "--model", "resnet20", "--size", 48, "--batch-size", 32, "--set", "method.memory=64")
-SLOW = ("digits", "--long-tail", 60, "--epochs", 8, *SLOW, "--set", "model.hidden=64")
+SLOW = ("digits", "--long-tail", 60, "--epochs", 8, *SLOW, "--set", "model.hidden=64", "--set", "train.report=false")
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -317,7 +317,18 @@ def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
 
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
-    words = (*words, "--weights", weights, "--batch-size", 32, "--set", "method.memory=64", "--out")
+    words = (
+        *words,
+        "--weights",
+        weights,
+        "--batch-size",
+        32,
+        "--set",
+        "method.memory=64",
+        "--set",
+        "train.report=false",
+        "--out",
+    )
     run(*words, tmp_path / "two", ranks=2)
     run(*words, tmp_path / "one")
     pairs = list(zip(logs(tmp_path / "one"), logs(tmp_path / "two"), strict=True))

@@ -43,7 +43,7 @@ SHORT = ("--set", "train.epochs=4")  # of two processes: each takes seconds to b
 
 
 def words(data: Path, out: Path, *more: object) -> list[object]:
-    settings = [word for setting in (*SMALL, *STATE) for word in ("--set", setting)]
+    settings = [word for setting in (*SMALL, *STATE, "train.report=false") for word in ("--set", setting)]
     return ["train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 8, *settings, "--out", out, *more]
 
 
@@ -73,7 +73,7 @@ def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_sa
     moments, folder = random.Random(4), tmp_path / "run"  # noqa: S311
     rows = (undisturbed / "metrics.jsonl").read_text().splitlines()
     epoch = min(json.loads(row)["time"]["seconds"] for row in rows)  # there are enough of them on any machine
-    for number, code in ((signal.SIGKILL, -9), (signal.SIGKILL, -9), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)):
         process = start(*words(data, folder))
         wait_for_checkpoint(folder, process)
         time.sleep(moments.random() * epoch)
