@@ -121,7 +121,10 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def points(value: float | None) -> str:
     """A difference of rates with its sign."""
-    return "none" if value is None else ("+" if value >= 0 else "\u2212") + percent(abs(value))
+    if value is None:
+        return "none"
+    text = percent(abs(value))
+    return ("\u2212" if value < 0 and text != "0.0" else "+") + text
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
