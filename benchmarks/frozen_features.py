@@ -12,9 +12,10 @@ views at a time. Every method is tuned with eight settings on the first factor (
     ce, balanced-softmax   label smoothing
     gpaco, paco            with and without a memory (alpha 0.02, temperature 0.1)
 
-A first round with other grids showed, on validation data, that a rate of 0.2 is too high for every method. paco has momentum keys (0.99, for 20 epochs are few) and the published prior. The three contrastive methods start
-balanced. Results are added to benchmarks/results/frozen_features.csv as they come. Whatever is finished is kept: the
-same command goes on.
+A first round with other grids showed, on validation data, that a rate of 0.2 is too high for every method. paco has
+momentum keys (0.99, for 20 epochs are few) and the published prior. The three contrastive methods start balanced.
+Results are added to benchmarks/results/frozen_features.csv as they come. Whatever is finished is kept: the same command
+goes on.
 """
 
 import argparse
