@@ -241,7 +241,7 @@ def _value(section: str, key: str, raw: Any, at: At) -> Any:
     limits = zip(("at least", "above", "at most", "below"), bounds, strict=True)
     if limit := " and ".join(f"{word} {bound:g}" for word, bound in limits if bound is not None):
         expected += f", {limit}"
-    hint = nearest(raw, choices) if isinstance(raw, str) else ""
+    hint = nearest(raw, [str(one) for one in choices]) if isinstance(raw, str) else ""
     raise UserError(f"{at()}: {section}.{key} must be {expected}, got {_show(raw)}{hint}", f"it is: {meta['about']}")
 
 

@@ -17,7 +17,7 @@ def setting(
     above: float | None = None,
     high: float | None = None,
     below: float | None = None,
-    choices: Sequence[str] = (),
+    choices: Sequence[str | int] = (),
 ) -> Any:
     """A field with its default, one line about it, and what it may be: low <= value <= high, above < value < below."""
     return field(default=default, metadata={"about": about, "bounds": (low, above, high, below), "choices": choices})
@@ -119,6 +119,7 @@ class Segmentation:
     max_share: float = setting(0.75, "greatest share of one class in a crop, as far as some tries find one", above=0)
     colours: bool = setting(True, "distort brightness, contrast, saturation and hue")
     channels: int = setting(0, "width of the decoder; 0: its own", low=0)
+    output_stride: int = setting(8, "DeepLab: pixels for one of its encoder's; 16 is faster", choices=(8, 16))
     aux_weight: float = setting(0.4, "of the auxiliary head's cross entropy; 0: no such head", low=0)
     weight: float = setting(1.0, "of gpaco among pixels", low=0)
     pixels: int = setting(8192, "pixels drawn from each picture; -1: all", low=-1)

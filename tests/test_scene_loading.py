@@ -89,7 +89,7 @@ def test_a_fault_of_the_machine_stays_one_also_in_a_worker(
 
 def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:
     loading = batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, batch_size=4, seed=1, epoch=2, workers=2)
-    next(loading)
+    next(loading), next(loading)  # one of each loader, so both have begun
     loaders = multiprocessing.active_children()
     assert len(loaders) == 2
     assert os.getpgid(0) not in {os.getpgid(loader.pid or 0) for loader in loaders}

@@ -55,9 +55,13 @@ def test_the_heads_are_the_released_ones() -> None:
     assert last.out_channels == 19
 
 
-def test_deeplab_keeps_an_eighth_of_the_resolution() -> None:
-    features = build("deeplabv3plus-resnet18", 2, dim=0).encoder(torch.zeros(1, 3, 64, 64))
-    assert [64 // f.shape[2] for f in features] == [1, 2, 4, 8, 8, 8]
+@pytest.mark.parametrize(("options", "last"), [({}, 8), ({"output_stride": 16}, 16)])
+def test_deeplab_keeps_an_eighth_of_the_resolution_or_a_sixteenth_if_asked(options: dict[str, int], last: int) -> None:
+    network = build("deeplabv3plus-resnet18", 2, dim=8, **options)
+    features = network.encoder(torch.zeros(1, 3, 64, 64))
+    assert [64 // f.shape[2] for f in features] == [1, 2, 4, 8, last, last]
+    step = crop_step("deeplabv3plus-resnet18", last)
+    assert network.eval()(torch.zeros(2, 3, 3 * step, 5 * step)).logits.shape[1] == 2
 
 
 @torch.no_grad()

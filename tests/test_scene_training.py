@@ -240,6 +240,12 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
             "pan takes pictures of at least 128 pixels a side, got segmentation.crop = [64, 64]",
         ),
         ({"model": "unet-test_resnet"}, "the layers of unet differ in width, so segmentation.channels = 16"),
+        (
+            {"model": "upernet-test_resnet", "settings": ["segmentation.output_stride=16"]},
+            "segmentation.output_stride = 16 has no effect on upernet",
+        ),
+        ({"settings": ["segmentation.output_stride=9"]}, "segmentation.output_stride must be one of 8, 16, got 9"),
+        ({"settings": ["segmentation.output_stride=wide"]}, "must be one of 8, 16, got 'wide'"),
         ({"model": "fpn-test_resnet"}, "fpn normalises 32 groups of channels"),
         ({"task": "segmentatoin"}, "did you mean 'segmentation'"),
     ],

@@ -69,6 +69,7 @@ def build_segmenter(about: dict[str, Any], weights: str = "") -> Segmenter:
         dim=about["dim"],
         aux=about["aux"],
         channels=about["channels"],
+        output_stride=about["output_stride"],
         drop_path=about["drop_path"],
     )
 

@@ -38,6 +38,7 @@ ENCODERS = {  # short names for encoders of timm
     "swin-large": "tu-swin_large_patch4_window12_384",
     "efficientnet-lite0": "tu-tf_efficientnet_lite0",
 }
+DEEPLAB = ("deeplabv3", "deeplabv3plus")  # decoders whose encoder is dilated
 WIDTHS = {  # what a decoder calls its width
     "segformer": "decoder_segmentation_channels",
     "fpn": "decoder_segmentation_channels",
@@ -98,6 +99,7 @@ def build(
     dim: int = 128,
     aux: bool = True,
     channels: int = 0,
+    output_stride: int = 8,
     drop_path: float = 0.0,
 ) -> Segmenter:
     """The network called "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
@@ -108,6 +110,7 @@ def build(
         dim: length of an embedding; 0: none, as plain cross entropy needs.
         aux: with the auxiliary head.
         channels: width of the decoder; 0: its own.
+        output_stride: of DeepLab's encoder, 8 or 16; others have their own.
         drop_path: stochastic depth of the encoder.
     """
     word, encoder = _parts(name)
@@ -119,8 +122,8 @@ def build(
         ) from error
 
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
-    if word in ("deeplabv3", "deeplabv3plus"):
-        options["encoder_output_stride"] = 8
+    if word in DEEPLAB:
+        options["encoder_output_stride"] = output_stride
         options["decoder_aspp_dropout"] = 0.0  # the release has dropout before the classifier only
     if channels:
         options[WIDTHS.get(word, "decoder_channels")] = channels
@@ -154,9 +157,9 @@ def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
 
 
-def crop_step(name: str) -> int:
+def crop_step(name: str, output_stride: int = 8) -> int:
     """The number that height and width of a training crop must be multiples of."""
-    return 8 if name.startswith("deeplabv3") else STEP
+    return output_stride if _parts(name)[0] in DEEPLAB else STEP
 
 
 def load_encoder(encoder: nn.Module, path: Path) -> None:

@@ -11,7 +11,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.preparing import FLAGS
 from gpaco.segmentation.loading import steps_per_epoch
 from gpaco.segmentation.losses import METHODS
-from gpaco.segmentation.network import STEP, crop_step
+from gpaco.segmentation.network import DEEPLAB, STEP, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 
@@ -134,7 +134,8 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
 
 def check_sizes(recipe: Recipe) -> None:
     """Raise now what the first step would raise, in other words."""
-    step, crop = crop_step(recipe.model.name), recipe.segmentation.crop
+    step = crop_step(recipe.model.name, recipe.segmentation.output_stride)
+    crop = recipe.segmentation.crop
     if any(side % step for side in crop):
         fitting = [max(step, side // step * step) for side in crop]
         raise UserError(
@@ -150,6 +151,11 @@ def check_sizes(recipe: Recipe) -> None:
                 f"{word} takes pictures of at least {least} pixels a side, got segmentation.{key} = {list(sides)}",
                 _sizes(key, fitting),
             )
+    if settings.output_stride != 8 and word not in DEEPLAB:
+        raise UserError(
+            f"segmentation.output_stride = {settings.output_stride} has no effect on {word}",
+            "leave it out, or take deeplabv3plus",
+        )
     if settings.channels and word in NO_WIDTH:
         raise UserError(
             f"the layers of {word} differ in width, so segmentation.channels = {settings.channels} does not fit it",

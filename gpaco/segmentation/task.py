@@ -109,6 +109,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
         "dim": recipe.model.dim if recipe.method.name == "gpaco" else 0,
         "aux": settings.aux_weight > 0,
         "channels": settings.channels,
+        "output_stride": settings.output_stride,
         "drop_path": recipe.model.drop_path,
         "mean": list(recipe.model.mean or mean),
         "std": list(recipe.model.std or std),
