@@ -3,9 +3,9 @@
     python benchmarks/camvid.py DATA --weights tf_efficientnet_lite0.safetensors --out DIR
 
 DATA is CamVid with 11 classes in SegNet's layout (train/, trainannot/, test/, testannot/). DeepLabV3+ on
-EfficientNet-Lite0 pretrained on ImageNet-1k (output stride 16), pictures of 360 x 480 seen at 144 x 192, and scored at their own size. The
-last epoch counts: there is nothing to choose, so the validation part is not used. All variants share every setting but
-those named in `VARIANTS`, also order and crops for a seed.
+EfficientNet-Lite0 pretrained on ImageNet-1k (output stride 16), pictures of 360 x 480 seen at 144 x 192, and scored at
+their own size. The last epoch counts: there is nothing to choose, so the validation part is not used. All variants
+share every setting but those named in `VARIANTS`, also order and crops for a seed.
 
 Two runs go on at a time, each with one thread (--jobs): about forty minutes in all on two cores. Every run is a folder
 in DIR; the same command goes on where it stopped. camvid.csv has a row for each run as soon as it is done: mIoU, and
