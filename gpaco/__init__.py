@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
     from gpaco.comparison import compare
     from gpaco.evaluation import evaluate
+    from gpaco.exporting import export
     from gpaco.loss import GPaCoLoss, gpaco_loss, supcon_loss
     from gpaco.memory import Memory
     from gpaco.model import Classifier
@@ -36,6 +37,7 @@ _HOME = {
     "Classifier": "gpaco.model",
     "train": "gpaco.running",
     "evaluate": "gpaco.evaluation",
+    "export": "gpaco.exporting",
     "predict": "gpaco.prediction",
     "compare": "gpaco.comparison",
     "load": "gpaco.run",
@@ -54,6 +56,7 @@ __all__ = [
     "class_balanced_weights",
     "compare",
     "evaluate",
+    "export",
     "focal_loss",
     "gpaco_loss",
     "ldam_loss",

@@ -210,13 +210,17 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     if is_hub(weights):
         source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
         return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
-    model = _create(name, **options)
-    load_weights(model, weights)
-    if resize and size != model.pretrained_cfg["input_size"][-1]:
-        # The weights fit the model at its own size; timm knows how each architecture's positions are resampled.
-        overlay = {"state_dict": model.state_dict()}
+    tensors = read_safetensors(Path(weights))
+    model = _create(name, **options, **resize)
+    if resize and faults(model, {key: tuple(value.shape) for key, value in tensors.items()}):
+        # Weights for the model's own size: timm knows how each architecture's positions are resampled.
+        original = _create(name, **options)
+        fill(original, tensors, weights)
+        overlay = {"state_dict": original.state_dict()}
         model = _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=overlay)
         model.pretrained_cfg["state_dict"] = None
+    else:
+        fill(model, tensors, weights)
     return model
 
 

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from gpaco import __version__
+from gpaco import __version__, commands_files  # noqa: F401 - its verbs are part of the app
 from gpaco.commands import app
 from gpaco.console import fail, plain_help, usage
 from gpaco.errors import Problem, UserError, nearest

@@ -80,7 +80,7 @@ class Classifier(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """What the centres and the projector see of images: (N, F), or (N, hidden)."""
         features = self.backbone(images)
-        expected = (len(images), self.num_features)
+        expected = (images.shape[0], self.num_features)  # len() would fix the number in an exported graph
         if not isinstance(features, Tensor) or features.shape != expected:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(

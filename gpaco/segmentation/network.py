@@ -179,6 +179,11 @@ def load_encoder(encoder: nn.Module, path: Path) -> None:
     encoder.load_state_dict(found, strict=False)
 
 
+def encoder_weights(encoder: nn.Module) -> dict[str, Tensor]:
+    """The weights of an encoder by the names that they have in a classifier."""
+    return {_plain(key.removeprefix("model.")): value for key, value in encoder.state_dict().items()}
+
+
 def _plain(key: str) -> str:
     """A tensor's name with all places of lists written alike: layers_0.x and layers.0.x are one.
 

@@ -22,9 +22,9 @@ def inference_options(scales: str | None, flip: bool, window: str | None) -> dic
     if window is not None:
         size, _, stride = window.partition("/")
         try:
-            how["window"] = _pair(size)
+            how["window"] = pair(size)
             if stride:
-                how["stride"] = _pair(stride)
+                how["stride"] = pair(stride)
         except ValueError:
             raise UserError(
                 f"--window {window} is not understood", "for example --window 480, 480x640 (height x width) or 480/320"
@@ -32,6 +32,11 @@ def inference_options(scales: str | None, flip: bool, window: str | None) -> dic
     return how
 
 
-def _pair(text: str) -> tuple[int, int]:
+def pair(text: str) -> tuple[int, int]:
+    """Height and width.
+
+    >>> pair("480x640"), pair("480")
+    ((480, 640), (480, 480))
+    """
     height, _, width = text.partition("x")
     return int(height), int(width or height)

@@ -1,0 +1,125 @@
+"""The verbs of the command `gpaco` about files: models for elsewhere, recipes, checkpoints of others, weights."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpaco.commands import app
+from gpaco.console import bar, say
+from gpaco.errors import UserError, nearest
+from gpaco.options import Debug, Json, Prior, Set, Unbiased
+from gpaco.segmentation.options import pair
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run.")],
+    out: Annotated[
+        Path, typer.Option("--out", help=".onnx, .pt2 (torch.export), or .safetensors: the backbone, for --weights.")
+    ],
+    prior: Prior = None,
+    unbiased: Unbiased = False,
+    size: Annotated[str | None, typer.Option(help="Of a segmenter: height x width of its pictures, 360x480.")] = None,
+    checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a model to one file for use elsewhere; it is compared with the run before it is kept."""
+    from gpaco.exporting import export as export_run
+
+    try:
+        sides = None if size is None else pair(size)
+    except ValueError:
+        raise UserError(f"--size {size} is not understood", "for example --size 360x480 (height x width)") from None
+    result = export_run(run, out, prior=prior, unbiased=unbiased, size=sides, which=checkpoint, say=say(as_json))
+    if as_json:
+        print(json.dumps(result))
+    difference = result["difference"]
+    same = "" if difference is None else f", logits differ by {difference:.1g} at most"
+    say(as_json)(f"{result['kind']}, {result['bytes'] / 2**20:.1f} MB{same}: {out}")
+
+
+@app.command()
+def recipes(
+    word: Annotated[str, typer.Argument(help="Only those with this in their name, table or row.")] = "",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/recipes.md.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the recipes: rows of the paper's tables, with its number and ours."""
+    from dataclasses import asdict
+
+    from gpaco import listing
+
+    if markdown:
+        print(listing.markdown(), end="")
+        return
+    rows = listing.rows(word)
+    if as_json:
+        print(json.dumps([{"name": row.name, "data": row.data} | asdict(row.source) for row in rows]))
+    else:
+        print(listing.table(rows))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe's name or file, a run, or the word default.")],
+    debug: Debug = False,
+) -> None:
+    """Print a recipe complete, with a word on every setting."""
+    from gpaco.recipe import dumps, load, names
+    from gpaco.settings import Recipe
+
+    known = [*names(), "default"]
+    if name not in known and not Path(name).exists():
+        raise UserError(f"there is no recipe {name!r}{nearest(name, known)}", "`gpaco recipes` lists them all")
+    print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A .pth, .pt, .bin or .tar file that torch.save wrote.")],
+    out: Annotated[Path, typer.Option("--out", help="A name with .safetensors for weights, a folder for a run.")],
+    model: Annotated[str | None, typer.Option(help="The network, where shapes do not tell.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that a run was trained by: what its file omits.")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File with a class name per line; else they are numbers.")
+    ] = None,
+    counts: Annotated[
+        Path | None, typer.Option(help="Training images of each class: class,count rows or a list.")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Other people's checkpoints, without running what is in them: to safetensors, or to a run."""
+    from gpaco.converting import convert as convert_file
+
+    result = convert_file(
+        file,
+        out,
+        model=model,
+        recipe=recipe,
+        settings=settings,
+        classes=classes,
+        counts=counts,
+        say=say(as_json),
+    )
+    if as_json:
+        print(json.dumps(result))
+
+
+@app.command()
+def weights(
+    folder: Annotated[Path, typer.Argument(help="Where to look beside packages and caches.")] = Path(),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Pretrained weights that are on this machine, and where each came from. Nothing is downloaded."""
+    from gpaco.pretrained import lines, local_weights
+
+    with bar("looking at weights", as_json) as progress:
+        rows = local_weights(folder, show=progress)
+    print(json.dumps(rows) if as_json else "\n".join(lines(rows)))
