@@ -4,7 +4,8 @@
 
 DATA and FILE as for frozen_features.py; images are enlarged to 64 pixels, two random crops of each are trained on, for
 five epochs. Every method is tuned with two learning rates for each part (cells.py says how), all else is as written
-below. Results are added to benchmarks/results/fine_tuning.csv as they come. What is finished is kept, and a run that
+below; 0.01 was far too low for cross entropy on validation data (16 % where 0.05 had 28 %, last block, three epochs).
+Results are added to benchmarks/results/fine_tuning.csv as they come. What is finished is kept, and a run that
 was stopped goes on after its last epoch: the same command goes on.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from cells import Study, run_study
 
-RATES = [["optimiser.lr=0.01"], ["optimiser.lr=0.05"]]
+RATES = [["optimiser.lr=0.05"], ["optimiser.lr=0.2"]]
 CONTRAST = ["method.alpha=0.02", "method.temperature=0.1", "method.memory=1024"]
 METHODS = {
     "ce": (["method.name=ce"], RATES),
