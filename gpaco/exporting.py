@@ -236,7 +236,7 @@ def _pictures(count: int, size: list[int]) -> Tensor:
 def _beside(path: Path) -> Iterator[Path]:
     """A file to write to that gets its name when all is well, and is gone when not."""
     work = path.with_name(f".{path.stem}.writing{path.suffix}")
-    with explained(f"cannot write {path}"):
+    with explained(f"cannot write {path}", ""):
         try:
             yield work
             os.replace(work, path)

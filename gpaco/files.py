@@ -85,8 +85,8 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def explained(action: str) -> Iterator[None]:
-    """Say in plain words why the system refused to write."""
+def explained(action: str, then: str = "; then the same command goes on from the last checkpoint") -> Iterator[None]:
+    """Say in plain words why the system refused to write, and what happens once that is mended."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -100,5 +100,4 @@ def explained(action: str) -> Iterator[None]:
             reason, remedy = "no permission to write there", "change the permissions, or choose another --out"
         else:
             reason, remedy = os.strerror(number).lower(), "see that the folder can be written to"
-        remedy += "; then the same command goes on from the last checkpoint"
-        raise EnvironmentProblem(f"{action}: {reason}", remedy) from error
+        raise EnvironmentProblem(f"{action}: {reason}", remedy + then) from error

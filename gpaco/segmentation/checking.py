@@ -17,7 +17,7 @@ from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
 from gpaco.segmentation.preparing import with_parts
 from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.resolving import overrides, suggest
+from gpaco.segmentation.resolving import overrides, suggest, usual_size
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.segmentation.scoring import IGNORE, share_groups
 from gpaco.settings import Data
@@ -106,9 +106,8 @@ def check_scenes(data: Path | str, *, progress: Progress | None = None, gpu: boo
             "largest": max(sides),
         },
     }
-    usable = [one.size for one in found["train"] if one.reason is None]
-    if usable:
-        facts["suggested"] = suggest(usable[0], gpu=gpu)
+    if any(one.reason is None for one in found["train"]):
+        facts["suggested"] = suggest(usual_size(splits.train), gpu=gpu)
     return facts | {"problems": problems + _problems(facts, published=splits.published)}
 
 

@@ -106,6 +106,10 @@ def read_pascal(folder: Path) -> SceneSplits | None:
         if not file.is_file():
             raise UserError(f"there is no list {file}", "it has the names of the pictures, one to a line")
         words = read_text(file).split()
+        if out := [word for word in words if Path(word).is_absolute() or ".." in Path(word).parts]:
+            raise UserError(
+                f"{file} names {out[0]!r}, which is outside the data", "write names of pictures, one to a line"
+            )
         images = [folder / "JPEGImages" / f"{word}.jpg" for word in words]
         labels = [folder / masks / f"{word}.png" for word in words]
         parts[part] = _scenes(folder, _existing(images), _existing(labels), names, decode)

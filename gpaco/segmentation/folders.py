@@ -110,6 +110,8 @@ def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[tuple[P
 
     `suffix` is what a mask's name has beyond that of its picture, such as "_mask"; found by looking unless given.
     """
+    if not images.is_dir():
+        raise UserError(f"there is no folder {images}", "complete the data set")
     if not masks.is_dir():
         raise UserError(f"there are pictures in {images} but no masks in {masks}", "put a mask for each picture there")
     pictures, by_name = _by_name(images), _by_name(masks)
@@ -135,7 +137,7 @@ def _by_name(folder: Path) -> dict[str, Path]:
     """The pictures below a folder by their path in it without ending, in order."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder)):
             name = str(path.relative_to(folder).with_suffix(""))
             if name in found:
                 raise UserError(
@@ -144,6 +146,11 @@ def _by_name(folder: Path) -> dict[str, Path]:
                 )
             found[name] = path
     return found
+
+
+def _hidden(path: Path) -> bool:
+    """Whether some program left it there: .ipynb_checkpoints, ._a.png, __MACOSX."""
+    return any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
 def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ WIDTHS = {  # what a decoder calls its width
     "fpn": "decoder_segmentation_channels",
     "pspnet": "psp_out_channels",
 }
+LEAST = {"pan": 128}  # pixels a side, of what a decoder can look at
 STEP = 32  # heights and widths that every encoder takes are multiples of this
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CONTRAST_STRIDE = 4  # pixels of the picture for one embedding, as released
@@ -61,9 +62,18 @@ class Segmenter(nn.Module):
     """Pictures (B, 3, H, W) -> `Output`. `classify` gives class scores (B, C, H, W) and skips the rest."""
 
     def __init__(
-        self, encoder: Any, decoder: nn.Module, width: int, num_classes: int, *, dim: int = 128, aux: bool = True
+        self,
+        encoder: Any,
+        decoder: nn.Module,
+        width: int,
+        num_classes: int,
+        *,
+        dim: int = 128,
+        aux: bool = True,
+        least: int = STEP,
     ) -> None:
         super().__init__()
+        self.least = least  # pixels a side that it needs
         self.encoder, self.decoder = encoder, decoder
         self.classifier = nn.Sequential(nn.Dropout2d(0.1), _scores(width, num_classes))
         self.projector = _projector(width, dim) if dim else None
@@ -85,9 +95,10 @@ class Segmenter(nn.Module):
     def classify(self, images: Tensor) -> Tensor:
         """Class scores at the size of the pictures, which may be any: they are filled up to what the network needs."""
         height, width = images.shape[2:]
-        filled = F.pad(images, (0, -width % STEP, 0, -height % STEP))  # with 0, the mean colour
+        wide, tall = (max(self.least, side + -side % STEP) for side in (width, height))
+        filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean colour
         logits = self.classifier(self.decoder(list(self.encoder(filled))))
-        whole = resized(logits, (filled.shape[2], filled.shape[3]))
+        whole = resized(logits, (tall, wide))
         return whole[:, :, :height, :width]
 
 
@@ -129,7 +140,7 @@ def build(
         options[WIDTHS.get(word, "decoder_channels")] = channels
     if "swin" in options["encoder_name"]:
         options |= {"strict_img_size": False, "img_size": 512}  # at 224 the last stage would not shift its windows
-    if drop_path:
+    if drop_path or "swin" in options["encoder_name"]:  # whose own is 0.1
         options["drop_path_rate"] = drop_path
     try:
         whole = getattr(smp, DECODERS[word])(**options)
@@ -143,7 +154,7 @@ def build(
     if len(whole.encoder.out_channels) < 6:
         _freeze_unused(whole.encoder)
     width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
-    return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux)
+    return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux, least=LEAST.get(word, STEP))
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

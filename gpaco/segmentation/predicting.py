@@ -51,7 +51,7 @@ def predict_masks(
     files = _named([paths] if isinstance(paths, Path | str) else paths)
     rows: list[Row] = []
     with ExitStack() as stack:
-        stack.enter_context(explained(f"cannot write to {folder}"))
+        stack.enter_context(explained(f"cannot write to {folder}", ""))
         pool = stack.enter_context(ThreadPoolExecutor(1))
         write = None if folder is None else stack.enter_context(_table(folder, predictor))
         ahead = pool.submit(_read, files[0][0])
@@ -127,6 +127,8 @@ def _read(path: Path) -> NDArray[np.uint8] | str:
 
 def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
     """The pictures that the paths name, each with a name for its results: as in its folder, no two alike."""
+    if not paths:
+        raise UserError("there is no picture to predict", "give files, folders or a .txt list")
     found = [(path, file) for path in map(Path, paths) for file in find_files([path])]
     wanted = [
         str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix("")) for path, file in found

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpaco import distributed
 from gpaco import recipe as recipes
 from gpaco.errors import UserError, nearest
+from gpaco.hub import is_hub
 from gpaco.preparing import FLAGS
 from gpaco.segmentation.loading import steps_per_epoch
 from gpaco.segmentation.losses import METHODS
-from gpaco.segmentation.network import DEEPLAB, STEP, crop_step
+from gpaco.segmentation.network import DEEPLAB, LEAST, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 
@@ -28,8 +30,8 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
     },
 }
+OF_PIXELS = {f"segmentation.{key}" for key in ("weight", "sampling", "pixel_prior", "rare_memory")}
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
-LEAST = {"pan": 128}  # pixels a side, of what a network looks at
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 
 
@@ -49,23 +51,38 @@ def refuse_unused(recipe: Recipe) -> None:
                 f"segmentation has no method {name!r}{where}{nearest(name, METHODS)}",
                 f"methods are {', '.join(METHODS)}",
             )
+        if is_hub(one.model.weights):
+            raise UserError("segmentation takes weights from a file, not from the hub", "--weights FILE.safetensors")
         for key, (_, value) in recipes.diff(usual, one).items():
             section, word = key.split(".")
+            if name == "ce" and key in OF_PIXELS:
+                raise UserError(
+                    f"{key} = {value!r}{where} has no effect without the loss of pixels",
+                    "leave it out, or --method gpaco",
+                )
             if word not in HAS.get(section, {word}):
                 raise UserError(
                     f"{key} = {value!r}{where} has no effect on segmentation", f"leave out {overrides(key)}"
                 )
 
 
-def first_size(scenes: Scenes) -> tuple[int, int]:
-    """Height and width of the first picture that can be read."""
-    for i in range(len(scenes)):
+def usual_size(scenes: Scenes, looks: int = 9) -> tuple[int, int]:
+    """Height and width of a picture of middle size, of some that are spread over all; others if none of them opens."""
+    spread = np.linspace(0, len(scenes) - 1, min(looks, len(scenes))).round().astype(int).tolist()
+    sizes: list[tuple[int, int]] = []
+    for place, i in enumerate([*spread, *range(len(scenes))]):
+        if sizes and place >= len(spread):
+            break
         try:
             height, width = scenes.load_image(i).shape[:2]
         except UserError:
             continue
-        return height, width
-    raise UserError("none of the training pictures can be read", "`gpaco check DATA --task segmentation` tells more")
+        sizes.append((height, width))
+    if not sizes:
+        raise UserError(
+            "none of the training pictures can be read", "`gpaco check DATA --task segmentation` tells more"
+        )
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
 
 
 def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
@@ -118,7 +135,7 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
     """The recipe with every open setting filled in; each guess is said with what overrides it."""
     still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
-    guesses = suggest(first_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
+    guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
     for key, value in guesses.items():
         say(f"{key} = {value}  ({overrides(key)} overrides)")
@@ -143,14 +160,11 @@ def check_sizes(recipe: Recipe) -> None:
             _sizes("crop", fitting),
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
-    for key in ("crop", "base_size", "window"):
-        sides, least = getattr(settings, key), LEAST.get(word, 0)
-        if sides and min(sides) <= least - STEP:  # it is filled up to the next multiple
-            fitting = [max(least, side) for side in sides]
-            raise UserError(
-                f"{word} takes pictures of at least {least} pixels a side, got segmentation.{key} = {list(sides)}",
-                _sizes(key, fitting),
-            )
+    if crop and min(crop) < LEAST.get(word, 0):  # at test time pictures are filled up
+        fitting = [max(LEAST[word], side) for side in crop]
+        raise UserError(
+            f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _sizes("crop", fitting)
+        )
     if settings.output_stride != 8 and word not in DEEPLAB:
         raise UserError(
             f"segmentation.output_stride = {settings.output_stride} has no effect on {word}",

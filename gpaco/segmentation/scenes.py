@@ -96,7 +96,7 @@ class Scenes:
 
     def load_mask(self, i: int) -> NDArray[np.uint8]:
         colours, path = self.decode.colours, self.masks[i]
-        raw = by_colour(read_image(path), colours) if colours else read_numbers(path)
+        raw = _from_colours(path, colours) if colours else read_numbers(path)
         if not self.decode.values:
             return raw
         table = np.full(256, -1, np.int16)
@@ -171,6 +171,23 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
             f"{printable(path)} has the value {odd}; class numbers go to {IGNORE - 2}", "number the classes from 0"
         )
     return values.astype(np.uint8)
+
+
+def _from_colours(path: Path, colours: Sequence[Colour]) -> NDArray[np.uint8]:
+    """The class of each pixel of a mask in colours. One with class numbers is refused: most would count as no class."""
+    from PIL import Image
+
+    pixels = read_image(path)
+    with Image.open(path) as image:
+        grey = image.mode in ("L", "LA", "I", "I;16")
+    if grey:
+        known = {red for red, green, blue in colours if red == green == blue}
+        if numbers := [v for v in np.unique(pixels).tolist() if v < len(colours) and v not in known]:
+            raise UserError(
+                f"{printable(path)} has the number {numbers[0]}, which is no colour of the table of classes",
+                "for masks of class numbers write the names only, without colours, into classes.csv",
+            )
+    return by_colour(pixels, colours)
 
 
 def by_colour(image: NDArray[np.uint8], colours: Sequence[Colour]) -> NDArray[np.uint8]:

@@ -46,7 +46,7 @@ def scene_robustness(
     predictor = load_segmenter(run, which=which, device=device)
     part, whole = scenes_of(run, data, predictor.classes, say)
     numbers = np.sort(permutation(seed, 0, len(whole))[:subset])
-    if not len(numbers):
+    if not len(numbers) or (subset is not None and subset < 1):
         raise UserError(f"a subset of {subset} pictures is none", "--subset 100 is usual")
     scenes = whole.subset(numbers)
     names, notes = chosen(corruptions), list[str]()
@@ -133,7 +133,10 @@ def _measure(
                 show(before * total + now, len(todo) * total)
 
             result = evaluate_scenes(model, scenes, change=changed, show=told)
-            lost = {key: None if result[key] is None else 1 - result[key] for key in ("miou", *GROUPS)}
+            there = {
+                row["group"] for row in result["per_class"] if row["test"]
+            }  # of others, mistakes alone have an IoU
+            lost = {key: 1 - result[key] if key in there or key == "miou" else None for key in ("miou", *GROUPS)}
             row = {"key": keys[condition], "condition": condition[0], "severity": condition[1], "n": len(scenes)}
             rows[condition] = row | {"error": lost.pop("miou"), **lost}
             append_jsonl(log, rows[condition])

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from gpaco import __version__, checkpoint, distributed
+from gpaco.errors import UserError
 from gpaco.files import write_atomic
 from gpaco.run import Run, newest
 from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter, own_part
 from gpaco.segmentation.loading import Crops, SceneBatch, batches, steps_per_epoch
 from gpaco.segmentation.losses import SceneLoss
 from gpaco.segmentation.network import Segmenter, normalisation
+from gpaco.segmentation.resolving import usual_size
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 from gpaco.training import Task
@@ -41,6 +43,11 @@ def begin(
     if before is not None:
         weights, about["weights"] = before
         mine = model.state_dict()
+        if changed := [name for name, value in weights.items() if name in mine and mine[name].shape != value.shape]:
+            raise UserError(
+                f"stage {recipe.name!r} has {changed[0]} of another shape than the stage before it",
+                "keep model.name, model.dim and segmentation.channels the same in all stages",
+            )
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     return segmentation_task(recipe, splits, model, about), None
 
@@ -113,6 +120,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
         "drop_path": recipe.model.drop_path,
         "mean": list(recipe.model.mean or mean),
         "std": list(recipe.model.std or std),
+        "picture": list(usual_size(splits.train)),
         "base_size": list(settings.base_size),
         "window": list(settings.window),
         "stride": list(settings.stride),
