@@ -9,7 +9,7 @@ compared with the model before it gets its name.
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 Size = tuple[int, int]  # height, width
 KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of the backbone"}
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file, without room for its graph
-BATCHES = (1, 2, 7)  # pictures at a time that an exported file is tried with
+BATCHES = {"classification": (1, 2, 7), "segmentation": (1, 2)}  # pictures at a time that a file is tried with
 TOLERANCE = 1e-4  # difference of logits, as a share of the largest
 
 
@@ -101,7 +101,7 @@ def export(
             images = _pictures(2, about["input"]["size"])
             answer = (_to_onnx if kind == ".onnx" else _to_torch)(model, images, about, work)
             say("comparing it with the model")
-            difference = _difference(model, answer, about["input"]["size"])
+            difference = _difference(model, answer, about["input"]["size"], BATCHES[about["task"]])
     return {
         "path": str(path),
         "kind": KINDS[kind],
@@ -135,17 +135,28 @@ def _classifier(
 def _segmenter(run: Run, size: Size | None, which: str) -> tuple[nn.Module, Mapping[str, Tensor], dict[str, Any]]:
     from gpaco.segmentation.evaluating import load_segmenter
     from gpaco.segmentation.network import encoder_weights
+    from gpaco.segmentation.transforms import fitting
 
     predictor = load_segmenter(run, which=which)
     own = predictor.about
-    usual = own["window"] or own["base_size"] or run.recipe.segmentation.crop
-    height, width = size or (usual[0], usual[1])
+    factor = fitting(own["picture"], own["base_size"]) if own["base_size"] else 1.0
+    height, width = size or own["window"] or [max(1, round(side * factor)) for side in own["picture"]]
     if height < 1 or width < 1:
         raise UserError(f"pictures of {height} x {width} pixels are none", "--size 360x480")
+    windows = ["cut out a window of the size every stride pixels, the last one ending with the picture"]
     about = _about(run.recipe, own, (height, width), ["N", "C", "H", "W"]) | {
-        "steps": ["resize to the size", "RGB, channels first, uint8", "resize the logits back to the picture's size"],
-        "interpolation": "bilinear",
+        "steps": [
+            "resize the picture so that it fits into base_size (shorter side, longer side)",
+            *(windows if own["window"] else ["if that is not the size, resize it to the size"]),
+            "RGB, channels first, uint8",
+            *(["average the logits where windows overlap"] if own["window"] else []),
+            "resize the logits to the picture's own size: the class of a pixel is the largest",
+        ],
+        "interpolation": "bilinear between pixel centres, without smoothing",
         "palette": own["palette"],
+        "base_size": own["base_size"],
+        "window": own["window"],
+        "stride": own["stride"],
     }
     return predictor, encoder_weights(predictor.model.encoder), about
 
@@ -204,10 +215,12 @@ def _to_torch(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pat
 
 
 @torch.inference_mode()
-def _difference(model: nn.Module, exported: Callable[[Tensor], Tensor], size: list[int]) -> float:
+def _difference(
+    model: nn.Module, exported: Callable[[Tensor], Tensor], size: list[int], batches: Sequence[int]
+) -> float:
     """The largest difference of logits; too large a one is an error."""
     worst = 0.0
-    for batch in BATCHES:
+    for batch in batches:
         images = _pictures(batch, size)
         expected, given = model(images), exported(images)
         scale = max(1.0, float(expected.abs().max()))

@@ -1,6 +1,7 @@
 """Exported files: the same answers as the run's, all that one has to know inside, nothing kept that differs."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,8 +28,7 @@ from gpaco.run import Run, load_classifier
 from gpaco.segmentation.evaluating import load_segmenter
 from gpaco.segmentation.network import build
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "onnx_predict.py"
-CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 200}
+EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
 
 
@@ -43,8 +43,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("scenes")
-    options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": SMALL}
-    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", **options)
+    settings = [*SMALL, "segmentation.base_size=[30,80]"]
+    options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": settings, "epochs": 12}
+    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", lr=0.1, **options)
 
 
 def opened(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
@@ -99,19 +100,28 @@ def test_priors_and_corrections_are_inside(
     np.testing.assert_allclose(answers.numpy(), expected, atol=1e-5)
 
 
+def run_example(name: str, *words: object) -> str:
+    """What an example prints where neither torch nor gpaco can be imported."""
+    without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
+    command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLES / name)!r})", name]
+    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(trained: Run, tmp_path: Path) -> None:
-    gpaco.export(trained, tmp_path / "model.onnx")
+    printed = run_command("export", trained.folder, "--out", tmp_path / "model.onnx", "--json")
+    assert json.loads(printed)["kind"] == "ONNX"  # and nothing else
     samples = read("digits").test
     assert samples is not None
     for i in range(20):
         Image.fromarray(samples.load(i)).save(tmp_path / f"{i:02}.png")
-    files = sorted(str(path) for path in tmp_path.glob("*.png"))
-    without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
-    command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLE)!r})"]
-    done = subprocess.run([*command, "onnx_predict.py", str(tmp_path / "model.onnx"), *files], **CAPTURED)
-    assert done.returncode == 0, done.stderr
+    files = sorted(tmp_path.glob("*.png"))
     rows = gpaco.predict(trained, files)
-    told = [line.rpartition(": ")[2].split() for line in done.stdout.splitlines()]
+    told = [
+        line.rpartition(": ")[2].split()
+        for line in run_example("onnx_predict.py", tmp_path / "model.onnx", *files).splitlines()
+    ]
     assert [word for word, _ in told] == [row["class"] for row in rows]
     shown = [float(share.strip("()")) for _, share in told]
     np.testing.assert_allclose(shown, [row["probability"] for row in rows], atol=0.02)  # Pillow resizes by itself
@@ -133,21 +143,39 @@ def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path
 
 
 @torch.inference_mode()
-def test_a_segmenter_answers_at_its_own_size_or_the_one_asked_for(segmenter: Run, tmp_path: Path) -> None:
+def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_started_from(
+    segmenter: Run, tmp_path: Path
+) -> None:
     predictor = load_segmenter(segmenter)
-    for name, size in (("own.onnx", None), ("asked.pt2", (33, 65))):
-        result = gpaco.export(segmenter, tmp_path / name, size=size)
-        answer, about = opened(tmp_path / name)
-        assert about["input"]["size"] == list(size or (40, 56))
-        assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.about["palette"])
-        for batch in (1, 3):
-            images = torch.randint(0, 256, (batch, 3, *about["input"]["size"]), dtype=torch.uint8)
-            torch.testing.assert_close(answer(images), predictor(images), atol=1e-4, rtol=1e-4)
-        assert result["difference"] < 1e-4
+    gpaco.export(segmenter, tmp_path / "asked.pt2", size=(33, 65))
+    answer, about = opened(tmp_path / "asked.pt2")
+    assert about["input"]["size"] == [33, 65]
+    assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.about["palette"])
+    for batch in (1, 3):
+        images = torch.randint(0, 256, (batch, 3, 33, 65), dtype=torch.uint8)
+        torch.testing.assert_close(answer(images), predictor(images), atol=1e-4, rtol=1e-4)
     gpaco.export(segmenter, tmp_path / "encoder.safetensors")
     encoder = build(MODEL, 3, weights=tmp_path / "encoder.safetensors").encoder.state_dict()
     for key, value in predictor.model.encoder.named_parameters():
         torch.testing.assert_close(encoder[key], value.data)
+
+
+def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_the_same_masks(
+    segmenter: Run, tmp_path: Path
+) -> None:
+    """The run fits pictures of 40 x 56 into 30 x 80, so that it sees them at 30 x 42."""
+    result = gpaco.export(segmenter, tmp_path / "own.onnx")
+    assert result["about"]["input"]["size"] == [30, 42]
+    assert result["about"]["base_size"] == [30, 80]
+    picture = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
+    copy = tmp_path / "picture.png"
+    shutil.copy(picture, copy)
+    assert "picture.mask.png: " in run_example("onnx_segment.py", tmp_path / "own.onnx", copy)
+    (row,) = gpaco.predict(segmenter, picture, out=tmp_path / "masks")
+    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], tmp_path / "picture.mask.png"))
+    assert expected.shape == given.shape == (40, 56)
+    assert len(np.unique(expected)) > 1
+    assert (expected == given).mean() > 0.99  # the run scales floats, the example whole numbers
 
 
 @pytest.mark.parametrize(

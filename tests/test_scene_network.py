@@ -9,34 +9,33 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gpaco.errors import UserError
-from gpaco.segmentation.network import build, crop_step, normalisation
+from gpaco.segmentation.network import DECODERS, build, crop_step, normalisation
+
+STRIDES = {"unet": 1, "unetplusplus": 1, "manet": 1, "linknet": 1, "deeplabv3": 8, "pspnet": 8}  # of scores; others 4
 
 
-@pytest.mark.parametrize(
-    ("name", "stride"),
-    [("deeplabv3plus-resnet18", 4), ("upernet-test_resnet", 4), ("fpn-test_resnet", 4), ("unet-test_resnet", 1)],
-)
-def test_scores_embeddings_and_auxiliary_scores_have_their_sizes(name: str, stride: int) -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_every_decoder_gives_scores_embeddings_and_auxiliary_scores_and_all_that_trains_gets_a_gradient(
+    decoder: str,
+) -> None:
+    """Without a gradient for each parameter several processes would wait for it for ever."""
+    name, (height, width) = f"{decoder}-test_resnet", (128, 160)
     network = build(name, 5, dim=7)
-    out = network(torch.randn(2, 3, 64, 96))
-    assert out.logits.shape == (2, 5, 64 // stride, 96 // stride)
+    out = network(torch.randn(2, 3, height, width))
+    stride = STRIDES.get(decoder, 4)
+    assert out.logits.shape == (2, 5, height // stride, width // stride)
     assert out.embeddings is not None
-    assert out.embeddings.shape == (2, 7, 16, 24)
-    torch.testing.assert_close(out.embeddings.norm(dim=1), torch.ones(2, 16, 24))
+    tall, wide = out.embeddings.shape[2:]
+    assert out.embeddings.shape[:2] == (2, 7)
+    assert (tall, wide) == (height // max(4, stride), width // max(4, stride))
+    torch.testing.assert_close(out.embeddings.norm(dim=1), torch.ones(2, tall, wide))
     assert out.aux_logits is not None
     assert out.aux_logits.shape[:2] == (2, 5)
-    plain = build(name, 5, dim=0, aux=False)(torch.randn(2, 3, 64, 96))
-    assert plain.embeddings is plain.aux_logits is None
-
-
-def test_every_parameter_that_trains_gets_a_gradient() -> None:
-    """Several processes would wait for it for ever."""
-    for name in ("deeplabv3plus-test_resnet", "pspnet-resnet18", "upernet-test_resnet"):
-        network = build(name, 3, dim=8)
-        out = network(torch.randn(2, 3, 64, 64))
-        sum(part.sum() for part in out).backward()
-        assert all((p.grad is not None) == p.requires_grad for p in network.parameters()), name
-        assert network.training
+    sum(part.sum() for part in out).backward()
+    assert all((p.grad is not None) == p.requires_grad for p in network.parameters())
+    plain = build(name, 5, dim=0, aux=False).eval()
+    assert plain(torch.randn(2, 3, height, width)).embeddings is None
+    assert plain.classify(torch.randn(1, 3, 20, 200)).shape == (1, 5, 20, 200)
 
 
 def test_the_heads_are_the_released_ones() -> None:
@@ -107,3 +106,17 @@ def test_pictures_are_normalised_as_the_encoder_is_used_to() -> None:
     assert normalisation("deeplabv3plus-efficientnet-lite0") == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert crop_step("deeplabv3plus-resnet50") == 8
     assert crop_step("upernet-swin-tiny") == 32
+
+
+def test_a_swin_takes_a_classifiers_weights_and_drops_no_path_unless_asked(tmp_path: Path) -> None:
+    classifier = timm.create_model("swin_tiny_patch4_window7_224", pretrained=False)
+    save_file(classifier.state_dict(), tmp_path / "swin.safetensors")
+    network = build("upernet-swin-tiny", 3, weights=tmp_path / "swin.safetensors")
+    mine, theirs = network.encoder.state_dict(), classifier.state_dict()
+    for place in ("0.blocks.1.mlp.fc1.weight", "2.downsample.reduction.weight", "3.blocks.0.attn.qkv.weight"):
+        (key,) = [key for key in mine if key.replace("layers_", "layers.").endswith(f"layers.{place}")]
+        assert torch.equal(mine[key], theirs[f"layers.{place}"])
+    rates = [m.drop_prob for m in network.encoder.modules() if hasattr(m, "drop_prob")]
+    assert all(rate == 0 for rate in rates)
+    dropping = build("upernet-swin-tiny", 3, drop_path=0.3).encoder
+    assert max(m.drop_prob for m in dropping.modules() if hasattr(m, "drop_prob")) == pytest.approx(0.3)

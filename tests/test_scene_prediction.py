@@ -11,7 +11,7 @@ import pytest
 import torch
 from pictures import tree_hash
 from PIL import Image
-from scenes import COLOURS, MODEL, SMALL, scene, scene_folder
+from scenes import COLOURS, MODEL, SMALL, about, scene, scene_folder, tiny_segmenter
 
 import gpaco
 from gpaco.cli import main
@@ -240,3 +240,18 @@ def test_wrong_options_are_named_and_exit_2(
     _, errors = command(*(places.get(word, word) for word in words), code=2)
     assert message in errors
     assert len(errors.strip().splitlines()) == 2
+
+
+def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = ScenePredictor(tiny_segmenter(), about(base_size=[40, 56])).eval()
+    seen: list[tuple[int, ...]] = []
+    network = predictor.model.classify
+    monkeypatch.setattr(predictor.model, "classify", lambda x: (seen.append(tuple(x.shape[2:])), network(x))[1])
+    classes, _ = segment(predictor, np.zeros((30, 100, 3), np.uint8), scales=(0.5, 1.0))
+    assert seen == [(8, 28), (17, 56)]
+    assert classes.shape == (30, 100)
+
+
+def test_nothing_to_predict_is_an_error(run: Path) -> None:
+    with pytest.raises(UserError, match="there is no picture to predict"):
+        gpaco.predict(run, [])

@@ -257,3 +257,48 @@ def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     (voc / "ImageSets" / "Segmentation" / "train.txt").write_bytes(b"a\nb\n\xff\n")
     with pytest.raises(UserError, match=r"train.txt, line 3: this is not text in UTF-8"):
         read_scenes(voc)
+
+
+def test_a_table_of_classes_makes_a_benchmarks_folders_somebodys_own(tmp_path: Path) -> None:
+    for part in ("training", "validation"):
+        picture(tmp_path / "images" / part / "a.jpg")
+        mask(tmp_path / "annotations" / part / "a.png", [0, 1])
+    (tmp_path / "classes.txt").write_text("leaf\nsoil\n")
+    splits = read_scenes(tmp_path)
+    assert splits.classes == ("leaf", "soil")
+    assert not splits.published
+    assert set(np.unique(splits.train.load(0)[1])) == {0, 1}
+
+
+def test_class_numbers_where_the_table_has_colours_are_an_error(tmp_path: Path) -> None:
+    for name, values in (("numbers", [0, 1, 2]), ("greys", [0, 255])):
+        folder = tmp_path / name
+        picture(folder / "images" / "a.jpg")
+        mask(folder / "masks" / "a.png", values)
+        (folder / "classes.csv").write_text("ground,0,0,0\nsky,255,255,255\nsea,0,0,255\n")
+    with pytest.raises(UserError, match="has the number 1, which is no colour of the table"):
+        read_scenes(tmp_path / "numbers").train.load(0)
+    assert set(np.unique(read_scenes(tmp_path / "greys").train.load(0)[1])) == {0, 1}
+
+
+def test_what_programs_leave_in_folders_is_no_picture(tmp_path: Path) -> None:
+    for place in ("a", "._a", ".ipynb_checkpoints/a", "__MACOSX/a"):
+        picture(tmp_path / "images" / f"{place}.jpg")
+    mask(tmp_path / "masks" / "a.png", [0, 1])
+    assert read_scenes(tmp_path).train.names == ("images/a.jpg",)
+
+
+@pytest.mark.parametrize("word", ["../../secret", "/secret"])
+def test_a_list_cannot_lead_out_of_the_data(tmp_path: Path, word: str) -> None:
+    for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Segmentation" / "train.txt").write_text(f"{word}\n")
+    with pytest.raises(UserError, match=f"names '{word}', .*outside the data"):
+        read_scenes(tmp_path)
+
+
+def test_a_missing_part_of_a_benchmark_is_named(tmp_path: Path) -> None:
+    picture(tmp_path / "images" / "training" / "a.jpg")
+    mask(tmp_path / "annotations" / "training" / "a.png", [0, 1])
+    with pytest.raises(UserError, match=r"there is no folder .*images.validation"):
+        read_scenes(tmp_path)

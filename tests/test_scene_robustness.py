@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
@@ -98,3 +99,20 @@ def test_a_run_against_itself_has_an_mce_of_one(run: Run) -> None:
 def test_options_of_classifiers_are_refused(options: dict[str, Any], run: Run) -> None:
     with pytest.raises(UserError, match="of a segmenter, robustness takes no"):
         gpaco.robustness(run, **options)
+
+
+def test_a_group_of_classes_that_no_mask_has_is_null_whatever_the_network_says(run: Run) -> None:
+    for path in sorted((Path(run.recipe.data.path) / "masks" / "test").glob("*.png")):
+        mask = np.asarray(Image.open(path)).copy()
+        mask[mask > 0] = 255
+        Image.fromarray(mask).save(path)
+    result = gpaco.robustness(run, corruptions="fog,snow", severities="1,5")
+    cells = [row[severity] for row in result["corruptions"].values() if row for severity in ("1", "5") if row[severity]]
+    assert len(cells) == 4
+    assert all(cell["few"] is None and cell["many"] is not None for cell in cells)
+
+
+@pytest.mark.parametrize("subset", [0, -1])
+def test_a_subset_of_nothing_is_refused(run: Run, subset: int) -> None:
+    with pytest.raises(UserError, match=f"a subset of {subset} pictures is none"):
+        gpaco.robustness(run, subset=subset, corruptions="fog", severities="1")

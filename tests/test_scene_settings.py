@@ -13,7 +13,7 @@ from gpaco.errors import UserError
 from gpaco.preparing import requested
 from gpaco.segmentation.preparing import scene_splits
 from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.resolving import HAS, refuse_unused, resolve
+from gpaco.segmentation.resolving import HAS, refuse_unused, resolve, usual_size
 from gpaco.segmentation.scenes import SceneSplits
 from gpaco.settings import SECTIONS, Data, Recipe, Stage
 
@@ -108,3 +108,11 @@ def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_pat
     assert len(scene_splits(replace(Recipe(), data=data)).train) == 7
     with pytest.raises(UserError, match="expects 7 training pictures, here are 10"):
         scene_splits(replace(Recipe(), data=replace(data, expect_images=7)))
+
+
+def test_sizes_are_those_of_a_usual_picture_not_of_the_first(tmp_path: Path) -> None:
+    for k in range(12):
+        size = (20, 16) if k < 3 else (40, 56) if k < 10 else (200, 300)
+        save_scene(tmp_path / "images" / f"{k:02}.png", tmp_path / "masks" / f"{k:02}.png", k, size=size)
+    (tmp_path / "images" / "06.png").write_bytes(b"no picture")
+    assert usual_size(read_scenes(tmp_path).train) == (40, 56)

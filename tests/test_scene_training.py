@@ -14,11 +14,13 @@ import torch
 from commands import apart, checkpoint_files, children, run, start
 from pictures import tree_hash
 from safetensors.torch import save_file
-from scenes import MODEL, SMALL, scene_folder
+from scenes import MODEL, SMALL, scene, scene_folder
 
 import gpaco
+from gpaco import checkpoint
 from gpaco.errors import UserError
 from gpaco.running import dry_run
+from gpaco.segmentation.evaluating import load_segmenter, segment
 from gpaco.segmentation.network import build
 
 # Everything that has state of its own is on.
@@ -237,13 +239,22 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
         ),
         (
             {"model": "pan-test_resnet", "settings": ["segmentation.crop=[64,64]"]},
-            "pan takes pictures of at least 128 pixels a side, got segmentation.crop = [64, 64]",
+            "pan takes crops of at least 128 pixels a side, got [64, 64]",
         ),
         ({"model": "unet-test_resnet"}, "the layers of unet differ in width, so segmentation.channels = 16"),
         (
             {"model": "upernet-test_resnet", "settings": ["segmentation.output_stride=16"]},
             "segmentation.output_stride = 16 has no effect on upernet",
         ),
+        (
+            {"settings": ["segmentation.output_stride=16", "segmentation.crop=[40,40]"]},
+            "takes crops whose sides are multiples of 16, got [40, 40]",
+        ),
+        (
+            {"method": "ce", "settings": ["segmentation.rare_memory=8"]},
+            "segmentation.rare_memory = 8 has no effect without the loss of pixels",
+        ),
+        ({"weights": "hub"}, "segmentation takes weights from a file, not from the hub"),
         ({"settings": ["segmentation.output_stride=9"]}, "segmentation.output_stride must be one of 8, 16, got 9"),
         ({"settings": ["segmentation.output_stride=wide"]}, "must be one of 8, 16, got 'wide'"),
         ({"model": "fpn-test_resnet"}, "fpn normalises 32 groups of channels"),
@@ -260,3 +271,41 @@ def test_what_cannot_work_is_an_error_with_a_remedy(
     assert message in caught.value.cause
     assert caught.value.remedy
     assert "--set" not in caught.value.remedy or "--set " in caught.value.remedy
+
+
+def test_windows_output_stride_and_averaged_weights_of_a_recipe_are_those_of_the_loaded_run(
+    data: Path, tmp_path: Path
+) -> None:
+    changes = ("segmentation.window=[32,32]", "segmentation.stride=[16,16]", "segmentation.output_stride=16")
+    options = QUICK | {"epochs": 1, "settings": [*SMALL, *changes, "train.ema=0.5"]}
+    trained = gpaco.train(data, out=tmp_path / "run", **options)
+    predictor = load_segmenter(trained)
+    network = predictor.model
+    assert 64 // network.encoder(torch.zeros(1, 3, 64, 64))[-1].shape[2] == 16
+    averaged = checkpoint.load(trained.folder / "checkpoints").tensors["ema"]
+    assert all(torch.equal(value, averaged[key]) for key, value in network.state_dict().items())
+    picture, _ = scene(1)
+    own, asked, whole = (
+        segment(predictor, picture, **how)[1].tolist()
+        for how in ({}, {"window": (32, 32), "stride": (16, 16)}, {"window": (64, 64), "stride": (64, 64)})
+    )
+    assert own == asked != whole
+
+
+def test_a_stage_goes_on_with_the_network_of_the_one_before_and_cannot_change_its_shape(
+    data: Path, tmp_path: Path
+) -> None:
+    stages = '[[stage]]\nname = "first"\nmethod.name = "ce"\n[[stage]]\nname = "second"\noptimiser.lr = 1e-9\n'
+    (tmp_path / "recipe.toml").write_text(stages)
+    options = QUICK | {"epochs": 1, "settings": SMALL, "recipe": tmp_path / "recipe.toml"}
+    trained = gpaco.train(data, out=tmp_path / "run", **options)
+    first, second = (
+        checkpoint.load(folder / "checkpoints").tensors["model"]
+        for folder in (trained.folder / "stage-1-first", trained.folder)
+    )
+    torch.testing.assert_close(second["classifier.1.weight"], first["classifier.1.weight"])
+    assert "projector.0.weight" in second
+    assert "projector.0.weight" not in first
+    settings = [*SMALL, "stage.second.segmentation.channels=32"]
+    with pytest.raises(UserError, match=r"stage 'second' has .* of another shape than the stage before it"):
+        gpaco.train(data, out=tmp_path / "other", **options | {"settings": settings})

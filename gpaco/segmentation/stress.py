@@ -133,10 +133,10 @@ def _measure(
                 show(before * total + now, len(todo) * total)
 
             result = evaluate_scenes(model, scenes, change=changed, show=told)
-            there = {
-                row["group"] for row in result["per_class"] if row["test"]
-            }  # of others, mistakes alone have an IoU
-            lost = {key: 1 - result[key] if key in there or key == "miou" else None for key in ("miou", *GROUPS)}
+            # A group of classes that no mask has would get an IoU from mistakes alone.
+            there = {"miou", *(row["group"] for row in result["per_class"] if row["test"])}
+            known_ious = {key: result[key] if key in there else None for key in ("miou", *GROUPS)}
+            lost = {key: None if value is None else 1 - value for key, value in known_ious.items()}
             row = {"key": keys[condition], "condition": condition[0], "severity": condition[1], "n": len(scenes)}
             rows[condition] = row | {"error": lost.pop("miou"), **lost}
             append_jsonl(log, rows[condition])
