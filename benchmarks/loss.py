@@ -124,7 +124,7 @@ def measure_memory(name: str, shape: tuple[int, int, int]) -> float:
     return rise(run)
 
 
-def rise(run: Callable[[], None]) -> float:
+def rise(run: Callable[[], object]) -> float:
     """Megabytes by which the peak resident size goes up while `run` runs."""
 
     def size(field: str) -> int:
