@@ -11,7 +11,7 @@ from scenes import save_scene, scene_folder
 from gpaco import recipe as recipes
 from gpaco.errors import UserError
 from gpaco.preparing import requested
-from gpaco.segmentation.preparing import scene_splits
+from gpaco.segmentation.preparing import scene_splits, with_parts
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.resolving import HAS, refuse_unused, resolve, usual_size
 from gpaco.segmentation.scenes import SceneSplits
@@ -116,3 +116,11 @@ def test_sizes_are_those_of_a_usual_picture_not_of_the_first(tmp_path: Path) -> 
         save_scene(tmp_path / "images" / f"{k:02}.png", tmp_path / "masks" / f"{k:02}.png", k, size=size)
     (tmp_path / "images" / "06.png").write_bytes(b"no picture")
     assert usual_size(read_scenes(tmp_path).train) == (40, 56)
+
+
+def test_a_validation_part_that_is_reported_chooses_nothing(tmp_path: Path) -> None:
+    read = read_scenes(scene_folder(tmp_path, train=10, val=3, test=0))
+    splits = with_parts(replace(read, test=None), Data(validation=0.2))
+    assert (len(splits.train), len(splits.val or ()), splits.test) == (8, 2, read.val)
+    asked = with_parts(replace(read, test=None), Data(validation=0.2, evaluate_on="val"))
+    assert (asked.val, asked.test) == (read.val, None)

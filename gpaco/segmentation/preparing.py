@@ -67,6 +67,9 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
             "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
         )
     refuse_empty(splits)
+    if splits.test is None and splits.val is not None and settings.evaluate_on != "val":
+        note = "test: none given; the validation part is reported in its place, so it chooses nothing"
+        splits = replace(splits, val=None, test=splits.val, notes=(*splits.notes, note))
     no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
     if not no_test and not no_val:
         return splits
