@@ -82,6 +82,12 @@ def test_the_head_of_each_recipe_says_where_it_is_from_and_how_it_is_run() -> No
         assert not name.endswith("-paper") or name.removesuffix("-paper") in EXPECTED
 
 
+def test_every_row_of_gpaco_in_the_paper_has_a_recipe_with_the_projector_of_its_text() -> None:
+    rows = [name for name in EXPECTED if load(name).method.name == "gpaco" and load(name).source.table != "README"]
+    released = [name for name in rows if not name.endswith(("-paper", "-test"))]
+    assert {name.removesuffix("-paper") for name in rows if load(name).model.projector == "two-layer"} == set(released)
+
+
 def test_the_page_about_the_recipes_is_what_the_files_say() -> None:
     page = Path(__file__).parents[1] / "docs" / "recipes.md"
     assert page.read_text(encoding="utf-8") == markdown(), "make docs writes it anew"
@@ -215,7 +221,8 @@ def test_a_network_has_the_parameters_of_its_architecture(name: str) -> None:
     dim, without = expected["dim"], expected["method.name"] in ("ce", "balanced-softmax", "focal")
     three = 2 * wide * (wide + 1) + dim * (wide + 1)  # linear layers only
     two = wide * (wide + 1) + 2 * wide + dim * (wide + 1)  # with a batch norm between
-    head = 0 if without else two if expected["projector"] == "paco" else three
+    heads = {"gpaco": three, "mae": three, "paco": two, "two-layer": two - 2 * wide}
+    head = 0 if without else heads[expected["projector"]]
     recipe = load(name)
     empty = empty_backbone(recipe.model.name, recipe.model.pool)
     with torch.device("meta"):
