@@ -29,7 +29,8 @@ class Classifier(nn.Module):
         num_classes: C; the centres are a linear layer with bias, on the features as they are.
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
-            "two-layer": two with ReLU between, the paper's; "mae": as "gpaco" with GELU; "none": embeddings are not computed, and come as (2B, 0).
+            "two-layer": two with ReLU between, the paper's; "mae": as "gpaco" with GELU; "none": embeddings are not
+            computed, and come as (2B, 0).
         hidden: width of a layer with ReLU between the backbone and both heads; 0 for none.
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)

@@ -98,7 +98,7 @@ supcon = {
     "start": "balanced",
 }
 slow = {"schedule.name": "cosine", "steps": (), "per": "step", "lr": 0.5, "epochs": 1000, "batch_size": 1024}
-expect("cifar100-resnet50-supcon", "76.5", FULL, supcon, slow, projector="paco", weight_decay=1e-4)
+expect("cifar100-resnet50-supcon", "76.5", FULL, supcon, slow, TWO_LAYERS, weight_decay=1e-4)
 MULTITASK = {"method.name": "multitask", "weight": 0.5}
 expect("cifar100-resnet50-multitask-momentum", "78.0", paco_full, MULTITASK, base="ce", momentum_keys=True)
 for weight, paper in ((0.1, "79.0"), (0.3, "79.1"), (0.5, "79.1"), (0.8, "78.9"), (1.0, "79.0")):

@@ -146,7 +146,9 @@ def test_maps_stay_channels_last_through_the_shortcuts() -> None:
 
 
 def test_wrong_arguments_are_explained() -> None:
-    with pytest.raises(ValueError, match="projector must be one of 'gpaco', 'paco', 'two-layer', 'mae', 'none', got 'moco'"):
+    with pytest.raises(
+        ValueError, match="projector must be one of 'gpaco', 'paco', 'two-layer', 'mae', 'none', got 'moco'"
+    ):
         Classifier(nn.Flatten(), 12, 5, projector="moco")
     with pytest.raises(ValueError, match="num_classes must be at least 1"):
         Classifier(nn.Flatten(), 12, 0)
