@@ -91,9 +91,9 @@ This page is made by `make docs` from the files in `gpaco/recipes`; do not edit 
 A recipe is one row of a table of the paper ("Generalized Parametric Contrastive Learning", Cui et al., TPAMI; its
 tables are numbered as they come in the text). There are {count}. "Paper" is the row's number: top-1 accuracy in
 percent, of segmentation mIoU at a single scale; "ours" is what we got. Nearly all need days on several GPUs, and we
-have not run them. What is tested is that each is built at its real size and takes a step, and that its learning rates,
-views, losses and parameters are those that the sources give (`tests/test_recipes.py`, for segmentation
-`tests/test_segmentation_recipes.py`).
+have not run them. What is tested is that each network is built at its real size, that a step of each recipe works
+(docs/decisions.md says which parts of it are real), and that its learning rates, views, losses and parameters are those
+that the sources give (`tests/test_recipes.py`, for segmentation `tests/test_segmentation_recipes.py`).
 
     gpaco recipes [WORD]        the list, or those with a word in their name, table or row
     gpaco show NAME             every setting of one, its command, the authors' hardware, and what is uncertain
