@@ -91,15 +91,18 @@ This page is made by `make docs` from the files in `gpaco/recipes`; do not edit 
 A recipe is one row of a table of the paper ("Generalized Parametric Contrastive Learning", Cui et al., TPAMI; its
 tables are numbered as they come in the text). There are {count}. "Paper" is the row's number: top-1 accuracy in
 percent, of segmentation mIoU at a single scale; "ours" is what we got. Nearly all need days on several GPUs, and we
-have not run them. What is tested is that each is built at its real size and takes a step, and that its learning rates,
-views, losses and parameters are those that the sources give (`tests/test_recipes.py`, for segmentation
-`tests/test_segmentation_recipes.py`).
+have not run them. What is tested is that each network is built at its real size, that a step of each recipe works
+(docs/decisions.md says which parts of it are real), and that its learning rates, views, losses and parameters are those
+that the sources give (`tests/test_recipes.py`, for segmentation `tests/test_segmentation_recipes.py`).
 
     gpaco recipes [WORD]        the list, or those with a word in their name, table or row
     gpaco show NAME             every setting of one, its command, the authors' hardware, and what is uncertain
     gpaco train DATA --recipe NAME --out RUN [--set section.key=value ...]
 
-- Values are those of the released code. Where the paper's text says otherwise, a second recipe ends in `-paper`.
+- Values are those of the released code. Where the paper's text says otherwise, a second recipe ends in `-paper`. All
+  GPaCo recipes have one: the text's MLP has two layers, the released one three. Two things that the text says have no
+  setting: GPaCo's anchors from the first view only, and RandAugStack's blur after RandAugment. Here as released: both
+  views are anchors, and grey and blur come before RandAugment.
 - "Assumed" are settings that neither gives. Rows that the paper took over from other papers have the settings of their
   authors' code, as far as this package has them.
 - Everything starts as released (`method.start = "released"`: a memory of random rows, centres as initialised), all
@@ -122,6 +125,5 @@ _WITHOUT = """## Rows without a recipe
   (70.9, 62.0, 45.2). The README has 79.8 for two ResNet-152 on iNaturalist.
 - Methods of other papers that are not in this package: Decouple, De-confound-TDE, ResLT, MiSLAS, RIDE, OLTR, LDAM-DRW,
   BBN, Causal Norm.
-- SupCon with ResNet-50 in Table 4 (78.7): taken over from its authors, who used AutoAugment for ImageNet.
 - ImageNet-C, -R and -Sketch (Tables 4 and 14) are evaluations of the same models: `gpaco robustness`.
 """

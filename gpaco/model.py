@@ -29,7 +29,8 @@ class Classifier(nn.Module):
         num_classes: C; the centres are a linear layer with bias, on the features as they are.
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
-            "mae": as "gpaco" with GELU; "none": embeddings are not computed, and come as (2B, 0).
+            "two-layer": two with ReLU between, the paper's; "mae": as "gpaco" with GELU; "none": embeddings are not
+            computed, and come as (2B, 0).
         hidden: width of a layer with ReLU between the backbone and both heads; 0 for none.
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
@@ -53,7 +54,7 @@ class Classifier(nn.Module):
         check_number(num_classes, "num_classes", 1)
         check_number(dim, "dim", 1)
         check_number(hidden, "hidden", 0)
-        check_choice(projector, "projector", ("gpaco", "paco", "mae", "none"))
+        check_choice(projector, "projector", ("gpaco", "paco", "two-layer", "mae", "none"))
         self.backbone = backbone
         self.num_features = num_features
         self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
@@ -110,6 +111,8 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
         return None
     if kind == "paco":
         return nn.Sequential(nn.Linear(wide, wide), nn.BatchNorm1d(wide), nn.ReLU(), nn.Linear(wide, dim))
+    if kind == "two-layer":
+        return nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, dim))
     between = nn.GELU if kind == "mae" else nn.ReLU
     return nn.Sequential(nn.Linear(wide, wide), between(), nn.Linear(wide, wide), between(), nn.Linear(wide, dim))
 

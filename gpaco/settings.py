@@ -50,7 +50,9 @@ class Model:
     weights: str = setting("", "safetensors file to start from, or hub: timm's own, downloaded; empty: from scratch")
     dim: int = setting(128, "length of an embedding", low=1)
     projector: str = setting(
-        "gpaco", "three layers; paco: two with batch norm; mae: three with GELU", choices=("gpaco", "paco", "mae")
+        "gpaco",
+        "three layers; paco: two with batch norm; two-layer: two without; mae: three with GELU",
+        choices=("gpaco", "paco", "two-layer", "mae"),
     )
     hidden: int = setting(0, "width of a layer with ReLU between backbone and heads; 0: none", low=0)
     ghost_batch: int = setting(0, "images that share batch-norm statistics in training; 0: the batch", low=0)

@@ -28,7 +28,7 @@ LEFT = {"data.path", "data.root", "data.seed", "data.on_bad_image", "data.allow_
 LEFT |= {"data.allow_outside", "train.channels_last", "train.compile", "train.workers", "train.seed"}
 LEFT |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.report", "train.features", "train.lora_rank"}
 
-PLAIN_SETTINGS = {"second": ""}
+TWO_LAYERS = {"projector": "two-layer"}  # the MLP of the paper's text
 EXPECTED: dict[str, dict[str, Any]] = {}
 PAPER: dict[str, str] = {}
 
@@ -77,6 +77,7 @@ for factor, gpaco, paco, balanced, focal, epochs, warmup in (
     theirs |= {"epochs": epochs, "warmup": warmup, "temperature": 0.07}
     for method, number in (("gpaco", gpaco), ("paco", paco), ("balanced-softmax", balanced)):
         changed = theirs if method != "balanced-softmax" else theirs | {"temperature": 0.2}
+        changed = changed | TWO_LAYERS if method == "gpaco" else changed
         expect(f"{name}-{method}-paper", number, EXPECTED[f"{name}-{method}"], changed)
 
 # Full CIFAR-100: the prior stays in the released script, not in the paper
@@ -85,7 +86,7 @@ FULL |= {"expect_images": 50_000, "expect_groups": (100, 0, 0)}
 TEXT = {"prior": "none", "batch_size": 256, "lr": 0.1}
 gpaco_full = expect("cifar100-resnet50-gpaco", "80.3", FULL)
 paco_full = expect("cifar100-resnet50-paco", "79.1", FULL, {"method.name": "paco"}, projector="paco")
-expect("cifar100-resnet50-gpaco-paper", "80.3", gpaco_full, TEXT)
+expect("cifar100-resnet50-gpaco-paper", "80.3", gpaco_full, TEXT, TWO_LAYERS)
 expect("cifar100-resnet50-paco-paper", "79.1", paco_full, TEXT)
 expect("cifar100-resnet50-ce", "77.9", gpaco_full, {"method.name": "ce"}, second="")
 supcon = {
@@ -97,7 +98,7 @@ supcon = {
     "start": "balanced",
 }
 slow = {"schedule.name": "cosine", "steps": (), "per": "step", "lr": 0.5, "epochs": 1000, "batch_size": 1024}
-expect("cifar100-resnet50-supcon", "76.5", FULL, supcon, slow, projector="paco", weight_decay=1e-4)
+expect("cifar100-resnet50-supcon", "76.5", FULL, supcon, slow, TWO_LAYERS, weight_decay=1e-4)
 MULTITASK = {"method.name": "multitask", "weight": 0.5}
 expect("cifar100-resnet50-multitask-momentum", "78.0", paco_full, MULTITASK, base="ce", momentum_keys=True)
 for weight, paper in ((0.1, "79.0"), (0.3, "79.1"), (0.5, "79.1"), (0.8, "78.9"), (1.0, "79.0")):
@@ -116,7 +117,7 @@ for network, lr, alpha, ops, paper, lr_paco, t_paco, first, ops_paco, paper_paco
     name, own = f"imagenet-lt-{network}", {"model.name": NETWORKS[network]}
     views = {"first": "rand", "second": "rand_stack", "ops": ops}
     gpaco_lt = expect(f"{name}-gpaco", paper, TAIL, own, views, lr=lr, alpha=alpha)
-    expect(f"{name}-gpaco-paper", paper, gpaco_lt, lr=0.04, alpha=0.05, temperature=0.2)
+    expect(f"{name}-gpaco-paper", paper, gpaco_lt, TWO_LAYERS, lr=0.04, alpha=0.05, temperature=0.2)
     paco_lt = {"method.name": "paco", "projector": "paco", "first": first, "second": "sim", "ops": ops_paco}
     paco_lt = expect(f"{name}-paco", paper_paco, TAIL, own, paco_lt, lr=lr_paco, temperature=t_paco)
     if network != "resnet50":  # whose script has the values of the text
@@ -137,6 +138,7 @@ expect("imagenet-lt-resnet50-paco-sim-sim", "55.0", r50_paco, SIM)
 expect("imagenet-lt-resnet50-paco-sim-sim-crop0.2", "52.2", r50_paco, SIM, crop_scale=(0.2, 1))
 expect("imagenet-lt-resnet50-paco-rand-rand", "56.5", r50_paco, second="rand")
 expect("imagenet-lt-resnet50-gpaco-rand-sim", "57.9", r50, second="sim")
+expect("imagenet-lt-resnet50-gpaco-rand-sim-paper", "57.9", r50, TWO_LAYERS, second="sim", alpha=0.05)
 for weight, paper in (
     (0.05, "57.0"),
     (0.1, "57.1"),
@@ -153,6 +155,7 @@ for network, start, paper in (("resnet50", r50, "57.8"), ("resnext50", x50, "58.
 expect("imagenet-lt-resnext50-multitask-w0.8", "58.2", x50, MULTITASK, weight=0.8)
 for memory in (1024, 2048, 4096):
     expect(f"imagenet-lt-resnext50-gpaco-memory{memory}", "", x50, memory=memory)
+    expect(f"imagenet-lt-resnext50-gpaco-memory{memory}-paper", "", x50, TWO_LAYERS, memory=memory, lr=0.04)
 
 # iNaturalist 2018: 128 images on eight GPUs (GPaCo, ResNet-50) or four
 INAT = {"mean": (0.466, 0.471, 0.380), "std": (0.195, 0.194, 0.192), "evaluate_on": "val", "weight_decay": 1e-4}
@@ -162,8 +165,12 @@ gpaco_inat = expect("inat18-resnet50-gpaco", "75.4", INAT, {"model.name": "resne
 paco_inat = expect("inat18-resnet50-paco", "73.2", INAT, PACO, {"model.name": "resnet50"}, lr=0.02, ghost_batch=32)
 expect("inat18-resnet152-gpaco", "78.1", INAT, {"model.name": "resnet152"}, lr=0.04, ghost_batch=32)
 expect("inat18-resnet152-paco", "75.3", paco_inat, {"model.name": "resnet152"})
-expect("inat18-resnet50-gpaco-paper", "75.4", gpaco_inat, weight_decay=5e-4, second="rand_stack", ghost_batch=32)
+expect(
+    "inat18-resnet50-gpaco-paper", "75.4", gpaco_inat, TWO_LAYERS,
+    weight_decay=5e-4, second="rand_stack", ghost_batch=32,
+)  # fmt: skip
 expect("inat18-resnet50-paco-paper", "73.2", paco_inat, weight_decay=5e-4)
+expect("inat18-resnet152-paco-paper", "75.3", paco_inat, {"model.name": "resnet152"}, weight_decay=5e-4)
 expect("inat18-resnet50-balanced-softmax", "71.8", gpaco_inat, {"method.name": "balanced-softmax"}, second="")
 
 # Places-LT: the last block of a pretrained ResNet-152
@@ -174,6 +181,7 @@ gpaco_places = expect("places-lt-resnet152-gpaco", "41.7", PLACES, alpha=0.02)
 paco_places = expect("places-lt-resnet152-paco", "41.2", PLACES, PACO, alpha=0.05)
 expect("places-lt-resnet152-paco-rand", "41.2", paco_places, first="rand")
 expect("places-lt-resnet152-gpaco-test", "41.7", gpaco_places, evaluate_on="test")
+expect("places-lt-resnet152-gpaco-paper", "41.7", gpaco_places, TWO_LAYERS, evaluate_on="test")
 expect("places-lt-resnet152-paco-test", "41.2", paco_places, evaluate_on="test")
 expect("places-lt-resnet152-paco-rand-test", "41.2", paco_places, evaluate_on="test", first="rand")
 ONE = {"second": "", "evaluate_on": "test"}
@@ -195,8 +203,10 @@ gpaco_in = expect(
     lr=0.08, batch_size=512, ghost_batch=64, label_smoothing=0.1, second="rand_stack",
 )  # fmt: skip
 LIKE_LT = {"batch_size": 128, "ghost_batch": 32, "weight_decay": 5e-4}
-expect("imagenet-resnet50-gpaco-paper", "79.7", gpaco_in, LIKE_LT, lr=0.04, label_smoothing=0)
+GPACO_TEXT = LIKE_LT | TWO_LAYERS | {"lr": 0.04, "label_smoothing": 0}
+expect("imagenet-resnet50-gpaco-paper", "79.7", gpaco_in, GPACO_TEXT)
 expect("imagenet-resnet50-gpaco-rand", "79.5", gpaco_in, second="sim")
+expect("imagenet-resnet50-gpaco-rand-paper", "79.5", gpaco_in, GPACO_TEXT, second="sim")
 paco50, paco101, paco200 = (RESNET | PACO | {"model.name": f"resnet{layers}"} for layers in (50, 101, 200))
 paco200 |= {"first": "rand_stack", "ops": 3, "magnitude": 12, "amp": "fp16"}
 expect("imagenet-resnet50-paco", "79.3", paco50)
@@ -204,12 +214,14 @@ expect("imagenet-resnet50-paco-sim", "78.7", paco50, SIM)
 expect("imagenet-resnet101-paco", "80.9", paco101)
 expect("imagenet-resnet200-paco", "81.8", paco200)
 expect("imagenet-resnet50-paco-paper", "79.3", paco50, LIKE_LT, lr=0.02)
+expect("imagenet-resnet50-paco-sim-paper", "78.7", paco50, SIM, LIKE_LT, lr=0.02)
 expect("imagenet-resnet101-paco-paper", "80.9", paco101, LIKE_LT, lr=0.02, first="rand_stack")
 expect("imagenet-resnet200-paco-paper", "81.8", paco200, LIKE_LT, lr=0.02)
 expect("imagenet-resnet50-multitask-momentum", "78.1", paco50, MOMENTUM, base="ce")
 CONTRAST = {"method.name": "supcon", "momentum_keys": True, "temperature": 0.1, "epochs": 350}
 expect("imagenet-resnet50-supcon-sim", "77.9", paco50, CONTRAST, SIM)
-expect("imagenet-resnet50-supcon-rand", "78.4", paco50, CONTRAST, first="rand", second="rand")
+for name, paper in (("imagenet-resnet50-supcon-rand", "78.4"), ("imagenet-resnet50-supcon", "78.7")):
+    expect(name, paper, paco50, CONTRAST, first="rand", second="rand")
 expect("imagenet-resnet101-supcon-stack", "80.2", paco101, CONTRAST, first="rand_stack", second="rand_stack")
 
 # Full ImageNet with ViTs from MAE's weights: 1,024 images, 256 or 128 at a time on eight GPUs
@@ -226,9 +238,11 @@ for letter, own, paper, mixed, plain in (
     ("l", large_vit, "86.0", "85.7", "85.2"),
 ):
     vit = expect(f"imagenet-vit-{letter}-gpaco", paper, BALANCED, VIT, own)
+    expect(f"imagenet-vit-{letter}-gpaco-paper", paper, vit, TWO_LAYERS)
     expect(f"imagenet-vit-{letter}-mae", plain, vit, MAE)
     expect(f"imagenet-vit-{letter}-mae-mixup", mixed, vit, MAE, mixup=0.8, cutmix=1.0)
 expect("imagenet-vit-b-gpaco-single-view", "82.5", EXPECTED["imagenet-vit-b-gpaco"], second="")
+expect("imagenet-vit-b-gpaco-single-view-paper", "82.5", EXPECTED["imagenet-vit-b-gpaco"], TWO_LAYERS, second="")
 expect("imagenet-vit-b-multitask", "83.4", EXPECTED["imagenet-vit-b-gpaco"], MULTITASK, base="ce")
 
 LINEAR = {"method.name": "ce", "views.second": "", "optimiser.lr": 5.0, "optimiser.weight_decay": 0.0}
@@ -236,6 +250,7 @@ LINEAR |= {"schedule.warmup": 0.0, "train.part": "head", "train.cached_views": 0
 CLASSIFIER = {
     "imagenet-lt-resnet50-supcon": LINEAR | {"train.epochs": 100},
     "imagenet-resnet50-supcon-sim": LINEAR | {"train.epochs": 350},
+    "imagenet-resnet50-supcon": LINEAR | {"train.epochs": 350},
     "imagenet-resnet50-supcon-rand": LINEAR | {"train.epochs": 350},
     "imagenet-resnet101-supcon-stack": LINEAR | {"train.epochs": 350},
     "cifar100-resnet50-supcon": LINEAR | {"train.epochs": 100, "train.batch_size": 512, "views.first": "plain",

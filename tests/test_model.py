@@ -32,8 +32,8 @@ def _trained(model: nn.Module) -> set[str]:
 # ---- the classifier
 
 
-def test_the_projectors_are_those_of_the_released_code() -> None:
-    gpaco, paco = _model(), _model(projector="paco")
+def test_the_projectors_are_those_of_the_released_code_and_of_the_paper() -> None:
+    gpaco, paco, two = (_model(projector=kind) for kind in ("gpaco", "paco", "two-layer"))
     assert [(type(m).__name__, *(p.shape for p in m.parameters())) for m in gpaco.projector] == [
         ("Linear", (64, 64), (64,)),
         ("ReLU",),
@@ -44,6 +44,11 @@ def test_the_projectors_are_those_of_the_released_code() -> None:
     assert [(type(m).__name__, *(p.shape for p in m.parameters())) for m in paco.projector] == [
         ("Linear", (64, 64), (64,)),
         ("BatchNorm1d", (64,), (64,)),
+        ("ReLU",),
+        ("Linear", (16, 64), (16,)),
+    ]
+    assert [(type(m).__name__, *(p.shape for p in m.parameters())) for m in two.projector] == [
+        ("Linear", (64, 64), (64,)),
         ("ReLU",),
         ("Linear", (16, 64), (16,)),
     ]
@@ -141,7 +146,9 @@ def test_maps_stay_channels_last_through_the_shortcuts() -> None:
 
 
 def test_wrong_arguments_are_explained() -> None:
-    with pytest.raises(ValueError, match="projector must be one of 'gpaco', 'paco', 'mae', 'none', got 'moco'"):
+    with pytest.raises(
+        ValueError, match="projector must be one of 'gpaco', 'paco', 'two-layer', 'mae', 'none', got 'moco'"
+    ):
         Classifier(nn.Flatten(), 12, 5, projector="moco")
     with pytest.raises(ValueError, match="num_classes must be at least 1"):
         Classifier(nn.Flatten(), 12, 0)
