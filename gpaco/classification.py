@@ -29,7 +29,7 @@ from gpaco.preparing import LOOKED_AT, Say, resolve, splits_of
 from gpaco.priors import in_words
 from gpaco.run import Predictor, Run, as_run, build_model, has_begun, load_classifier, newest
 from gpaco.settings import Recipe
-from gpaco.sources import Source, source_of
+from gpaco.sources import Source, refuse_changed_pixels, source_of
 from gpaco.training import Task
 from gpaco.tuning import tune
 
@@ -38,7 +38,10 @@ def prepare(recipe: Recipe, given: set[str], folder: Path, device: torch.device,
     """The complete recipe and its images, for a run in `folder`."""
     begun = has_begun(folder)
     splits = splits_of(recipe, say=say, thorough=not begun, run=folder if begun else None)
-    return resolve(recipe, given, splits, device, say), splits
+    resolved = resolve(recipe, given, splits, device, say)
+    for stage in recipes.stages(resolved):
+        refuse_changed_pixels(stage)
+    return resolved, splits
 
 
 def begin(

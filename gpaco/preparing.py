@@ -242,5 +242,8 @@ def with_default_stages(recipe: Recipe) -> Recipe:
         ("train", "part", "head"),
         ("train", "epochs", max(recipe.train.epochs // 3, 1)),
         ("views", "second", ""),
+        ("views", "erase", 0.0),
+        ("method", "mixup", 0.0),
+        ("method", "cutmix", 0.0),
     )
     return replace(recipe, stage=(Stage("features"), Stage("classifier", linear)))
