@@ -14,6 +14,7 @@ from gpaco.data.reading import read
 from gpaco.errors import UserError
 from gpaco.evaluation import final_logits, logits_of
 from gpaco.metrics import summarise
+from gpaco.priors import read_prior
 from gpaco.run import Run
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
@@ -217,6 +218,22 @@ def test_a_bad_prior_file_is_refused(
     with pytest.raises(UserError, match=message) as caught:
         gpaco.evaluate(runs["ce"], prior=write_prior(tmp_path / "prior.csv", rows))
     assert "prior.csv" in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caf\xe9,1\n", "is not UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n", "UTF-8"),
+        (b"a" * 200_000 + b",1\n", "is not CSV: "),
+    ],
+)
+def test_a_prior_file_that_is_not_csv_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prior.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_prior(path, ("a", "b"))
     assert "\n" not in caught.value.cause
 
 
