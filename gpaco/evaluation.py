@@ -137,7 +137,7 @@ def evaluate(
         from gpaco.classification import tune_prior as tune_run  # which evaluates, too
 
         for run in several:
-            tune_run(run, unbiased=unbiased, show=show)
+            tune_run(run, unbiased=unbiased, device=device, show=show)
     samples = data if isinstance(data, Samples) else evaluation_part(several[0], data)
     predictors = load_classifiers(several, which=which, device=where)
     classes = predictors[0].classes
