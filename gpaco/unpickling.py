@@ -79,7 +79,7 @@ def read_pickle(stream: io.BytesIO, allowed: Collection[str], names: dict[str, N
 
 def _named(stream: io.BytesIO) -> Iterator[str]:
     """The globals of a pickle that cannot be followed to its end, by the two texts that come before each."""
-    module, text, memo = "", "", dict[int, str]()
+    module, text, memo = "", "", dict[Any, str]()
     for instruction, argument, _ in pickletools.genops(stream):
         word = instruction.name
         if word == "STACK_GLOBAL":
