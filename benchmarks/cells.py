@@ -114,7 +114,10 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def summary(path: Path, against: str) -> str:
-    """A Markdown table: mean over seeds and half of its 95 % interval, and the difference to `against` seed by seed."""
+    """A Markdown table: mean over seeds and half of its 95 % interval, and the difference to `against` seed by seed.
+
+    Rows with a tuned tau are compared with those of `against` with its own, which are those without if that was 0.
+    """
     rows = read(path)
     names = list(FIGURES)
     lines = [f"| part | factor | method | tau | {' | '.join(names)} | all - {against} | seconds |"]
@@ -124,7 +127,10 @@ def summary(path: Path, against: str) -> str:
         kind = "" if float(row["tau"]) == 0 else row["tau"]
         cells.setdefault((row["part"], row["factor"], row["method"], kind), {})[row["seed"]] = row
     for (part, factor, method, tau), seeds in cells.items():
-        base = cells.get((part, factor, against, ""), {})
+        base = dict(cells.get((part, factor, against, ""), {}))
+        if tau:
+            for key in [key for key in cells if key[:3] == (part, factor, against) and key[3]]:
+                base |= cells[key]
         pairs = [float(row["all"]) - float(base[seed]["all"]) for seed, row in seeds.items() if seed in base]
         shown = [_percent([float(row[name]) for row in seeds.values() if row[name]]) for name in names]
         difference = _percent(pairs) if pairs and method != against else ""
@@ -132,7 +138,14 @@ def summary(path: Path, against: str) -> str:
         lines.append(f"| {part} | {factor} | {method} | {tau} | {' | '.join(shown)} | {difference} | {seconds:.0f} |")
     counts = sorted({len(seeds) for seeds in cells.values()})
     what = f"Percent; mean of {' or '.join(map(str, counts))} seeds ± half of the 95 % interval (Student)"
-    return "\n".join([*lines, "", f"{what}; seconds of training."])
+    return "\n".join([*lines, "", f"{what}; seconds of training. Rows with tau are compared with each other."])
+
+
+def write_summary(path: Path, against: str) -> str:
+    """The table of `summary`, also written to a file beside the CSV file."""
+    text = summary(path, against)
+    path.with_suffix(".md").write_text(f"{text}\n")
+    return text
 
 
 def _percent(values: Sequence[float]) -> str:
@@ -150,7 +163,7 @@ def run_study(
     seeds: int,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Tune every method on the first factor, then train it on each factor with each seed; print the table."""
+    """Tune every method on the first factor, then train it on each factor with each seed; print and write the table."""
     chosen = {}
     for method, (fixed, grid) in methods.items():
         settings = tune(study, method, fixed, grid, factors[0])
@@ -159,4 +172,4 @@ def run_study(
         for factor in factors:
             for method, (fixed, _) in methods.items():
                 final(study, method, fixed, *chosen[method], factor, seed)
-    say(summary(study.results, "balanced-softmax"))
+    say(write_summary(study.results, "balanced-softmax"))

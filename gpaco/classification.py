@@ -25,20 +25,33 @@ from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import LOOKED_AT, Say, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, Say, refuse_tuning, reported, resolve, splits_of
 from gpaco.priors import in_words
 from gpaco.run import Predictor, Run, as_run, build_model, has_begun, load_classifier, newest
 from gpaco.settings import Recipe
-from gpaco.sources import Source, source_of
+from gpaco.sources import Source, refuse_changed_pixels, source_of
 from gpaco.training import Task
 from gpaco.tuning import tune
 
 
 def prepare(recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> tuple[Recipe, Splits]:
     """The complete recipe and its images, for a run in `folder`."""
+    if recipes.stages(recipe)[-1].method.tune_prior:
+        refuse_tuning(recipe)
     begun = has_begun(folder)
     splits = splits_of(recipe, say=say, thorough=not begun, run=folder if begun else None)
-    return resolve(recipe, given, splits, device, say), splits
+    resolved = resolve(recipe, given, splits, device, say)
+    for stage in recipes.stages(resolved):
+        refuse_changed_pixels(stage)
+    say(plan_in_words(recipes.stages(resolved)[-1], splits))
+    return resolved, splits
+
+
+def plan_in_words(recipe: Recipe, splits: Splits) -> str:
+    """What will be reported, and what chooses the epoch."""
+    part, samples = reported(recipe, splits)
+    chosen = f"the best on {len(splits.val)} val images" if splits.val and selects(recipe, splits) else "the last"
+    return f"figures: of {f'{len(samples)} {part} images' if samples else 'nothing'}; epoch: {chosen}"
 
 
 def begin(
@@ -139,7 +152,7 @@ def selects(recipe: Recipe, splits: Splits) -> bool:
     Not if the recipe wants the last one, nor if it reports on them, nor if the head does not train: its figures then
     mean nothing.
     """
-    judged = recipe.train.select == "best" and recipe.data.evaluate_on != "val"
+    judged = recipe.train.select == "best" and reported(recipe, splits)[0] != "val"
     return splits.val is not None and judged and recipe.method.name not in methods.WITHOUT_CLASSIFIER
 
 
@@ -212,8 +225,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
     predictor = load_classifier(run, device=device)
     if recipe.train.report and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
-    part = "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"
-    samples = splits.val if part == "val" else splits.test
+    part, samples = reported(recipe, splits)
     if samples is None:
         say("there is no data to evaluate on: only the model was written")
         return
@@ -280,8 +292,9 @@ def tune_prior(
     run.metrics  # noqa: B018 - says what to do where the run has not come to its end
     where = choose_device(device)
     last = recipes.stages(run.recipe)[-1]
+    refuse_tuning(last)
     with lock(run.folder) if distributed.rank() == 0 else nullcontext():
-        splits = splits_of(run.recipe)
+        splits = splits_of(run.recipe, run=run.folder)
         tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
         finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, None, where, say)
     return tuned

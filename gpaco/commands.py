@@ -157,6 +157,9 @@ def evaluate(
         list[Path],
         typer.Argument(metavar="RUN... [DATA]", help="One run or more (an ensemble), then data if not the run's own."),
     ],
+    root: Annotated[
+        Path | None, typer.Option(help="Folder that paths in a table or list start from, if not the run's.")
+    ] = None,
     prior: Prior = None,
     unbiased: Unbiased = False,
     tune_prior: TunePrior = False,
@@ -187,6 +190,7 @@ def evaluate(
         result = evaluate_runs(
             runs,
             others[0] if others else None,
+            root=root,
             prior=prior,
             unbiased=unbiased,
             tune_prior=tune_prior,

@@ -33,10 +33,12 @@ def confine() -> None:
         limits = [(getattr(resource, f"RLIMIT_{name}", None), most) for name, most in wanted.items()]
     for number, most in limits:
         if number is not None:
+            # At the soft limit of time a process is told why it ends, at the hard one it is just killed.
+            last = most + 5 if number == resource.RLIMIT_CPU else most
             _, hard = resource.getrlimit(number)
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            most, last = ((n if hard == resource.RLIM_INFINITY else min(n, hard)) for n in (most, last))
             with suppress(ValueError, OSError):  # a system may not have one of them; the others hold, and the hook
-                resource.setrlimit(number, (most, most))
+                resource.setrlimit(number, (most, last))
     sys.addaudithook(_refuse)
 
 

@@ -75,7 +75,7 @@ def convert(
     path, target = Path(file), Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already", "choose another --out, or remove it")
-    foreign = read(path)
+    foreign = read(path, say)
     layout = layouts.layout_of({name: tuple(value.shape) for name, value in foreign.tensors.items()}, foreign.where)
     under = f", under {foreign.where!r}" if foreign.where else ""
     say(f"{path.name}: {len(foreign.tensors)} tensors{under}; nothing in it was executed")
@@ -108,15 +108,18 @@ def convert(
     }
 
 
-def read(path: Path) -> Foreign:
-    """The tensors of a file, read by a process of its own that can do nothing else (gpaco/confined.py)."""
+def read(path: Path, say: Say = lambda line: None) -> Foreign:
+    """The tensors of a file, read by a process of its own that can do nothing else (gpaco/confined.py).
+
+    Of a file that is refused, `say` is told every global that it names.
+    """
     if not path.is_file():
         raise UserError(f"there is no file {path}", "give the path of a .pth, .pt, .bin or .tar file")
     with tempfile.TemporaryDirectory() as folder:
         tensors = Path(folder) / "tensors.safetensors"
         command = [sys.executable, "-I", "-S", "-c", _READER, str(_HOME), str(path.resolve()), str(tensors)]
         process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        said = _report(path, process)
+        said = _report(path, process, say)
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -130,7 +133,7 @@ def read(path: Path) -> Foreign:
     return Foreign(path, digest, found, said["names"], said["where"], said.get("keys", []), values)
 
 
-def _report(path: Path, process: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
+def _report(path: Path, process: "subprocess.CompletedProcess[bytes]", say: Say) -> dict[str, Any]:
     if process.returncode == -signal.SIGXCPU:
         raise _refused(path, f"reading it takes more than {SECONDS} seconds")
     if process.returncode:
@@ -146,6 +149,9 @@ def _report(path: Path, process: "subprocess.CompletedProcess[bytes]") -> dict[s
             "free some space there, or name another folder in the environment variable TMPDIR",
         )
     if "refused" in said:
+        if said["names"]:
+            shown = (name if name.isprintable() else repr(name) for name in said["names"])
+            say(f"names in it: {', '.join(shown)}")
         raise _refused(path, said["refused"])
     return said
 

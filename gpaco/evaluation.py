@@ -18,7 +18,7 @@ from gpaco.devices import choose_device
 from gpaco.errors import UserError
 from gpaco.matching import matched, restricted
 from gpaco.metrics import summarise
-from gpaco.preparing import splits_of
+from gpaco.preparing import reported, splits_of
 from gpaco.priors import Logits, final_logits
 from gpaco.run import Predictor, Run, Runs, as_runs, load_classifiers
 
@@ -76,13 +76,19 @@ def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) ->
     final_logits(np.zeros((0, len(predictor.classes)), np.float32), predictor.about, prior=prior, unbiased=unbiased)
 
 
-def evaluation_part(run: Run, data: "Path | str | None") -> Samples:
-    """What a run is evaluated on: its own test (or validation) part, or that of other data."""
-    recipe = run.recipe
-    splits = splits_of(recipe, data, run=run.folder)
-    own_part = splits.val if data is None and recipe.data.evaluate_on == "val" else None
-    part = next(one for one in (own_part, splits.test, splits.val, splits.train) if one is not None)
-    if not len(part):
+def evaluation_part(
+    run: Run,
+    data: "Path | str | None",
+    *,
+    root: "Path | str | None" = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Samples:
+    """What a run is evaluated on: the part of its own data that it reports on, or of other data test, val or train."""
+    splits = splits_of(run.recipe, data, root=root, run=run.folder)
+    name, part = reported(run.recipe, splits) if data is None else splits.parts()[-1]
+    if part is not None and len(splits.parts()) > 1:
+        say(f"evaluated on: {name}, {len(part)} images{' of the data of the run' if data is None else ''}")
+    if not part:
         raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
     return part
 
@@ -91,6 +97,7 @@ def evaluate(
     runs: Runs,
     data: "Path | str | Samples | None" = None,
     *,
+    root: "Path | str | None" = None,
     prior: str | None = None,
     unbiased: bool = False,
     tune_prior: bool = False,
@@ -106,6 +113,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Figures of a run, or of several as an ensemble (the mean of their logits), on its own test data or on other data.
 
+    The paths of a table or list start from `root`; unless given, from that of the run (data.root), or its own folder.
     `prior` is the class distribution expected at test time: "uniform", "train" or a CSV file. `unbiased` corrects a
     model trained with the paper's prior for what the loss itself takes from frequent classes. `tune_prior` chooses a
     further tau * log prior on the validation data of each run first, and keeps it with the run.
@@ -124,7 +132,11 @@ def evaluate(
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():
         say, show = (lambda line: None), None
+    if root is not None and (data is None or isinstance(data, Samples)):
+        raise UserError("a root is for a table or list, and there is none", "gpaco evaluate RUN LIST --root FOLDER")
     if several[0].recipe.train.task == "segmentation":
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
         if prior is not None or unbiased or tune_prior or restrict:
             raise UserError("--prior, --unbiased, --tune-prior and --restrict are of classifiers", "leave them out")
         how |= {"many": many, "few": few, "which": which, "device": where, "show": show, "say": say}
@@ -137,8 +149,8 @@ def evaluate(
         from gpaco.classification import tune_prior as tune_run  # which evaluates, too
 
         for run in several:
-            tune_run(run, unbiased=unbiased, show=show)
-    samples = data if isinstance(data, Samples) else evaluation_part(several[0], data)
+            tune_run(run, unbiased=unbiased, device=device, show=show)
+    samples = data if isinstance(data, Samples) else evaluation_part(several[0], data, root=root, say=say)
     predictors = load_classifiers(several, which=which, device=where)
     classes = predictors[0].classes
     found = None

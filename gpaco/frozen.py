@@ -34,8 +34,8 @@ from gpaco.settings import Recipe
 from gpaco.signals import Stopped, catch_signals
 
 PART = 64  # images that are embedded and written together: what a kill can cost
-_SEEN = ("size", "mean", "std")  # of `about`, what any input depends on
-_TESTED = ("resize", "whole")  # and what test-time images depend on beside
+_SEEN = ("size", "mean", "std", "pool")  # of `about`, what any features depend on
+_TESTED = ("resize", "whole", "interpolation")  # and those of test-time images beside
 Chunks = list[Indices]
 
 

@@ -72,12 +72,15 @@ def write_run(
         "environment": environment(torch.device("cpu")),
         "about": about,
     }
-    work = folder.with_name(f".{folder.name}.writing")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    home = folder.resolve()  # "." has no name
+    work = home.with_name(f".{home.name}.writing")
+    home.parent.mkdir(parents=True, exist_ok=True)
     try:
         checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
         write_atomic(work / "recipe.toml", recipes.dumps(resolved))
-        os.replace(work, folder)
+        home.mkdir(exist_ok=True)
+        for path in sorted(work.iterdir()):  # an empty folder stays the same one: somebody may be in it
+            os.replace(path, home / path.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     say(f"to see how good it is: gpaco evaluate {folder} DATA")
@@ -102,6 +105,8 @@ def recipe_of(
     if given is None:
         assumed = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
         assumed["method.prior"] = "none" if layout.projector == "mae" else "counts"  # as in the released scripts
+        if layout.projector == "mae":
+            assumed["model.interpolation"] = "bicubic"
     said = {name: foreign.values[arg] for arg, name in _ARGS.items() if _is_number(foreign.values.get(arg))}
     changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
     for name, value in assumed.items():
@@ -111,7 +116,8 @@ def recipe_of(
     if given is None:
         seen |= {"method.name": layout.method, "method.start": "released"}
     if isinstance(epoch := foreign.values.get("epoch"), int) and epoch >= 0:
-        seen["train.epochs"] = epoch
+        # The scripts for ViTs write the number of the last epoch, from 0; the others how many there were.
+        seen["train.epochs"] = epoch + 1 if layout.projector == "mae" else max(epoch, 1)
     if layout.projector != "none":
         last = max(name for name in tensors if re.fullmatch(r"projector\.\d\.weight", name))
         seen |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}

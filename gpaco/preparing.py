@@ -13,8 +13,8 @@ from gpaco.data.checking import refuse_leaks
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, in_memory, printable
-from gpaco.data.splitting import with_test, with_validation
+from gpaco.data.samples import Samples, Splits, in_memory, printable
+from gpaco.data.splitting import with_test, with_val_as_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.display import told
 from gpaco.errors import UserError, nearest
@@ -88,10 +88,13 @@ def splits_of(
     data: Path | str | None = None,
     say: Say = lambda line: None,
     *,
+    root: Path | str | None = None,
     thorough: bool = False,
     run: Path | None = None,
 ) -> Splits:
     """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on.
+
+    The paths of a table or list start from `root`, or else from the root of the recipe.
 
     `thorough` reads every file of no more than LOOKED_AT: for leakage between parts, and whether validation and test
     images can be decoded, which would otherwise show after the last epoch. A `run` that has begun has a list of the
@@ -102,8 +105,10 @@ def splits_of(
     if not path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
     if data is not None:
+        if root is None and settings.root and Path(path).is_file():  # a folder needs none, and it may be gone
+            root = settings.root
         return in_memory(
-            read(path, allow_empty_classes=True, allow_outside=settings.allow_outside),
+            read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside),
             progress=told(say, "reading images"),
         )
     splits = read(
@@ -121,12 +126,15 @@ def splits_of(
 
     if splits.test is None and splits.val is None:
         splits = with_test(splits, seed=settings.seed, digests=repeated())
+    elif settings.evaluate_on == "auto":
+        splits = with_val_as_test(splits)
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, profile=settings.profile, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
     expect(splits, settings)  # before anything is held back or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
+    refuse_absent_part(splits, settings)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
     if thorough and not small:
@@ -138,6 +146,32 @@ def splits_of(
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits, progress=told(say, "reading images"))
+
+
+def reported(recipe: Recipe, splits: Splits) -> tuple[str, Samples | None]:
+    """The part that the final figures are of, which therefore chooses neither epoch nor prior: its name and images."""
+    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
+
+
+def refuse_absent_part(splits: Splits, settings: Data) -> None:
+    """Raise an error if there is not the part that is asked for by name."""
+    parts = dict(splits.parts())
+    if settings.evaluate_on != "auto" and settings.evaluate_on not in parts:
+        other = "test" if settings.evaluate_on == "val" else "val"
+        hold_back = ", or hold some images back: --validation 0.1" if settings.evaluate_on == "val" else ""
+        raise UserError(
+            f"figures are to be of the {settings.evaluate_on} part, and there is none, only {' and '.join(parts)}",
+            f"add it to the data, or report on another: --set data.evaluate_on={other}{hold_back}",
+        )
+
+
+def refuse_tuning(recipe: Recipe) -> None:
+    """Raise an error if a prior would be tuned on the images that are reported."""
+    if recipe.data.evaluate_on == "val":
+        raise UserError(
+            "a prior is tuned on validation data, and this run reports on them: they cannot do both",
+            "leave out --tune-prior, or train with another part to report on: --set data.evaluate_on=test",
+        )
 
 
 def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
@@ -242,5 +276,8 @@ def with_default_stages(recipe: Recipe) -> Recipe:
         ("train", "part", "head"),
         ("train", "epochs", max(recipe.train.epochs // 3, 1)),
         ("views", "second", ""),
+        ("views", "erase", 0.0),
+        ("method", "mixup", 0.0),
+        ("method", "cutmix", 0.0),
     )
     return replace(recipe, stage=(Stage("features"), Stage("classifier", linear)))

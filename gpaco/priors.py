@@ -190,18 +190,21 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
             "write a file of class,probability rows",
         )
     shares: dict[str, float] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for line, row in enumerate(csv.reader(file), 1):
-            if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
-                continue
-            if row[0] in shares:
-                raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
-            try:
-                shares[row[0]] = float(row[1])
-            except (IndexError, ValueError):
-                raise UserError(
-                    f"{path}, line {line}: expected class,probability, got {row}", "mend the line"
-                ) from None
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"CSV: {error}"
+        raise UserError(f"{path} is not {what}", "write class,probability rows as CSV in UTF-8") from None
+    for line, row in enumerate(rows, 1):
+        if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
+            continue
+        if row[0] in shares:
+            raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
+        try:
+            shares[row[0]] = float(row[1])
+        except (IndexError, ValueError):
+            raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "mend the line") from None
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
     if unknown or missing or not all(0 < share < np.inf for share in shares.values()):

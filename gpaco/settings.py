@@ -33,7 +33,9 @@ class Data:
         0.1, "share of training held back where no validation part is given; 0: none", low=0, below=1
     )
     seed: int = setting(0, "of the long-tailed subset and of the validation part; not of training", low=0)
-    evaluate_on: str = setting("test", "part that the final numbers are about", choices=("test", "val"))
+    evaluate_on: str = setting(
+        "auto", "part that the final numbers are about; auto: test, else val", choices=("auto", "test", "val")
+    )
     on_bad_image: str = setting("error", "stop, or leave the image out and list it", choices=("error", "skip"))
     allow_empty_classes: bool = setting(False, "keep classes without a training image")
     allow_leakage: bool = setting(False, "go on if the same image is in two parts")

@@ -44,15 +44,24 @@ def source_of(
 ) -> Source:
     """Images, or cached features where only the head is trained: the backbone is then moved out of the model."""
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
-    if recipe.train.part != "head" or not recipe.train.cached_views:
+    if not caches(recipe):
         return from_images(recipe, splits.train, views, about)
-    if recipe.method.mixup or recipe.method.cutmix:
-        raise UserError(
-            "mixup and cutmix mix pixels, and cached features have none",
-            "do without them, or embed in every step: --set train.cached_views=0",
-        )
     cached = cached_kinds(views, recipe.train.cached_views)
     return from_features(recipe, splits, views, cached, take_backbone(model, recipe, about, home, device, say, show))
+
+
+def caches(recipe: Recipe) -> bool:
+    """Whether features are computed once, and a head learns from them."""
+    return recipe.train.part == "head" and recipe.train.cached_views > 0
+
+
+def refuse_changed_pixels(recipe: Recipe) -> None:
+    """Raise an error if a stage asks for changes to pixels that cached features cannot have."""
+    if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
+        raise UserError(
+            "mixup, cutmix and erasing change pixels, and cached features have none",
+            "do without them, or embed in every step: --set train.cached_views=0",
+        )
 
 
 def from_images(recipe: Recipe, samples: Samples, views: list[View], about: dict[str, Any]) -> Source:

@@ -284,7 +284,8 @@ def resume(
         return Progress(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
-    changed = [key for key in about if key != "gpaco" and state["about"].get(key, about[key]) != about[key]]
+    about_data = about.keys() - {"gpaco", "references"}  # not the version, nor what the number of processes decides
+    changed = [key for key in sorted(about_data) if state["about"].get(key, about[key]) != about[key]]
     if changed:
         raise UserError(
             f"the data of the run in {folder} has changed since it began: other {' and '.join(changed)}",

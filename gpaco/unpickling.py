@@ -10,7 +10,8 @@ Standard library only: this runs in a process that has nothing else (gpaco/torch
 import io
 import pickletools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,6 +65,9 @@ def read_pickle(stream: io.BytesIO, allowed: Collection[str], names: dict[str, N
         value = machine.run(stream)
     except Refused as error:
         reason = str(error)
+        with suppress(ValueError, OverflowError):
+            stream.seek(start)
+            names.update(dict.fromkeys(_named(stream)))
     except (ValueError, OverflowError) as error:
         reason = f"its pickle is damaged: {' '.join(str(error).split())[:200]}"
     if strange := [name for name in names if name not in allowed]:
@@ -71,6 +75,21 @@ def read_pickle(stream: io.BytesIO, allowed: Collection[str], names: dict[str, N
     if reason:
         raise Refused(reason)
     return Content(value, machine.pointed)
+
+
+def _named(stream: io.BytesIO) -> Iterator[str]:
+    """The globals of a pickle that cannot be followed to its end, by the two texts that come before each."""
+    module, text, memo = "", "", dict[Any, str]()
+    for instruction, argument, _ in pickletools.genops(stream):
+        word = instruction.name
+        if word == "STACK_GLOBAL":
+            yield f"{module}.{text}"
+        elif word in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
+            memo[len(memo) if word == "MEMOIZE" else argument] = text
+        elif word in ("GET", "BINGET", "LONG_BINGET"):
+            module, text = text, memo.get(argument, "")
+        elif isinstance(argument, str) and word in _PUSHED:
+            module, text = text, argument
 
 
 @dataclass

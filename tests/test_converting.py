@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 import gpaco
 from gpaco import backbones, layouts
-from gpaco.converting import convert, read
+from gpaco.converting import Foreign, convert, read
 from gpaco.errors import UserError
-from gpaco.imported import read_counts
+from gpaco.imported import read_counts, recipe_of
+from gpaco.layouts import Layout
 
 IMAGENET = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 CIFAR = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1), torch.tensor([0.2023, 0.1994, 0.2010]).view(3, 1, 1)
@@ -283,10 +284,30 @@ def test_a_released_vit_checkpoint_becomes_a_run_with_the_same_logits(tmp_path: 
     assert not any(line.startswith("method.alpha") for line in told)
     recipe = gpaco.recipe.load(tmp_path / "run")
     assert (recipe.method.alpha, recipe.method.label_smoothing, recipe.model.projector) == (0.2, 0.1, "mae")
+    assert (recipe.train.epochs, recipe.model.interpolation) == (100, "bicubic")
     images = torch.rand(1, 3, 224, 224)
     with torch.inference_mode():
         expected = network((images - IMAGENET[0]) / IMAGENET[1])
     torch.testing.assert_close(logits_of(tmp_path / "run", images), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("projector", "epochs"), [("mae", {0: 1, 99: 100}), ("gpaco", {0: 1, 1: 1, 400: 400})])
+def test_a_checkpoint_of_any_epoch_is_taken(projector: str, epochs: dict[int, int]) -> None:
+    layout = Layout("a checkpoint", {}, "resnet32", {}, projector, "gpaco", [])
+    for epoch, expected in epochs.items():
+        foreign = Foreign(Path("a.pth"), "sha", {}, [], "model", [], {"epoch": epoch})
+        tensors = {"projector.0.weight": torch.zeros(8, 64)}
+        assert recipe_of(foreign, layout, "resnet32", tensors, None, (), quiet).train.epochs == expected
+
+
+def test_an_empty_folder_that_one_is_in_becomes_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Released(SmallEncoder(), classes=4, dim=8).save(tmp_path / "a.tar")
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    convert(file, ".", say=quiet)
+    assert {path.name for path in Path().iterdir()} == {"checkpoints", "recipe.toml"}
+    assert gpaco.load(".").classes == ("0", "1", "2", "3")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "run"}
 
 
 def test_pretraining_weights_of_a_masked_autoencoder_lose_their_decoder(tmp_path: Path) -> None:
@@ -393,18 +414,25 @@ def test_class_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_efficientnet_lite0_of_its_package_gets_the_names_of_timm(tmp_path: Path) -> None:
     with torch.device("meta"):
         wanted = backbones.build("tf_efficientnet_lite0").module.state_dict()
-    theirs = {name: torch.zeros(value.shape) for name, value in lite0(wanted).items()}
-    torch.save(theirs, tmp_path / "efficientnet-lite0.pth")
+    draw = torch.Generator().manual_seed(0)
+    wanted = {name: torch.rand(value.shape, generator=draw).to(value.dtype) for name, value in wanted.items()}
+    counters = [name for name in wanted if name.endswith("num_batches_tracked")]
+    wanted |= {name: torch.tensor(k) for k, name in enumerate(counters)}
+    wanted |= {"classifier.weight": torch.rand(1000, 1280, generator=draw), "classifier.bias": torch.rand(1000)}
+    torch.save(lite0(wanted), tmp_path / "efficientnet-lite0.pth")
     result = convert(tmp_path / "efficientnet-lite0.pth", tmp_path / "a.safetensors", say=quiet)
     assert result["model"] == "tf_efficientnet_lite0"
-    assert load_file(tmp_path / "a.safetensors").keys() == {*wanted, "classifier.weight", "classifier.bias"}
+    found = load_file(tmp_path / "a.safetensors")
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
 
 
 def lite0(wanted: dict[str, Tensor]) -> dict[str, Tensor]:
     """timm's tensors by the names of the package: the other way round, by hand."""
     blocks = sorted({tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")})
-    found = {"_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)}
-    outer = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1"}
+    found: dict[str, Tensor] = {}
+    outer = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1", "classifier": "_fc"}
     inner = {"conv_pw": "_expand_conv", "bn1": "_bn0", "conv_dw": "_depthwise_conv", "bn2": "_bn1"}
     inner |= {"conv_pwl": "_project_conv", "bn3": "_bn2"}
     first = {"conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"}

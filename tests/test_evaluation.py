@@ -3,18 +3,26 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pictures import class_folders
 from PIL import Image
 
 import gpaco
+from gpaco.classification import prepare, selects
 from gpaco.data.reading import read
+from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.evaluation import final_logits, logits_of
 from gpaco.metrics import summarise
+from gpaco.preparing import reported, requested, splits_of
+from gpaco.priors import read_prior
+from gpaco.recipe import override
 from gpaco.run import Run
+from gpaco.settings import Recipe
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
 
@@ -78,6 +86,78 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
     assert run.metrics["evaluated_on"] == "val"
     assert run.metrics["selected_on"] == "last epoch"  # what is reported on chooses nothing
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
+    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+        gpaco.evaluate(run, tune_prior=True)
+    assert not (run.folder / "prior.json").exists()
+
+
+def prepared(data: Path, **flags: Any) -> tuple[Recipe, Splits, list[str]]:
+    """The recipe and the data that training would begin with, and what it says before."""
+    said: list[str] = []
+    asked, given = requested(data, None, flags.pop("settings", []), flags)
+    recipe, splits = prepare(asked, given, data / "none", torch.device("cpu"), said.append)
+    return recipe, splits, said
+
+
+def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train", {"ant": 20, "bee": 10})
+    class_folders(tmp_path / "val", {"ant": 4, "bee": 3}, seed=100)
+    recipe, splits, said = prepared(tmp_path)
+    assert (len(splits.train), reported(recipe, splits)) == (27, ("test", splits.test))
+    assert splits.test is not None
+    assert all("val" in Path(name).parts for name in splits.test.names)
+    assert selects(recipe, splits)  # on images held back from training
+    assert "test: none given; the validation part is reported in its place, so it chooses nothing" in said
+    assert "figures: of 7 test images; epoch: the best on 3 val images" in said
+    recipe, splits, said = prepared(tmp_path, validation=0)
+    assert not selects(recipe, splits)
+    assert "figures: of 7 test images; epoch: the last" in said
+    recipe, splits, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
+    assert not selects(recipe, splits)
+    assert "figures: of 7 val images; epoch: the last" in said
+    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+        prepared(tmp_path, tune_prior=True, settings=["data.evaluate_on=val"])
+
+
+def test_a_part_that_is_asked_for_by_name_has_to_be_there(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        class_folders(tmp_path / part, {"ant": 5, "bee": 5}, seed=100 * (part == "val"))
+    with pytest.raises(UserError, match="of the test part, and there is none, only train and val") as caught:
+        prepared(tmp_path, settings=["data.evaluate_on=test"])
+    assert "--set data.evaluate_on=val" in caught.value.remedy
+    (tmp_path / "val").rename(tmp_path / "test")
+    with pytest.raises(UserError, match="of the val part, and there is none, only train and test") as caught:
+        prepared(tmp_path, validation=0, settings=["data.evaluate_on=val"])
+    assert "--validation 0.1" in caught.value.remedy
+
+
+def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        class_folders(tmp_path / name, {"ant": 2}, seed=100 * (name == "other"))
+    (tmp_path / "list.txt").write_text("ant/0.png 0\nant/1.png 0\n")
+    recipe = override(Recipe(), [f"data.root={tmp_path / 'own'}"])
+    for root, home in ((None, "own"), (tmp_path / "other", "other")):
+        images = splits_of(recipe, tmp_path / "list.txt", root=root).train.images
+        expected = [np.asarray(Image.open(tmp_path / home / "ant" / f"{i}.png")) for i in range(2)]
+        np.testing.assert_array_equal(images, expected)
+    gone = override(Recipe(), [f"data.root={tmp_path / 'gone'}"])
+    assert len(splits_of(gone, tmp_path / "own").train) == 2  # a folder has no need of it
+    with pytest.raises(UserError, match="gone' is not a folder"):
+        splits_of(gone, tmp_path / "list.txt")
+
+
+def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, asked = write_digits(tmp_path / "data"), list[str | None]()
+    rows = sorted(path.relative_to(data) for path in data.glob("*/*.png"))
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{row},{row.parent}\n" for row in rows))
+    assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
+    with pytest.raises(UserError, match="a root is for a table or list"):
+        gpaco.evaluate(runs["ce"], root=data)
+    monkeypatch.setattr("gpaco.classification.tune_prior", lambda run, *, device, **more: asked.append(device))
+    gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
+    assert asked == ["cpu"]
 
 
 def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: Path) -> None:
@@ -217,6 +297,22 @@ def test_a_bad_prior_file_is_refused(
     with pytest.raises(UserError, match=message) as caught:
         gpaco.evaluate(runs["ce"], prior=write_prior(tmp_path / "prior.csv", rows))
     assert "prior.csv" in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caf\xe9,1\n", "is not UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n", "UTF-8"),
+        (b"a" * 200_000 + b",1\n", "is not CSV: "),
+    ],
+)
+def test_a_prior_file_that_is_not_csv_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prior.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_prior(path, ("a", "b"))
     assert "\n" not in caught.value.cause
 
 

@@ -20,6 +20,7 @@ from gpaco.comparison import compare
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 from gpaco.errors import UserError
+from gpaco.frozen import Frozen
 from gpaco.methods import METHODS
 from gpaco.run import Run, newest
 from gpaco.running import train
@@ -169,6 +170,21 @@ def test_another_split_or_tail_of_the_same_data_embeds_only_what_is_new_and_othe
     assert len(logs(tmp_path)) == 7
 
 
+def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    samples, device = Samples(np.array([0, 1]), ("a", "b"), images=images), torch.device("cpu")
+    about: dict[str, Any] = {"model": "none", "size": 4, "mean": [0.5] * 3, "std": [0.2] * 3, "resize": 5}
+    about |= {"whole": True, "pool": "", "interpolation": "bilinear"}
+    found = []
+    for change in ({}, {"interpolation": "bicubic"}, {"pool": "mean"}, {}):
+        settings = (torch.nn.Flatten(), 48, "sha", about | change, "off", 0, tmp_path / "features", device)
+        features = Frozen(*settings, quiet, lambda row: None).of_tested(samples)
+        found.append(features.take(np.array([0, 1]), np.array([0, 0])))
+    assert len(logs(tmp_path)) == 3
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[3])
+
+
 def _held_back(folder: Path) -> int:
     """Validation images of a run: those that were embedded as tested only."""
     from gpaco.preparing import splits_of
@@ -237,8 +253,10 @@ def test_views_of_two_kinds_share_the_cached_ones() -> None:
 
 
 def test_mixed_pixels_and_cached_features_do_not_go_together(weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"mixup and cutmix mix pixels.*\n.*cached_views=0"):
-        head(weights, tmp_path / "run", ["method.mixup=0.2"])
+    for setting in ("method.mixup=0.2", "method.cutmix=1", "views.erase=0.25"):
+        with pytest.raises(UserError, match=r"mixup, cutmix and erasing change pixels.*\n.*cached_views=0"):
+            head(weights, tmp_path / "run", [setting])
+    assert not (tmp_path / "run").exists()
     result = head(weights, tmp_path / "run", ["method.mixup=0.2", "train.cached_views=0"])
     assert len(result.history) == 2
 

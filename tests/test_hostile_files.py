@@ -308,10 +308,23 @@ def test_a_good_file_made_by_the_same_means_is_taken(make: Callable[..., Path], 
     assert found.names == ["collections.OrderedDict", "torch.FloatStorage", "torch._utils._rebuild_tensor_v2"]
 
 
-def test_all_names_of_a_refused_file_are_listed_as_far_as_five(tmp_path: Path) -> None:
-    content = program(*(name("os", f"f{k}") for k in range(7)), b"\x82\x01", text("a") + text("b") + b"\x93")
-    reason = refused(archive(tmp_path / "many.pth", content))
+def test_all_names_of_a_refused_file_are_listed_and_five_of_them_in_the_error(tmp_path: Path) -> None:
+    later = text("a") + text("b\x1b[2J") + b"\x93"  # behind an instruction that ends the reading
+    content = program(*(name("os", f"f{k}") for k in range(7)), b"\x82\x01", later)
+    file, told = archive(tmp_path / "many.pth", content), list[str]()
+    reason = refused(file)
     assert "it names 'os.f0', 'os.f1', 'os.f2', 'os.f3', 'os.f4' and more" in reason
+    with pytest.raises(UserError):
+        convert(file, tmp_path / "out.safetensors", say=told.append)
+    known = "collections.OrderedDict, os.f0, os.f1, os.f2, os.f3, os.f4, os.f5, os.f6, torch.FloatStorage"
+    assert told == [f"names in it: 'a.b\\x1b[2J', {known}, torch._utils._rebuild_tensor_v2"]
+
+
+def test_a_file_that_takes_too_long_is_refused_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = "c.SECONDS, c.report = 1, lambda *of: next(one for one in iter(int, 1) if one); c.main()"
+    reader = f"import sys; sys.path.append(sys.argv[1]); import gpaco.confined as c; {endless}"
+    monkeypatch.setattr("gpaco.converting._READER", reader)
+    assert "reading it takes more than" in refused(archive(tmp_path / "long.pth", program()))
 
 
 def test_a_folder_a_pipe_and_a_missing_file_are_no_files_to_convert(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 import gpaco
 from gpaco import checkpoint
-from gpaco.errors import Diverged
+from gpaco.errors import Diverged, UserError
 from gpaco.methods import METHODS
 from gpaco.recipe import override
 from gpaco.running import train
@@ -189,6 +189,19 @@ def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: fl
         fit(toy(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
     kept = checkpoint.load(tmp_path / "many" / "checkpoints").tensors
     assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
+
+
+def test_a_run_may_go_on_with_other_references_but_not_with_other_classes(tmp_path: Path) -> None:
+    def goes_on(epochs: int, images: int, classes: list[str]) -> int:
+        task = toy(range(0))
+        task.about = {"classes": classes, "references": {"images": images}}
+        recipe = override(Recipe(), [f"train.epochs={epochs}", "schedule.warmup=0"])
+        return fit(task, recipe, tmp_path, torch.device("cpu")).epoch
+
+    assert goes_on(1, 64, ["a"]) == 1
+    assert goes_on(2, 32, ["a"]) == 2  # of two processes each has half of the batch
+    with pytest.raises(UserError, match="has changed since it began: other classes"):
+        goes_on(3, 32, ["b"])
 
 
 def test_a_folder_with_another_run_or_with_foreign_files_is_refused(

@@ -92,6 +92,14 @@ def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: 
     return replace(splits, train=splits.train.subset(keep), test=splits.train.subset(held)).noting(note)
 
 
+def with_val_as_test(splits: Splits) -> Splits:
+    """The same with the validation part as the test part, if there is no other: what is reported chooses nothing."""
+    if splits.test is not None or splits.val is None:
+        return splits
+    note = "test: none given; the validation part is reported in its place, so it chooses nothing"
+    return replace(splits, val=None, test=splits.val).noting(note)
+
+
 def repeated(digests: Sequence[str] | None) -> npt.NDArray[np.bool_] | None:
     """Which of the digests occur more than once; None if nobody has looked."""
     if digests is None:
