@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpaco.checks import at_least_float32, check_labels, check_match, check_scores, widened
+from gpaco.self_similarity import self_similarity_logsumexp
 from gpaco.similarity import similarity_logsumexp
 
 
@@ -104,7 +105,10 @@ def contrast(
         ]
     embeddings, labels = sources[0].embeddings[anchors], sources[0].labels[anchors]
 
-    parts = [similarity_logsumexp(scaled, sources[0].embeddings, own=anchors.start)]
+    if log_prior is None and (anchors.start, anchors.stop) == (0, sources[0].embeddings.shape[0]):
+        parts = [self_similarity_logsumexp(sources[0].embeddings, 1 / temperature)]
+    else:
+        parts = [similarity_logsumexp(scaled, sources[0].embeddings, own=anchors.start)]
     parts += [similarity_logsumexp(scaled, source.embeddings) for source in sources[1:]]
     # An anchor without references has -inf here. A hugely negative number does the same without nan in the gradient.
     lse = torch.stack(parts).clamp_min(torch.finfo(scaled.dtype).min / 4).logsumexp(0)

@@ -27,13 +27,25 @@ def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = 
         references: (R, D).
         own: row of `references` that is anchor 0, or None.
     """
-    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in (anchors, references)):
+    refuse_forward_mode(anchors, references)
+    with_mean = torch.is_grad_enabled() and anchors.requires_grad
+    lse: Tensor = logsumexp_and_mean(anchors, references, -1 if own is None else own, with_mean)[0]
+    return lse
+
+
+def refuse_forward_mode(*tensors: Tensor) -> None:
+    if not torch.compiler.is_compiling() and any(unpack_dual(x).tangent is not None for x in tensors):
         raise RuntimeError(
             "The contrastive losses of gpaco have no forward-mode derivative (jvp, jacfwd): use backward() or grad()."
         )
-    with_mean = torch.is_grad_enabled() and anchors.requires_grad
-    lse: Tensor = _logsumexp(anchors, references, -1 if own is None else own, with_mean)[0]
-    return lse
+
+
+def refuse_second_derivative() -> None:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "The contrastive losses of gpaco cannot be differentiated twice: their backward pass recomputes "
+            "similarities in blocks. Call backward() without create_graph=True."
+        )
 
 
 def _block_rows(columns: int, device: torch.device) -> int:
@@ -44,7 +56,7 @@ def _block_rows(columns: int, device: torch.device) -> int:
 
 
 @torch.library.custom_op("gpaco::similarity_logsumexp", mutates_args=())
-def _logsumexp(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
+def logsumexp_and_mean(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
     """(logsumexp (N,), softmax-weighted mean of the references (N, D) or an empty tensor)."""
     size = min(len(anchors), _block_rows(len(references), anchors.device))
     lse = anchors.new_empty(len(anchors))
@@ -69,8 +81,8 @@ def _logsumexp(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -
     return lse, mean
 
 
-@torch.library.custom_op("gpaco::similarity_reference_gradient", mutates_args=())
-def _reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
+@torch.library.custom_op("gpaco::similarityreference_gradient", mutates_args=())
+def reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
     """Gradient of ``(lse * grad).sum()`` with respect to the references, (R, D): the same blocks, transposed."""
     size = min(len(references), _block_rows(len(anchors), anchors.device))
     result = torch.empty_like(references)
@@ -87,13 +99,13 @@ def _reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tens
     return result
 
 
-@_logsumexp.register_fake
+@logsumexp_and_mean.register_fake
 def _(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
     rows, dim = anchors.shape  # not len(), which would bind a compiled graph to one size
     return anchors.new_empty(rows), anchors.new_empty(rows if with_mean else 0, dim)
 
 
-@_reference_gradient.register_fake
+@reference_gradient.register_fake
 def _(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
     return torch.empty_like(references)
 
@@ -110,11 +122,7 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Ten
 
 
 def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise RuntimeError(
-            "The contrastive losses of gpaco cannot be differentiated twice: their backward pass recomputes "
-            "similarities in blocks. Call backward() without create_graph=True."
-        )
+    refuse_second_derivative()
     if grad is None:
         return None, None, None, None
     mean, *rest = ctx.saved_tensors
@@ -122,8 +130,8 @@ def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
     grad_references = None
     if rest:
         lse, anchors, references = rest
-        grad_references = _reference_gradient(anchors, references, ctx.own, lse, grad.contiguous())
+        grad_references = reference_gradient(anchors, references, ctx.own, lse, grad.contiguous())
     return grad_anchors, grad_references, None, None
 
 
-_logsumexp.register_autograd(_backward, setup_context=_setup)
+logsumexp_and_mean.register_autograd(_backward, setup_context=_setup)
