@@ -74,6 +74,7 @@ def test_what_is_no_number_stays_none() -> None:
     assert self_similarity_logsumexp(points, 1.0).isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch itself, in forward mode
 def test_a_second_derivative_and_a_forward_one_are_refused_with_the_reason() -> None:
     points = torch.randn(4, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice.*create_graph"):
