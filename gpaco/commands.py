@@ -18,6 +18,7 @@ from gpaco.options import (
     Out,
     Prior,
     Restrict,
+    Root,
     Scales,
     Seed,
     Set,
@@ -55,7 +56,7 @@ def demo(
 @app.command()
 def check(
     data: Data,
-    root: Annotated[Path | None, typer.Option(help="Folder that paths in a table or list start from.")] = None,
+    root: Root = None,
     task: Task = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -74,6 +75,7 @@ def check(
 @app.command()
 def train(
     data: Data,
+    root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
     task: Task = None,
@@ -92,11 +94,11 @@ def train(
     validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
     part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
-    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # model.ghost_batch; 25 others are enough
+    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # 25 that are shown are enough
     on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Device = None,
-    compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile the model.")] = None,
+    compile_model: Annotated[bool | None, typer.Option("--compile", hidden=True)] = None,
     tune_prior: TunePrior = False,
     seed: Seed = None,
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
@@ -109,6 +111,7 @@ def train(
     from gpaco.running import train as run_training
 
     flags = {
+        "root": root,
         "task": task,
         "method": method,
         "model": model,
@@ -252,6 +255,7 @@ def predict(
 def compare(
     data: Data,
     out: Out,
+    root: Root = None,
     methods: Annotated[str, typer.Option(help="Separated by commas; gpaco+prior=counts has settings of its own.")] = (
         "ce,balanced-softmax,gpaco"
     ),
@@ -275,6 +279,7 @@ def compare(
     from gpaco.comparison import split_methods, table
 
     flags: dict[str, Any] = {
+        "root": root,
         "model": model,
         "weights": weights,
         "size": size,
@@ -380,7 +385,7 @@ def robustness(
         say(as_json)(f"on the run's page: {words}")
 
 
-def looked_at(data: str, task: str, root: Path | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
+def looked_at(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
     """What is known of data for a task, and in words."""
     if task == "classification":
         from gpaco.data.checking import check as check_data

@@ -7,6 +7,7 @@ import typer
 
 Data = Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
+Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths of a table or list start from.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")]

@@ -28,6 +28,7 @@ LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting
 
 # Flags of the command line and keyword arguments of train(): the setting each stands for.
 FLAGS = {
+    "root": "data.root",
     "task": "train.task",
     "method": "method.name",
     "model": "model.name",
@@ -58,8 +59,8 @@ def requested(
     path = ""
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
-    else:  # from wherever the run is looked at later
-        path = str(what) if str(what) in ("", "digits") else str(Path(what).expanduser().absolute())
+    else:
+        path = str(what) if str(what) in ("", "digits") else _from_anywhere(what)
     if printable(path) != path:
         raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename or link it")
     base = Recipe() if recipe is None else recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
@@ -75,12 +76,20 @@ def requested(
         base = replace(base, data=replace(base.data, path=path))
     given |= {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
     try:
-        return recipes.override(base, changes), given
+        changed = recipes.override(base, changes)
     except UserError as error:  # a flag is called as it was typed
         cause = error.cause
         for flag, value in flags.items():
             cause = cause.replace(f"--set {FLAGS[flag]}={value}:", f"--{flag.replace('_', '-')} {value}:")
         raise UserError(cause, error.remedy) from None
+    if changed.data.root:
+        changed = replace(changed, data=replace(changed.data, root=_from_anywhere(changed.data.root)))
+    return changed, given
+
+
+def _from_anywhere(path: Path | str) -> str:
+    """The path as it holds in any folder: a run may be looked at from another one."""
+    return str(Path(path).expanduser().absolute())
 
 
 def splits_of(

@@ -146,6 +146,19 @@ def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_
         splits_of(gone, tmp_path / "list.txt")
 
 
+def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(tmp_path / "images", {"ant": 10, "bee": 6})
+    names = [f"{name}/{i}.png {label}" for label, (name, n) in enumerate((("ant", 10), ("bee", 6))) for i in range(n)]
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text("\n".join(names))
+    monkeypatch.chdir(tmp_path)
+    asked, given = requested("lists/train.txt", None, [], {"root": "images"})
+    assert asked.data.root == str(tmp_path / "images")
+    assert "data.root" in given
+    monkeypatch.chdir("/")
+    assert sum(len(part) for _, part in splits_of(asked).parts()) == 16
+
+
 def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
