@@ -127,7 +127,7 @@ def _classifier(
         "whole": own["whole"],
         "resize": own["resize"],
         "interpolation": own["interpolation"],
-        "prior": prior or ("uniform" if own["tuned"] else own["assumes"]),
+        "prior": Path(prior).name if prior else "uniform" if own["tuned"] else own["assumes"],  # a file by its name
     }
     return Answers(predictor, prior=prior, unbiased=unbiased).eval(), predictor.model.backbone.state_dict(), about
 
