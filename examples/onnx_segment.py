@@ -3,11 +3,13 @@
     gpaco export RUN --out model.onnx
     python examples/onnx_segment.py model.onnx picture.jpg ...
 
-Writes picture.mask.png with the number of its class in each pixel. For models trained on whole pictures, not windows.
+Writes picture.mask.png with the number of its class in each pixel. Whole pictures or windows, as the model was trained;
+a picture smaller than a window is filled up with the pixels of its edge, where `gpaco predict` has a smaller window.
 """
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import cv2
@@ -18,17 +20,42 @@ model, *files = sys.argv[1:]
 session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 about = json.loads(session.get_modelmeta().custom_metadata_map["gpaco"])
 height, width = about["input"]["size"]
+down, right = about["stride"] or (max(1, height * 2 // 3), max(1, width * 2 // 3))
+
+
+def seen(tall: int, wide: int) -> tuple[int, int]:
+    """Height and width at which a picture is looked at."""
+    if not about["window"]:
+        return height, width
+    shorter, longer = sorted(about["base_size"] or (tall, wide))
+    factor = min(shorter / min(tall, wide), longer / max(tall, wide))
+    return max(1, round(tall * factor)), max(1, round(wide * factor))
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows start; the last one ends with the picture."""
+    last = max(length - window, 0)
+    return [*range(0, last, stride), last]
+
 
 for file in files:
     picture = cv2.imread(file, cv2.IMREAD_COLOR_RGB)
     if picture is None:
         sys.exit(f"{file} cannot be read")
     tall, wide = picture.shape[:2]
-    small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_LINEAR)
-    (logits,) = session.run(["logits"], {"images": small.transpose(2, 0, 1)[None]})
+    rows, columns = seen(tall, wide)
+    small = cv2.resize(picture, (columns, rows), interpolation=cv2.INTER_LINEAR).transpose(2, 0, 1)
+    small = np.pad(small, ((0, 0), (0, max(height - rows, 0)), (0, max(width - columns, 0))), mode="edge")
+    summed = np.zeros((len(about["classes"]), *small.shape[1:]), np.float32)
+    covered = np.zeros(small.shape[1:], np.float32)
+    for top, left in product(starts(small.shape[1], height, down), starts(small.shape[2], width, right)):
+        window = (..., slice(top, top + height), slice(left, left + width))
+        summed[window] += session.run(["logits"], {"images": np.ascontiguousarray(small[window])[None]})[0][0]
+        covered[window] += 1
+    logits = (summed / covered)[:, :rows, :columns]
     classes = np.zeros((tall, wide), np.uint8)
     best = np.full((tall, wide), -np.inf, np.float32)
-    for number, scores in enumerate(logits[0]):  # class by class: all of them at full size may be gigabytes
+    for number, scores in enumerate(logits):  # class by class: all of them at full size may be gigabytes
         scores = cv2.resize(scores, (wide, tall), interpolation=cv2.INTER_LINEAR)
         classes[scores > best] = number
         best = np.maximum(best, scores)

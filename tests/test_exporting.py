@@ -42,8 +42,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("scenes")
-    settings = [*SMALL, "segmentation.base_size=[30,80]"]
+    return train_segmenter(tmp_path_factory.mktemp("scenes"), "segmentation.base_size=[30,80]")
+
+
+def train_segmenter(folder: Path, *more: str) -> Run:
+    settings = [*SMALL, *more]
     options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": settings, "epochs": 12}
     return gpaco.train(scene_folder(folder / "data"), out=folder / "run", lr=0.1, **options)
 
@@ -167,12 +170,24 @@ def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_t
     result = gpaco.export(segmenter, tmp_path / "own.onnx")
     assert result["about"]["input"]["size"] == [30, 42]
     assert result["about"]["base_size"] == [30, 80]
+    assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+
+
+def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_same_masks(tmp_path: Path) -> None:
+    windows = ["segmentation.window=[20,24]", "segmentation.stride=[10,15]"]
+    segmenter = train_segmenter(tmp_path / "scenes", "segmentation.base_size=[30,80]", *windows)
+    result = gpaco.export(segmenter, tmp_path / "own.onnx")
+    assert result["about"]["input"]["size"] == result["about"]["window"] == [20, 24]
+    assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+
+
+def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> None:
     picture = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
-    copy = tmp_path / "picture.png"
+    copy = folder / "picture.png"
     shutil.copy(picture, copy)
-    assert "picture.mask.png: " in run_example("onnx_segment.py", tmp_path / "own.onnx", copy)
-    (row,) = gpaco.predict(segmenter, picture, out=tmp_path / "masks")
-    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], tmp_path / "picture.mask.png"))
+    assert "picture.mask.png: " in run_example("onnx_segment.py", folder / "own.onnx", copy)
+    (row,) = gpaco.predict(segmenter, picture, out=folder / "masks")
+    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], folder / "picture.mask.png"))
     assert expected.shape == given.shape == (40, 56)
     assert len(np.unique(expected)) > 1
     assert (expected == given).mean() > 0.99  # the run scales floats, the example whole numbers
