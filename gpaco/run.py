@@ -146,7 +146,7 @@ def load_classifier(
     found = chosen(run, which)
     about = dict(found.state["about"])
     model = build_model(about)
-    model.load_state_dict(merged(weights_of(run, found, "ema" if "ema" in found.tensors else "model")))
+    model.load_state_dict(merged(weights_of(run, found)))
     share = found.tensors["extra"].get("loss.centre_share")
     about["centre_share"] = None if share is None else share.tolist()
     about["step"] = found.step
@@ -170,8 +170,12 @@ def chosen(run: Run, which: str = "best", parts: Sequence[str] | None = None) ->
     return checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}", parts)
 
 
-def weights_of(run: Run, found: checkpoint.Checkpoint, part: str = "model") -> dict[str, Tensor]:
-    """All weights of a checkpoint's network. A backbone that was not trained is in the run once, in a file beside."""
+def weights_of(run: Run, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
+    """All weights of a checkpoint's network, averaged if the run averages: those that validation data judged.
+
+    A backbone that was not trained is in the run once, in a file beside.
+    """
+    part = "ema" if "ema" in found.tensors else "model"
     expected = found.state["about"].get("backbone")
     if expected is None:
         return found.tensors[part]

@@ -58,7 +58,8 @@ class Progress:
 
     epoch: int = 0
     step: int = 0  # of the epoch
-    loss: float = 0.0  # sum over the steps of the epoch
+    loss: float = 0.0  # sum over the good steps of the epoch
+    good: int = 0  # steps of the epoch whose loss and gradient were finite
     images: int = 0
     best: float | None = None
     best_step: int | None = None
@@ -116,7 +117,8 @@ def fit(
                 if progress.epoch == progress.step == 0:
                     progress.shift = task.start(batch)
                 torch.manual_seed(step_seed(settings.seed, progress.epoch, progress.step))
-                rate = set_rate(optimiser, recipe, progress, task.steps)
+                rate = rate_of_step(recipe, progress.epoch * task.steps + progress.step, task.steps)
+                set_learning_rate(optimiser, rate)
 
                 loss = 0.0
                 optimiser.zero_grad(set_to_none=True)
@@ -133,8 +135,9 @@ def fit(
                 scaler.unscale_(optimiser)
                 length = clip_gradients(model, recipe.optimiser.clip)
 
-                # With float16 a gradient may overflow: then the scaler leaves out the step by itself.
-                finite = math.isfinite(loss) and (scaler.is_enabled() or math.isfinite(length))
+                # With float16 a gradient may overflow: the scaler then leaves out the step, and scales less.
+                overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() >= 1
+                finite = math.isfinite(loss) and (overflow or math.isfinite(length))
                 bad, signal = distributed.agree(int(not finite), received())
                 if bad:
                     bad_steps += 1
@@ -148,12 +151,12 @@ def fit(
                     task.after_step()
                     if ema is not None:
                         update_ema(ema, model, settings.ema)
-                    progress.loss += loss
+                    progress.loss, progress.good = progress.loss + loss, progress.good + 1
                     progress.images += len(batch)
                 if bad_steps >= BAD_STEPS:
                     raise Diverged(
-                        f"the loss was not finite in {BAD_STEPS} steps in a row (epoch {progress.epoch + 1}, "
-                        f"step {progress.step + 1}); the last checkpoint is kept",
+                        f"the loss or its gradient was not finite in {BAD_STEPS} steps in a row "
+                        f"(epoch {progress.epoch + 1}, step {progress.step + 1}); the last checkpoint is kept",
                         f"lower the learning rate (now {rate:g}: --lr), or clip gradients: --set optimiser.clip=1",
                     )
                 progress.step += 1
@@ -162,7 +165,11 @@ def fit(
                     save()
                     raise Stopped(signal)
 
-            row: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": progress.loss / task.steps, "lr": rate}
+            row: dict[str, Any] = {
+                "epoch": progress.epoch + 1,
+                "loss": progress.loss / max(progress.good, 1),
+                "lr": rate_of_step(recipe, (progress.epoch + 1) * task.steps - 1, task.steps),
+            }
             seconds = now() - began
             for network in (model, ema):
                 if network is not None:
@@ -181,12 +188,18 @@ def fit(
             }
             if distributed.rank() == 0:
                 append_jsonl(folder / "metrics.jsonl", row)
-            progress.epoch, progress.step, progress.loss = progress.epoch + 1, 0, 0.0
+            progress.epoch, progress.step, progress.loss, progress.good = progress.epoch + 1, 0, 0.0, 0
             show(row | {"epochs": settings.epochs})
             done = progress.epoch == settings.epochs
             best = progress.best_step == progress.epoch * task.steps
-            if done or best or progress.epoch % settings.checkpoint_every == 0:
+            due = done or best or progress.epoch % settings.checkpoint_every == 0
+            if due:
                 save()
+            (signal,) = distributed.agree(received())
+            if signal:
+                if not due:
+                    save()
+                raise Stopped(signal)
     return progress
 
 
@@ -211,17 +224,11 @@ def clip_gradients(model: nn.Module, longest: float) -> float:
     return float(nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None))
 
 
-def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, progress: Progress, steps: int) -> float:
-    """The learning rate of this step, given to every group by its scale."""
-    rate = learning_rate(
-        progress.epoch * steps + progress.step,
-        steps_per_epoch=steps,
-        epochs=recipe.train.epochs,
-        lr=recipe.optimiser.lr,
-        **asdict(recipe.schedule),
+def rate_of_step(recipe: Recipe, step: int, steps: int) -> float:
+    """The learning rate of a step, counted from the first one of training."""
+    return learning_rate(
+        step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimiser.lr, **asdict(recipe.schedule)
     )
-    set_learning_rate(optimiser, rate)
-    return rate
 
 
 @torch.no_grad()

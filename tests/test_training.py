@@ -1,18 +1,21 @@
 """Training as a user does it: resume after kills, signals, several processes, what diverges, what is memorised."""
 
 import json
+import os
 import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from commands import assert_same_run, checkpoint_files, fails, run, start
+from commands import assert_same_run, checkpoint_files, fails, history, run, start
 from torch import nn
 
 import gpaco
@@ -22,6 +25,7 @@ from gpaco.methods import METHODS
 from gpaco.recipe import override
 from gpaco.running import train
 from gpaco.settings import Recipe
+from gpaco.signals import Stopped
 from gpaco.training import Task, fit, step_seed
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
@@ -165,7 +169,7 @@ class Toy(NamedTuple):
         return self
 
 
-def toy(bad_steps: range) -> Task:
+def toy(bad_steps: range, steps_of_an_epoch: int = 5) -> Task:
     """A line through numbers; in some steps its loss is finite and the gradient is not."""
     model = nn.Linear(1, 1)
     steps = iter(range(100))
@@ -174,7 +178,49 @@ def toy(bad_steps: range) -> Task:
         wrong = (0 * model.weight.sum()).sqrt() if next(steps) in bad_steps else 0  # the slope of a root at 0
         return (network(batch.x) ** 2).mean() + wrong
 
-    return Task(model, nn.Identity(), 5, lambda epoch, start: iter([Toy(torch.ones(4, 1))] * 5), loss)
+    def batches(epoch: int, first: int) -> Iterator[Toy]:
+        return (Toy(torch.full((4, 1), 1.0 + epoch + step)) for step in range(first, steps_of_an_epoch))
+
+    return Task(model, nn.Identity(), steps_of_an_epoch, batches, loss)
+
+
+@pytest.mark.parametrize(
+    ("steps", "moment"), [*((3, moment) for moment in range(9)), *((1, moment) for moment in range(3)), (3, "judging")]
+)
+def test_a_signal_in_any_step_and_in_the_last_evaluation_saves_and_the_run_goes_on_exactly(
+    steps: int, moment: int | str, tmp_path: Path
+) -> None:
+    recipe = override(Recipe(), ["train.epochs=3", "optimiser.lr=0.01", "schedule.warmup=1"])
+    shown, judged = [0], [0]
+
+    def interrupt(now: bool) -> None:
+        if now:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def show(row: dict[str, Any]) -> None:
+        if "step" in row:
+            interrupt(shown[0] == moment)
+            shown[0] += 1
+
+    def evaluate(model: nn.Module) -> dict[str, Any]:
+        judged[0] += 1
+        interrupt(moment == "judging" and judged[0] == 3)
+        return {"score": 1.0 - judged[0]}
+
+    def task(**more: Any) -> Task:
+        torch.manual_seed(0)
+        return replace(toy(range(0), steps), **more)
+
+    for name in ("undisturbed", "stopped"):
+        (tmp_path / name).mkdir()
+    fit(task(evaluate=lambda model: {"score": 0.0}), recipe, tmp_path / "undisturbed", torch.device("cpu"))
+    with pytest.raises(Stopped):
+        fit(task(evaluate=evaluate), recipe, tmp_path / "stopped", torch.device("cpu"), show)
+    fit(task(evaluate=evaluate), recipe, tmp_path / "stopped", torch.device("cpu"))
+    assert checkpoint_files(tmp_path / "stopped") == checkpoint_files(tmp_path / "undisturbed")
+    rows = [[{**row, "score": 0} for row in history(tmp_path / name)] for name in ("undisturbed", "stopped")]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 3
 
 
 @pytest.mark.parametrize("clip", [0, 1])
@@ -189,6 +235,25 @@ def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: fl
         fit(toy(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
     kept = checkpoint.load(tmp_path / "many" / "checkpoints").tensors
     assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
+
+
+def test_with_float16_gradients_that_are_never_finite_end_the_run_and_a_few_do_not(tmp_path: Path) -> None:
+    settings = ["train.epochs=8", "schedule.warmup=0", "train.amp=fp16", "optimiser.lr=1e-4"]
+    recipe = override(Recipe(), settings)
+    for name in ("some", "many"):
+        (tmp_path / name).mkdir()
+    fit(toy(range(3, 12)), recipe, tmp_path / "some", torch.device("cpu"))
+    with pytest.raises(Diverged, match="5 steps in a row"):
+        fit(toy(range(3, 100)), recipe, tmp_path / "many", torch.device("cpu"))
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=1", "schedule.warmup=0", "optimiser.lr=1e-9"])
+    task = toy(range(2, 4))
+    fit(task, recipe, tmp_path, torch.device("cpu"))
+    (row,) = history(tmp_path)
+    weight, bias = (parameter.item() for parameter in task.model.parameters())
+    assert row["loss"] == pytest.approx(np.mean([(weight * x + bias) ** 2 for x in (1, 2, 5)]), rel=1e-5)
 
 
 def test_a_run_may_go_on_with_other_references_but_not_with_other_classes(tmp_path: Path) -> None:
@@ -261,11 +326,29 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     ids=lambda settings: settings[0],
 )
 def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path) -> None:
-    common = {"long_tail": 20, "batch_size": 64, "say": lambda line: None}
-    runs = [
-        train("digits", out=tmp_path / name, epochs=2, settings=["method.memory=64", *settings], **common)
-        for name in ("one", "two")
-    ]
-    assert checkpoint_files(runs[0].folder) == checkpoint_files(runs[1].folder)
-    assert len(runs[0].history) == 2
-    assert torch.isfinite(torch.tensor([row["loss"] for row in runs[0].history])).all()
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "settings": ["method.memory=64", *settings]}
+
+    def stop(row: dict[str, Any]) -> None:
+        if (row.get("epoch"), row.get("step")) == (1, 1):  # in the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    one = train("digits", out=tmp_path / "one", say=lambda line: None, **common)
+    with pytest.raises(Stopped):
+        train("digits", out=tmp_path / "two", say=lambda line: None, show=stop, **common)
+    two = train("digits", out=tmp_path / "two", say=lambda line: None, **common)
+    assert checkpoint_files(one.folder) == checkpoint_files(two.folder)
+    assert history(one.folder) == history(two.folder)
+    assert len(one.history) == 2
+    assert torch.isfinite(torch.tensor([row["loss"] for row in one.history])).all()
+
+
+def test_the_next_stage_starts_from_the_averaged_weights_if_there_are_some(tmp_path: Path) -> None:
+    stages = '[[stage]]\nname = "first"\ntrain.ema = 0.9\n[[stage]]\nname = "second"\noptimiser.lr = 1e-12\n'
+    (tmp_path / "recipe.toml").write_text(stages)
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 1, "method": "ce", "say": lambda line: None}
+    result = train("digits", out=tmp_path / "run", recipe=tmp_path / "recipe.toml", **common)
+    first = checkpoint.load(result.folder / "stage-1-first" / "checkpoints").tensors
+    second = checkpoint.load(result.folder / "checkpoints").tensors["model"]
+    name = "backbone.conv1.weight"
+    torch.testing.assert_close(second[name], first["ema"][name])
+    assert not torch.allclose(first["model"][name], first["ema"][name])
