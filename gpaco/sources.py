@@ -45,7 +45,7 @@ def source_of(
     """Images, or cached features where only the head is trained: the backbone is then moved out of the model."""
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
     if not caches(recipe):
-        return from_images(recipe, splits.train, views, about)
+        return from_images(recipe, splits.train, views, about, device)
     cached = cached_kinds(views, recipe.train.cached_views)
     return from_features(recipe, splits, views, cached, take_backbone(model, recipe, about, home, device, say, show))
 
@@ -64,7 +64,9 @@ def refuse_changed_pixels(recipe: Recipe) -> None:
         )
 
 
-def from_images(recipe: Recipe, samples: Samples, views: list[View], about: dict[str, Any]) -> Source:
+def from_images(
+    recipe: Recipe, samples: Samples, views: list[View], about: dict[str, Any], device: torch.device
+) -> Source:
     """Views of images, made anew for every step."""
     method, settings = recipe.method, recipe.train
 
@@ -78,6 +80,7 @@ def from_images(recipe: Recipe, samples: Samples, views: list[View], about: dict
             std=tuple(about["std"]),
             workers=settings.workers,
             erase=recipe.views.erase,
+            device=device,
             **_order(recipe),
         )
         for step, batch in enumerate(made, start):

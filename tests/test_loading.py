@@ -117,6 +117,16 @@ def test_chunks_are_the_batch_in_parts(small: Samples) -> None:
     assert torch.equal(torch.cat([part.views[1] for part in parts]), batch.views[1])
 
 
+def test_views_are_normalised_where_they_are_used(small: Samples, files: Samples) -> None:
+    elsewhere = torch.device("meta")  # what takes shapes only has no numbers that came from the CPU
+    for samples in (small, files):
+        batch = next(
+            batches(samples, [View("plain", 16)] * 2, batch_size=4, epoch=0, erase=1, device=elsewhere, **COMMON)
+        )
+        assert [(view.device.type, view.dtype) for view in batch.views] == [("meta", torch.float32)] * 2
+        assert {tuple(view.shape) for view in batch.views} == {(4, 3, 16, 16)}
+
+
 def test_erasing_puts_a_rectangle_of_noise_into_some_views(small: Samples) -> None:
     views = [View("plain", 32), View("plain", 32)]
     common = COMMON | {"batch_size": 96, "epoch": 0}

@@ -21,6 +21,8 @@ from gpaco.data.samples import Samples
 from gpaco.data.views import View, batch_view, normalise, photo_view
 from gpaco.errors import Problem
 
+CPU = torch.device("cpu")
+
 Indices = NDArray[np.int64]
 
 
@@ -121,17 +123,20 @@ def batches(
     std: tuple[float, ...],
     workers: int = 0,
     erase: float = 0.0,
+    device: torch.device = CPU,
     **order: Any,
 ) -> Iterator[Batch]:
     """The batches of one epoch that `plan` gives with these settings.
 
-    `erase` is the chance that a rectangle of a view becomes noise.
+    `erase` is the chance that a rectangle of a view becomes noise. Pixels go to the `device` as bytes, a quarter of
+    what they are as numbers.
     """
     planned = plan(samples.labels, seed=seed, epoch=epoch, **order)
     labels = torch.from_numpy(samples.labels)
-    pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers)
+    pin = device.type == "cuda"
+    pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers, pin=pin)
     for (indices, keys), batch in zip(planned, pixels, strict=True):
-        ready = [normalise(view, mean, std) for view in batch]
+        ready = [normalise(view.to(device, non_blocking=True), mean, std) for view in batch]
         if erase:
             draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
             ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
@@ -146,8 +151,9 @@ def views_of(
     seed: int,
     epoch: int,
     workers: int = 0,
+    pin: bool = False,
 ) -> Iterator[list[Tensor]]:
-    """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8."""
+    """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
     if samples.images is not None:
         for indices, keys in planned:
             draws = [uniforms(seed, epoch, keys, v, view.draws) for v, view in enumerate(views)]
@@ -161,6 +167,7 @@ def views_of(
         collate_fn=_stack,
         worker_init_fn=apart,
         prefetch_factor=4 if workers else None,
+        pin_memory=pin,
     )
     for loaded in loader:
         if isinstance(loaded, Problem):

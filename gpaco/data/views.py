@@ -186,7 +186,8 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
         flat = images.permute(0, 2, 3, 1).flatten(2)  # (B, H, W 3)
         shift, scale = shift.repeat(images.shape[3], 1).view(-1), scale.repeat(images.shape[3], 1).view(-1)
     out = _room(flat)
-    few = max(1, 2**18 // max(1, images[:1].numel()))  # images at a time, so that they stay in the cache
+    cpu = images.device.type == "cpu"
+    few = max(1, 2**18 // max(1, images[:1].numel())) if cpu else max(1, len(images))  # that stay in a cache
     for part, target in zip(flat.split(few), out.split(few), strict=True):
         target.copy_(part).sub_(shift).mul_(scale)
     return out.view(images.shape) if images.is_contiguous() else out.view(-1, *images.shape[2:], 3).permute(0, 3, 1, 2)

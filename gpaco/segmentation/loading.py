@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gpaco.data.loading import apart
+from gpaco.data.loading import CPU, apart
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.views import normalise
 from gpaco.errors import Problem
@@ -61,6 +61,7 @@ def batches(
     rank: int = 0,
     world: int = 1,
     workers: int = 0,
+    device: torch.device = CPU,
 ) -> Iterator[SceneBatch]:
     """The batches of one epoch for one of `world` processes, from step `start` on; the last, shorter one is left out.
 
@@ -77,12 +78,13 @@ def batches(
         collate_fn=_stack,
         worker_init_fn=apart,
         prefetch_factor=2 if workers else None,
+        pin_memory=device.type == "cuda",
     )
     for loaded in loader:
         if isinstance(loaded, Problem):
             raise loaded
         pixels, masks = loaded
-        yield SceneBatch(normalise(pixels, mean, std), masks)
+        yield SceneBatch(normalise(pixels.to(device, non_blocking=True), mean, std), masks)
 
 
 def steps_per_epoch(scenes: int, batch_size: int) -> int:

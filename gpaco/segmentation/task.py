@@ -79,6 +79,7 @@ def segmentation_task(recipe: Recipe, splits: SceneSplits, model: Segmenter, abo
             rank=distributed.rank(),
             world=distributed.world_size(),
             workers=settings.workers,
+            device=next(model.parameters()).device,
         )
 
     def loss(wrapped: nn.Module, batch: SceneBatch) -> Tensor:
