@@ -15,7 +15,7 @@ demo: .venv/ready
 	$(BIN)/gpaco demo --out demo
 
 test: .venv/ready browser
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .
