@@ -246,7 +246,7 @@ base_vit = {"model.name": "vit_base_patch16_224", "weights": "mae_pretrain_vit_b
 base_vit |= {"lr": 5e-4 * 1024 / 256, "layer_decay": 0.65, "epochs": 100, "accumulate": 4}
 large_vit = {"model.name": "vit_large_patch16_224", "weights": "mae_pretrain_vit_large.safetensors", "drop_path": 0.2}
 large_vit |= {"lr": 1e-3 * 1024 / 256, "layer_decay": 0.75, "epochs": 50, "accumulate": 8}
-MAE = {"method.name": "ce", "first": "mae", "second": "", "ops": 2, "magnitude": 9, "erase": 0.25}
+MAE: dict[str, Any] = {"method.name": "ce", "first": "mae", "second": "", "ops": 2, "magnitude": 9, "erase": 0.25}
 for letter, own, paper, mixed, plain in (
     ("b", base_vit, "84.0", "83.6", "82.5"),
     ("l", large_vit, "86.0", "85.7", "85.2"),
@@ -260,10 +260,15 @@ expect("imagenet-vit-b-gpaco-single-view-paper", "82.5", EXPECTED["imagenet-vit-
 vit_both = expect("imagenet-vit-b-multitask", "83.4", EXPECTED["imagenet-vit-b-gpaco"], MULTITASK, base="ce")
 expect("imagenet-vit-b-multitask-paper", "83.4", vit_both, TWO_LAYERS)
 
-LINEAR = {"method.name": "ce", "views.second": "", "optimiser.lr": 5.0, "optimiser.weight_decay": 0.0}
+LINEAR: dict[str, Any] = {"method.name": "ce", "views.second": "", "optimiser.lr": 5.0, "optimiser.weight_decay": 0.0}
 LINEAR |= {"schedule.warmup": 0.0, "train.part": "head", "train.cached_views": 0}
 # The code of Khosla et al. for CIFAR: 100 epochs of 512 images, a fifth at 60, 75 and 90, crops and mirroring
-KHOSLA = LINEAR | {"train.epochs": 100, "train.batch_size": 512, "views.first": "plain", "views.crop_scale": (0.2, 1)}
+KHOSLA: dict[str, Any] = LINEAR | {
+    "train.epochs": 100,
+    "train.batch_size": 512,
+    "views.first": "plain",
+    "views.crop_scale": (0.2, 1),
+}
 KHOSLA |= {"schedule.name": "step", "schedule.steps": (60, 75, 90), "schedule.factor": 0.2}
 CLASSIFIER = {
     "imagenet-lt-resnet50-supcon": KHOSLA,
