@@ -56,11 +56,13 @@ def table(found: list[Row]) -> str:
     lines = []
     for data, title in DATA.items():
         mine = [row for row in found if row.data == data]
-        lines += [f"{title:<{wide}} paper  ours           row of the paper"] if mine else []
+        lines += [f"{title:<{wide}} paper  ours  row of the paper"] if mine else []
         for name, _, source in mine:
-            ours = source.ours or NOT_RUN
-            lines.append(f"{name:<{wide}} {source.paper or '-':>5}  {ours:<13}  {source.table:<11}  {source.row}")
+            lines.append(
+                f"{name:<{wide}} {source.paper or '-':>5}  {source.ours or '-':<4}  {source.table}, {source.row}"
+            )
         lines += [""] if mine else []
+    lines.append(f"- under ours: {NOT_RUN}; under paper: the row has no number.")
     lines.append("gpaco show NAME prints one with every setting, its command and notes; docs/recipes.md has all notes.")
     return "\n".join(lines)
 
@@ -99,15 +101,19 @@ that the sources give (`tests/test_recipes.py`, for segmentation `tests/test_seg
     gpaco show NAME             every setting of one, its command, the authors' hardware, and what is uncertain
     gpaco train DATA --recipe NAME --out RUN [--set section.key=value ...]
 
-- Values are those of the released code. Where the paper's text says otherwise, a second recipe ends in `-paper`. All
-  GPaCo recipes have one: the text's MLP has two layers, the released one three. Two things that the text says have no
-  setting: GPaCo's anchors from the first view only, and RandAugStack's blur after RandAugment. Here as released: both
-  views are anchors, and grey and blur come before RandAugment.
+- Values are those of the released code. Where the paper's text says otherwise, a second recipe ends in `-paper` (for
+  PaCo on Places-LT in `-test`). All rows of the paper with GPaCo or multi-task\\* have one: the text's MLP has two
+  layers, the released one three. Two things that the text says have no setting: GPaCo's anchors from the first view
+  only, and RandAugStack's blur after RandAugment. Here as released: both views are anchors, and grey and blur come
+  before RandAugment.
 - "Assumed" are settings that neither gives. Rows that the paper took over from other papers have the settings of their
-  authors' code, as far as this package has them.
-- Everything starts as released (`method.start = "released"`: a memory of random rows, centres as initialised), all
-  training images are used, and the last epoch counts (`train.select = "last"`; the released code reports the best epoch
-  on the test list).
+  authors' code, as far as this package has them; they count as assumed.
+- Multi-task rows "+ rw" (Table 12) have no class weights, since the released ones come out as 1; `-paper` has them. The
+  row "CE + Re-weighting" (Table 11) has them as it is: there is no released script of it, and without them it would be
+  another row.
+- What has a memory starts as released (`method.start = "released"`: random rows, centres as initialised), except SupCon
+  on CIFAR-100, which has none. All training images are used, and the last epoch counts (`train.select = "last"`; the
+  released code reports the best epoch on the test list).
 - The released code runs on several GPUs, whose batch norm is not synchronised. `model.ghost_batch` keeps those groups
   on any number of devices. Contrast is among the images of one process, so it is the same only with as many processes
   as the authors had.
