@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpaco import distributed
 from gpaco.display import told
 from gpaco.errors import Diverged, UserError
-from gpaco.run import Run, chosen
+from gpaco.run import Run, chosen, compare_part
 from gpaco.segmentation.inference import Size, predict_classes
 from gpaco.segmentation.network import Segmenter, build
 from gpaco.segmentation.reading import read_scenes
@@ -190,6 +190,7 @@ def scenes_of(
         recipe = run.recipe
         splits = scene_splits(recipe, run=run.folder)
         name = own_part(recipe, splits)
+        compare_part(run, splits, name, say)
     else:
         splits = read_scenes(data, told(say, "looking at masks for their classes"))
         name = next(name for name in ("test", "val", "train") if name in dict(splits.parts()))
