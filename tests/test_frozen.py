@@ -333,6 +333,19 @@ def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_made(
+    weights: Path, tmp_path: Path
+) -> None:
+    for k in range(24):  # too large to be kept in memory: a loader reads them
+        save(tmp_path / "data" / "ab"[k % 2] / f"{k}.png", seed=k, width=70, height=70)
+    settings = ["method.memory=64", "method.start=released", "views.first=plain", "views.second=plain"]
+    settings.append(f"train.features={tmp_path / 'features'}")
+    flags = {"train": "head", "model": "resnet8", "weights": str(weights), "size": 32, "batch_size": 8, "epochs": 1}
+    flags |= {"method": "gpaco", "report": False, "workers": 0, "say": quiet, "settings": settings}
+    cold, warm = (train(tmp_path / "data", out=tmp_path / name, **flags) for name in ("cold", "warm"))
+    assert checkpoint_files(cold.folder) == checkpoint_files(warm.folder)
+
+
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
     words = (

@@ -161,6 +161,7 @@ def views_of(
         collate_fn=_stack,
         worker_init_fn=apart,
         prefetch_factor=4 if workers else None,
+        generator=torch.Generator(),  # or it would draw from that of all, on which a random start depends
     )
     for loaded in loader:
         if isinstance(loaded, Problem):
