@@ -127,7 +127,7 @@ class Frozen:
             found += digest(samples, i)
             if done % PART == 0:
                 self._progress("looking at images", done, done, len(mine), began)
-        rows = torch.from_numpy(np.frombuffer(found, np.uint8).reshape(len(mine), -1)).to(self.device)
+        rows = torch.from_numpy(np.frombuffer(found, np.uint8).reshape(len(mine), 32)).to(self.device)
         return [row.tobytes() for row in distributed.in_order(rows, len(samples)).cpu().numpy()]
 
     def _embed(

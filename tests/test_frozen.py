@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from commands import checkpoint_files, fails, run, start
 from pictures import save, tree_hash
+from ranks import Results, run_ranks
 from safetensors.torch import save_file
 
 import gpaco
@@ -372,6 +374,25 @@ def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, 
         assert (one.view(kind)["image"] == two.view(kind)["image"]).all()
         np.testing.assert_allclose(one.view(kind)["features"], two.view(kind)["features"], rtol=2e-3, atol=1e-3)
     assert json.loads((tmp_path / "two" / "metrics.json").read_text())["environment"]["processes"] == 2
+
+
+def of_one_image(folder: Path) -> Results:
+    """The features of a single image, which only one process has."""
+    samples = Samples(
+        np.zeros(1, int), ("a",), images=np.random.default_rng(0).integers(0, 256, (1, 4, 4, 3), np.uint8)
+    )
+    about = {"model": "none", "size": 4, "mean": [0.5] * 3, "std": [0.5] * 3, "resize": 4, "whole": True, "pool": ""}
+    settings = (torch.nn.Flatten(), 48, "sha", about | {"interpolation": "bilinear"}, "off", 0, folder)
+    features = Frozen(*settings, torch.device("cpu"), quiet, lambda row: None).of_tested(samples)
+    return {"features": features.take(np.array([0]), np.array([0]))}
+
+
+def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_path: Path) -> None:
+    first, second = run_ranks(2, partial(of_one_image, tmp_path / "two"))
+    alone = of_one_image(tmp_path / "one")["features"]
+    assert alone.any()
+    assert torch.equal(first["features"], alone)
+    assert torch.equal(second["features"], alone)
 
 
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
