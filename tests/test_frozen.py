@@ -3,7 +3,9 @@
 import json
 import shutil
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from gpaco.comparison import compare
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 from gpaco.errors import UserError
-from gpaco.frozen import Frozen
+from gpaco.frozen import Frozen, keep_backbone
 from gpaco.methods import METHODS
 from gpaco.run import Run, newest
 from gpaco.running import train
@@ -393,6 +395,29 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
     assert alone.any()
     assert torch.equal(first["features"], alone)
     assert torch.equal(second["features"], alone)
+
+
+def test_runs_that_begin_at_once_share_one_file_of_a_backbone_and_none_is_in_the_way(tmp_path: Path) -> None:
+    homes = [tmp_path / f"run-{k}" for k in range(4)]
+    for number in range(5):
+        content, shared = bytes([number]) * 2**22, tmp_path / "features" / f"backbone-{number}.safetensors"
+        paths = [home / f"{number}.safetensors" for home in homes]
+        ready = threading.Barrier(len(paths))
+
+        def keep(path: Path, content: bytes = content, shared: Path = shared, ready: Any = ready) -> None:
+            path.parent.mkdir(exist_ok=True)
+            ready.wait()
+            keep_backbone(content, shared, path)
+
+        with ThreadPoolExecutor(len(paths)) as pool:
+            list(pool.map(keep, paths))
+        keep_backbone(content, shared, tmp_path / f"later-{number}")
+        for path in (shared, *paths):
+            assert path.read_bytes() == content
+        assert (tmp_path / f"later-{number}").samefile(shared)
+    shared.write_bytes(b"damaged")
+    keep_backbone(content, shared, tmp_path / "last")
+    assert (tmp_path / "last").read_bytes() == shared.read_bytes() == content
 
 
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
