@@ -126,7 +126,7 @@ def evaluate_scenes(
 
     about = predictor.about
     tally = Tally.empty(len(about["classes"]))
-    mine = range(distributed.rank(), len(scenes), distributed.world_size())
+    mine = distributed.mine(len(scenes))
     finite, each = True, np.zeros(len(scenes))
     with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])

@@ -229,7 +229,7 @@ def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None)
     def count(i: int) -> NDArray[np.int64]:
         return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]
 
-    mine = range(distributed.rank(), len(scenes), distributed.world_size())
+    mine = distributed.mine(len(scenes))
     counts = np.zeros(len(scenes.classes), np.int64)
     with ThreadPoolExecutor(4) as pool:
         for done, counted in enumerate(pool.map(count, mine), 1):
