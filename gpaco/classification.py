@@ -27,7 +27,7 @@ from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import LOOKED_AT, Say, refuse_tuning, reported, resolve, splits_of
 from gpaco.priors import in_words
-from gpaco.run import Predictor, Run, as_run, build_model, has_begun, load_classifier, newest
+from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest
 from gpaco.settings import Recipe
 from gpaco.sources import Source, refuse_changed_pixels, source_of
 from gpaco.training import Task
@@ -92,7 +92,7 @@ def starting_model(
         origin: where pretrained weights came from, if they are in the run by now; they are not fetched again.
     """
     torch.manual_seed(recipe.train.seed)
-    about = describe(recipe, splits)
+    about = describe(recipe, splits) | {"images": {name: part.list_hash() for name, part in splits.parts()}}
     model = build_model(about, recipe.model.weights if origin is None else "")
     about["weights"] = backbones.origin(model.backbone, recipe.model.weights) if origin is None else origin
     if weights is not None:  # of the stage before; its projector may have had its day
@@ -295,6 +295,8 @@ def tune_prior(
     refuse_tuning(last)
     with lock(run.folder) if distributed.rank() == 0 else nullcontext():
         splits = splits_of(run.recipe, run=run.folder)
+        compare_part(run, splits, "val", say)
+        compare_part(run, splits, reported(last, splits)[0])  # `evaluate` says it
         tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
         finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, None, where, say)
     return tuned

@@ -20,7 +20,7 @@ from gpaco.matching import matched, restricted
 from gpaco.metrics import summarise
 from gpaco.preparing import reported, splits_of
 from gpaco.priors import Logits, final_logits
-from gpaco.run import Predictor, Run, Runs, as_runs, load_classifiers
+from gpaco.run import Predictor, Run, Runs, as_runs, compare_part, load_classifiers
 
 Show = Callable[[int, int], None]
 
@@ -88,6 +88,8 @@ def evaluation_part(
     name, part = reported(run.recipe, splits) if data is None else splits.parts()[-1]
     if part is not None and len(splits.parts()) > 1:
         say(f"evaluated on: {name}, {len(part)} images{' of the data of the run' if data is None else ''}")
+    if data is None:
+        compare_part(run, splits, name, say)
     if not part:
         raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
     return part
@@ -149,7 +151,7 @@ def evaluate(
         from gpaco.classification import tune_prior as tune_run  # which evaluates, too
 
         for run in several:
-            tune_run(run, unbiased=unbiased, device=device, show=show)
+            tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
     samples = data if isinstance(data, Samples) else evaluation_part(several[0], data, root=root, say=say)
     predictors = load_classifiers(several, which=which, device=where)
     classes = predictors[0].classes

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class Frozen:
             found += digest(samples, i)
             if done % PART == 0:
                 self._progress("looking at images", done, done, len(mine), began)
-        rows = torch.from_numpy(np.frombuffer(found, np.uint8).reshape(len(mine), -1)).to(self.device)
+        rows = torch.from_numpy(np.frombuffer(found, np.uint8).reshape(len(mine), 32)).to(self.device)
         return [row.tobytes() for row in distributed.in_order(rows, len(samples)).cpu().numpy()]
 
     def _embed(
@@ -229,7 +229,7 @@ def take_backbone(
     content = save({name: tensor.contiguous() for name, tensor in sorted(backbone.state_dict().items())})
     sha256 = hashlib.sha256(content).hexdigest()
     if distributed.rank() == 0:
-        _keep(content, folder / f"backbone-{sha256[:16]}.safetensors", home / "backbone.safetensors")
+        keep_backbone(content, folder / f"backbone-{sha256[:16]}.safetensors", home / "backbone.safetensors")
     distributed.barrier()
     say(f"features are kept in {folder}  (--set train.features=FOLDER shares them between runs)")
     about["backbone"] = sha256
@@ -247,15 +247,20 @@ def take_backbone(
     )
 
 
-def _keep(content: bytes, shared: Path, path: Path) -> None:
-    """Write the weights, once for all runs that share a folder where the file system has hard links."""
+def keep_backbone(content: bytes, shared: Path, path: Path) -> None:
+    """Write the weights, once for all runs that share a folder where the file system has hard links.
+
+    Other runs may be at it: each writes to its own folder only, and `shared` is a link to whichever file came first.
+    """
     if path.is_file() and path.read_bytes() == content:
         return
-    if not (shared.is_file() and shared.read_bytes() == content):
-        shared.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(shared, content)
     path.unlink(missing_ok=True)
-    try:
-        os.link(shared, path)
-    except OSError:
-        write_atomic(path, content)
+    with suppress(OSError):
+        if shared.read_bytes() == content:
+            os.link(shared, path)
+            return
+        shared.unlink()
+    write_atomic(path, content)
+    with suppress(OSError):
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, shared)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,9 @@ from gpaco.recipe import stages
 from gpaco.settings import Recipe
 
 if TYPE_CHECKING:
+    from gpaco.data.samples import Splits
     from gpaco.segmentation.evaluating import ScenePredictor
+    from gpaco.segmentation.scenes import SceneSplits
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,26 @@ def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoin
     if not checkpoint.find(run.folder / "checkpoints"):
         raise UserError(f"{run.folder} has no checkpoint yet", "give the same train command again")
     return checkpoint.load(run.folder / "checkpoints", parts)
+
+
+def compare_part(
+    run: Run, splits: "Splits | SceneSplits", name: str, say: Callable[[str], None] = lambda line: None
+) -> None:
+    """Say that a part of a run's own data is another one than it was in training.
+
+    It is an error if the part was drawn from training images: drawn anew, it has some that the run was trained on.
+    """
+    known = newest(run, ()).state["about"].get("images")
+    hashes = [part.list_hash() for own, part in splits.parts() if own == name]
+    if known is None or hashes in ([], [known.get(name)]):
+        return
+    if name in splits.held:
+        raise UserError(
+            f"the data of the run in {run.folder} has changed: its {name} part, held back from training images, is "
+            "drawn anew, and the run may have been trained on some of it",
+            "put the data back as it was, or train anew; to evaluate on other data: RUN DATA",
+        )
+    say(f"the {name} part of the data has changed since the run was trained")
 
 
 def stage_folder(folder: Path, number: int, name: str) -> Path:

@@ -91,7 +91,7 @@ def train(
 @contextmanager
 def prepared(folder: Path, recipe: Recipe, data: Any, say: Say) -> Iterator[None]:
     """The run folder, locked by the first process, with the recipe in it. One that holds anything else is refused."""
-    refuse_small_batches(recipe)
+    refuse_batches(recipe, len(data.train))
     with ExitStack() as stack:
         if distributed.rank() == 0:
             if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
@@ -108,16 +108,27 @@ def prepared(folder: Path, recipe: Recipe, data: Any, say: Say) -> Iterator[None
         yield
 
 
-def refuse_small_batches(recipe: Recipe) -> None:
-    """Every process needs an image for each part that a batch is worked on in, or it would leave the others waiting."""
+def refuse_batches(recipe: Recipe, images: int) -> None:
+    """Raise where processes cannot share a batch of so many images in all.
+
+    Each needs one for every part that a batch is worked on in, or it would leave the others waiting; and all need
+    equally many, for gradients are averaged over processes, and an image in a smaller share would count for more.
+    """
     world = distributed.world_size()
     for stage in recipes.stages(recipe):
-        needed = world * stage.train.accumulate
-        if stage.train.batch_size < needed:
+        size, needed = min(stage.train.batch_size, images), world * stage.train.accumulate
+        if size < needed:
             raise UserError(
-                f"a batch of {stage.train.batch_size} images is too small for {world} processes that work on it in "
+                f"a batch of {size} images is too small for {world} processes that work on it in "
                 f"{stage.train.accumulate} parts",
                 f"--batch-size {needed} or more",
+            )
+        if size % world:
+            less = size - size % world
+            fitting = [str(number) for number in (less, less + world) if number <= images]
+            raise UserError(
+                f"{world} processes cannot have equally many of {size} images, and so images would not count alike",
+                f"--batch-size {' or '.join(fitting)}",
             )
 
 

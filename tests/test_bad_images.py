@@ -82,6 +82,7 @@ def test_a_bad_image_is_left_out_of_the_whole_run_and_listed(tmp_path: Path) -> 
     # Mended meanwhile, it stays out: the run goes on with what it began with, to the same bits.
     files = checkpoint_files(run.folder)
     (data / "cat" / "7.jpg").write_bytes(good)
+    assert gpaco.evaluate(run, tune_prior=True)["n"] == run.metrics["n"]
     go_back(run)
     again = gpaco.train(data, out=run.folder, on_bad_image="skip", workers=1, **QUICK)
     assert checkpoint_files(again.folder) == files

@@ -12,6 +12,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import GPaCoLoss, Memory, distributed, gpaco_loss
+from gpaco.errors import UserError
+from gpaco.recipe import override
+from gpaco.running import refuse_batches
+from gpaco.settings import Recipe
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 CLASSES, DIM, STEPS = 5, 6, 20
@@ -290,3 +294,20 @@ def test_with_one_process_everything_is_the_identity() -> None:
     assert distributed.total(x) is x
     assert distributed.in_order(x, 3) is x
     assert list(distributed.mine(3)) == [0, 1, 2]
+
+
+def remedies() -> Results:
+    """What two processes are told about batches of 9 images, of which there may be no more; 6 will do."""
+    words = []
+    for size, images in ((9, 100), (9, 9), (64, 9)):
+        with pytest.raises(UserError, match=r"2 processes cannot have equally many of 9 images") as error:
+            refuse_batches(override(Recipe(), [f"train.batch_size={size}"]), images)
+        words.append(error.value.remedy)
+    assert words == ["--batch-size 8 or 10", "--batch-size 8", "--batch-size 8"]
+    refuse_batches(override(Recipe(), ["train.batch_size=6", "train.accumulate=2"]), 100)
+    return {"done": torch.ones(1)}
+
+
+def test_a_batch_that_processes_cannot_share_alike_is_refused_with_sizes_that_they_can() -> None:
+    assert all(result["done"] for result in run_ranks(2, remedies))
+    refuse_batches(override(Recipe(), ["train.batch_size=9"]), 100)  # one process has no one to share with

@@ -3,7 +3,10 @@
 import json
 import shutil
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import torch
 from commands import checkpoint_files, fails, run, start
 from pictures import save, tree_hash
+from ranks import Results, run_ranks
 from safetensors.torch import save_file
 
 import gpaco
@@ -20,7 +24,7 @@ from gpaco.comparison import compare
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 from gpaco.errors import UserError
-from gpaco.frozen import Frozen
+from gpaco.frozen import Frozen, keep_backbone
 from gpaco.methods import METHODS
 from gpaco.run import Run, newest
 from gpaco.running import train
@@ -333,6 +337,19 @@ def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_made(
+    weights: Path, tmp_path: Path
+) -> None:
+    for k in range(24):  # too large to be kept in memory: a loader reads them
+        save(tmp_path / "data" / "ab"[k % 2] / f"{k}.png", seed=k, width=70, height=70)
+    settings = ["method.memory=64", "method.start=released", "views.first=plain", "views.second=plain"]
+    settings.append(f"train.features={tmp_path / 'features'}")
+    flags = {"train": "head", "model": "resnet8", "weights": str(weights), "size": 32, "batch_size": 8, "epochs": 1}
+    flags |= {"method": "gpaco", "report": False, "workers": 0, "say": quiet, "settings": settings}
+    cold, warm = (train(tmp_path / "data", out=tmp_path / name, **flags) for name in ("cold", "warm"))
+    assert checkpoint_files(cold.folder) == checkpoint_files(warm.folder)
+
+
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
     words = (
@@ -359,6 +376,48 @@ def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, 
         assert (one.view(kind)["image"] == two.view(kind)["image"]).all()
         np.testing.assert_allclose(one.view(kind)["features"], two.view(kind)["features"], rtol=2e-3, atol=1e-3)
     assert json.loads((tmp_path / "two" / "metrics.json").read_text())["environment"]["processes"] == 2
+
+
+def of_one_image(folder: Path) -> Results:
+    """The features of a single image, which only one process has."""
+    samples = Samples(
+        np.zeros(1, int), ("a",), images=np.random.default_rng(0).integers(0, 256, (1, 4, 4, 3), np.uint8)
+    )
+    about = {"model": "none", "size": 4, "mean": [0.5] * 3, "std": [0.5] * 3, "resize": 4, "whole": True, "pool": ""}
+    settings = (torch.nn.Flatten(), 48, "sha", about | {"interpolation": "bilinear"}, "off", 0, folder)
+    features = Frozen(*settings, torch.device("cpu"), quiet, lambda row: None).of_tested(samples)
+    return {"features": features.take(np.array([0]), np.array([0]))}
+
+
+def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_path: Path) -> None:
+    first, second = run_ranks(2, partial(of_one_image, tmp_path / "two"))
+    alone = of_one_image(tmp_path / "one")["features"]
+    assert alone.any()
+    assert torch.equal(first["features"], alone)
+    assert torch.equal(second["features"], alone)
+
+
+def test_runs_that_begin_at_once_share_one_file_of_a_backbone_and_none_is_in_the_way(tmp_path: Path) -> None:
+    homes = [tmp_path / f"run-{k}" for k in range(4)]
+    for number in range(5):
+        content, shared = bytes([number]) * 2**22, tmp_path / "features" / f"backbone-{number}.safetensors"
+        paths = [home / f"{number}.safetensors" for home in homes]
+        ready = threading.Barrier(len(paths))
+
+        def keep(path: Path, content: bytes = content, shared: Path = shared, ready: Any = ready) -> None:
+            path.parent.mkdir(exist_ok=True)
+            ready.wait()
+            keep_backbone(content, shared, path)
+
+        with ThreadPoolExecutor(len(paths)) as pool:
+            list(pool.map(keep, paths))
+        keep_backbone(content, shared, tmp_path / f"later-{number}")
+        for path in (shared, *paths):
+            assert path.read_bytes() == content
+        assert (tmp_path / f"later-{number}").samefile(shared)
+    shared.write_bytes(b"damaged")
+    keep_backbone(content, shared, tmp_path / "last")
+    assert (tmp_path / "last").read_bytes() == shared.read_bytes() == content
 
 
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:

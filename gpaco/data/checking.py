@@ -1,7 +1,5 @@
 """What to know of a data set before training: counts, balance, bad and odd files, duplicates, leaks, settings."""
 
-import hashlib
-import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,7 @@ import numpy.typing as npt
 
 from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts
 from gpaco.data.reading import read
-from gpaco.data.samples import Samples, Splits, some
+from gpaco.data.samples import Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
 
@@ -105,7 +103,7 @@ def record(splits: Splits, *, limit: int) -> dict[str, Any]:
     more than `limit` images; `copies` is None for more.
     """
     parts = {
-        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": list_hash(part)}
+        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash()}
         for name, part in splits.parts()
     }
     copies = None
@@ -117,14 +115,6 @@ def record(splits: Splits, *, limit: int) -> dict[str, Any]:
             "in_two_parts": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
         }
     return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": copies}
-
-
-def list_hash(samples: Samples) -> str:
-    """SHA-256 of the names and classes of all samples, in order: the same if and only if the list is the same."""
-    state = hashlib.sha256()
-    for name, label in zip(samples.names, samples.labels, strict=True):
-        state.update(json.dumps([name, samples.classes[label]]).encode() + b"\n")
-    return state.hexdigest()
 
 
 def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:

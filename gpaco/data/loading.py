@@ -168,6 +168,7 @@ def views_of(
         worker_init_fn=apart,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
+        generator=torch.Generator(),  # or it would draw from that of all, on which a random start depends
     )
     for loaded in loader:
         if isinstance(loaded, Problem):

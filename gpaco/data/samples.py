@@ -1,8 +1,10 @@
 """What every reader returns: images or where they are, labels, class names; as training, validation and test part."""
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +93,10 @@ class Samples:
             names=tuple(self.names[i] for i in chosen),
         )
 
+    def list_hash(self) -> str:
+        """SHA-256 of the names and classes, in order: the same if and only if the list is the same. Not of pixels."""
+        return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
+
     def load(self, i: int) -> npt.NDArray[np.uint8]:
         """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded.
 
@@ -116,7 +122,10 @@ class BadImage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set: its parts, all with the same classes, how it was read and which decisions that took."""
+    """A data set: its parts, all with the same classes, how it was read and which decisions that took.
+
+    `held` names the parts that were drawn from training images, not given.
+    """
 
     train: Samples
     val: Samples | None
@@ -124,6 +133,7 @@ class Splits:
     reader: str
     notes: tuple[str, ...] = ()
     bad: tuple[BadImage, ...] = ()
+    held: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if any(part.classes != self.train.classes for _, part in self.parts()):
@@ -145,6 +155,14 @@ class Splits:
 def printable(path: os.PathLike[str] | str) -> str:
     """A path as text that every terminal and JSON file takes, also where its bytes are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def hash_of_rows(rows: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 of a list of names and what is known of each."""
+    state = hashlib.sha256()
+    for row in rows:
+        state.update(json.dumps(row).encode() + b"\n")
+    return state.hexdigest()
 
 
 def some(words: Sequence[str], limit: int = 5) -> str:

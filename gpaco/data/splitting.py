@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +79,7 @@ def with_validation(
     note = f"validation: {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
     if not len(held):
         return splits.noting("validation: none, every class has too few images")
-    return replace(splits, train=splits.train.subset(keep), val=splits.train.subset(held)).noting(note)
+    return _held_back(splits, "val", keep, held, note)
 
 
 def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: Sequence[str] | None = None) -> Splits:
@@ -89,7 +90,12 @@ def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: 
     note = f"test: none given; {len(held)} of {len(splits.train)} images, {fraction:.0%} of each class, seed {seed}"
     if not len(held):
         return splits.noting("test: none, every class has too few images")
-    return replace(splits, train=splits.train.subset(keep), test=splits.train.subset(held)).noting(note)
+    return _held_back(splits, "test", keep, held, note)
+
+
+def _held_back(splits: Splits, name: str, keep: Indices, held: Indices, note: str) -> Splits:
+    parts: dict[str, Any] = {"train": splits.train.subset(keep), name: splits.train.subset(held)}
+    return replace(splits, held=(*splits.held, name), **parts).noting(note)
 
 
 def with_val_as_test(splits: Splits) -> Splits:

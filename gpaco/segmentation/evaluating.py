@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpaco import distributed
 from gpaco.display import told
 from gpaco.errors import Diverged, UserError
-from gpaco.run import Run, chosen
+from gpaco.run import Run, chosen, compare_part
 from gpaco.segmentation.inference import Size, predict_classes
 from gpaco.segmentation.network import Segmenter, build
 from gpaco.segmentation.reading import read_scenes
@@ -126,7 +126,7 @@ def evaluate_scenes(
 
     about = predictor.about
     tally = Tally.empty(len(about["classes"]))
-    mine = range(distributed.rank(), len(scenes), distributed.world_size())
+    mine = distributed.mine(len(scenes))
     finite, each = True, np.zeros(len(scenes))
     with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])
@@ -190,6 +190,7 @@ def scenes_of(
         recipe = run.recipe
         splits = scene_splits(recipe, run=run.folder)
         name = own_part(recipe, splits)
+        compare_part(run, splits, name, say)
     else:
         splits = read_scenes(data, told(say, "looking at masks for their classes"))
         name = next(name for name in ("test", "val", "train") if name in dict(splits.parts()))

@@ -107,7 +107,7 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
     kept = np.setdiff1d(order, held)
     note = f"{name}: {len(held)} of {len(order)} training pictures held back, seed {seed}"
     parts: dict[str, Any] = {name: splits.train.subset(np.sort(held)), "train": splits.train.subset(kept)}
-    return replace(splits, notes=(*splits.notes, note), **parts)
+    return replace(splits, notes=(*splits.notes, note), held=(*splits.held, name), **parts)
 
 
 def looked_at(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpaco import distributed
 from gpaco.data.images import read_image, read_stored
-from gpaco.data.samples import BadImage, printable
+from gpaco.data.samples import BadImage, hash_of_rows, printable
 from gpaco.errors import UserError, nearest
 from gpaco.segmentation.scoring import IGNORE
 
@@ -80,6 +80,10 @@ class Scenes:
             names=tuple(self.names[i] for i in chosen),
         )
 
+    def list_hash(self) -> str:
+        """SHA-256 of the names of pictures and masks, in order: the same if and only if the list is the same."""
+        return hash_of_rows((name, printable(mask.name)) for name, mask in zip(self.names, self.masks, strict=True))
+
     def load(self, i: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Picture (H, W, 3) RGB and mask (H, W) of classes, 255 for none; a `UserError` that names what is wrong."""
         image, mask = self.load_image(i), self.load_mask(i)
@@ -131,7 +135,8 @@ def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
 class SceneSplits:
     """Training, validation and test scenes, all with the same classes; how they were read and what was decided.
 
-    `pixels` are those of each class in training, once they were counted.
+    `pixels` are those of each class in training, once they were counted. `held` names the parts that were drawn from
+    training pictures, not given.
     """
 
     train: Scenes
@@ -141,6 +146,7 @@ class SceneSplits:
     notes: tuple[str, ...] = ()
     pixels: tuple[int, ...] = ()
     bad: tuple[BadImage, ...] = ()
+    held: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -223,7 +229,7 @@ def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None)
     def count(i: int) -> NDArray[np.int64]:
         return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]
 
-    mine = range(distributed.rank(), len(scenes), distributed.world_size())
+    mine = distributed.mine(len(scenes))
     counts = np.zeros(len(scenes.classes), np.int64)
     with ThreadPoolExecutor(4) as pool:
         for done, counted in enumerate(pool.map(count, mine), 1):

@@ -109,6 +109,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
     return {
         "gpaco": __version__,
         "task": "segmentation",
+        "images": {name: part.list_hash() for name, part in splits.parts()},
         "classes": list(splits.classes),
         "palette": [list(colour) for colour in splits.train.palette],
         "counts": list(splits.pixels),
