@@ -80,16 +80,20 @@ def evaluation_part(
     run: Run,
     data: "Path | str | None",
     *,
+    others: Sequence[Run] = (),
     root: "Path | str | None" = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Samples:
-    """What a run is evaluated on: the part of its own data that it reports on, or of other data test, val or train."""
+    """What a run is evaluated on: the part of its own data that it reports on, or of other data test, val or train.
+
+    Neither the run nor the `others` of an ensemble may have been trained on some of it.
+    """
     splits = splits_of(run.recipe, data, root=root, run=run.folder)
     name, part = reported(run.recipe, splits) if data is None else splits.parts()[-1]
     if part is not None and len(splits.parts()) > 1:
         say(f"evaluated on: {name}, {len(part)} images{' of the data of the run' if data is None else ''}")
-    if data is None:
-        compare_part(run, splits, name, say)
+    for one in (run, *others) if data is None else ():
+        compare_part(one, splits, name, say)
     if not part:
         raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
     return part
@@ -152,7 +156,10 @@ def evaluate(
 
         for run in several:
             tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
-    samples = data if isinstance(data, Samples) else evaluation_part(several[0], data, root=root, say=say)
+    if isinstance(data, Samples):
+        samples = data
+    else:
+        samples = evaluation_part(several[0], data, others=several[1:], root=root, say=say)
     predictors = load_classifiers(several, which=which, device=where)
     classes = predictors[0].classes
     found = None

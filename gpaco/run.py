@@ -201,7 +201,7 @@ def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoin
 def compare_part(
     run: Run, splits: "Splits | SceneSplits", name: str, say: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Say that a part of a run's own data is another one than it was in training.
+    """Say that a part of the data is another one than it was when the run was trained.
 
     It is an error if the part was drawn from training images: drawn anew, it has some that the run was trained on.
     """
@@ -211,8 +211,8 @@ def compare_part(
         return
     if name in splits.held:
         raise UserError(
-            f"the data of the run in {run.folder} has changed: its {name} part, held back from training images, is "
-            "drawn anew, and the run may have been trained on some of it",
+            f"the {name} part, held back from training images, is not the one that {run.folder} left out of training: "
+            "the run may have learnt some of it",
             "put the data back as it was, or train anew; to evaluate on other data: RUN DATA",
         )
     say(f"the {name} part of the data has changed since the run was trained")

@@ -18,7 +18,7 @@ from gpaco.running import dry_run
 QUICK: dict[str, Any] = {"method": "ce", "epochs": 1, "batch_size": 16, "report": False, "say": lambda line: None}
 SCENES: dict[str, Any] = {"task": "segmentation", "model": MODEL, "settings": [*SMALL, "train.epochs=1"]}
 SCENES |= {"report": False, "say": lambda line: None}
-REDRAWN = "held back from training images, is drawn anew"
+REDRAWN = "held back from training images, is not the one that"
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,13 @@ def test_an_added_image_draws_the_test_part_anew_and_nothing_is_scored_on_it(hom
     assert gpaco.evaluate(home / "run", tune_prior=True)["n"] == Run(home / "run").metrics["n"]
 
 
+def test_a_run_that_left_out_other_images_is_no_part_of_an_ensemble(home: Path) -> None:
+    other = gpaco.train(home / "data", out=home / "other", settings=["data.seed=1"], **QUICK)
+    with pytest.raises(UserError, match=REDRAWN):
+        gpaco.evaluate([home / "run", other.folder])
+    assert gpaco.evaluate([home / "run", other.folder], home / "split" / "test")["n"] == 10
+
+
 def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> None:
     run, said = home / "split-run", list[str]()
     changed = "the test part of the data has changed since the run was trained"
@@ -80,7 +87,7 @@ def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> Non
     save(home / "split" / "train" / "ant" / "00.png", seed=998)  # validation is drawn from it, the test part is not
     gpaco.evaluate(run, say=said.append)
     assert changed not in said
-    with pytest.raises(UserError, match="its val part, held back"):
+    with pytest.raises(UserError, match="the val part, held back"):
         gpaco.evaluate(run, tune_prior=True)
     save(home / "split" / "test" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(run, say=said.append)["n"] == 11
