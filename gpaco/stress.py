@@ -224,6 +224,7 @@ class _Setup:
         how = self.source.corrupting if isinstance(self.source, Pictures) else None
         words = [VERSION, self.source.reader, self.restrict, how and [how.constants, how.seed]]
         words += [[about[key] for key in ("classes", "counts", "mean", "std", "many", "few", "whole", "resize")]]
+        words += [about["tuned"]]  # is neither in the weights nor in what `final_logits` adds
         words += [[self.view.get(key) for key in ("whole", "size", "resize", "interpolation")]]
         state.update(json.dumps(words).encode())
         for array in (self.indices, self.match.labels, self.match.there):
