@@ -55,7 +55,7 @@ def summary(
     conditions: Sequence[Condition],
     notes: list[str],
 ) -> dict[str, Any]:
-    """All of it, ready for JSON; `sizes` are the groups' numbers of classes (None: not known), `cuts` what parts them."""
+    """All of it, ready for JSON; `sizes` are the groups' numbers of classes (None: unknown), `cuts` what parts them."""
     result: dict[str, Any] = {"version": 1}
     if tuple(conditions) == (CLEAN,):
         result |= {"error": mine.clean()}
