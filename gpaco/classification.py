@@ -248,6 +248,7 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
         "assumes": about["assumes"],
         "shift": state["progress"]["shift"],
         "counts": about["counts"],
+        "shown": about.get("shown"),
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     if about["tuned"]:
