@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from commands import checkpoint_files
+from saving import largest_file, tree
 from test_optimum import minimise
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +21,7 @@ from gpaco import checkpoint
 from gpaco.cli import main
 from gpaco.data.loading import class_shares
 from gpaco.data.reading import read
-from gpaco.errors import UserError
+from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.evaluation import logits_of
 from gpaco.methods import METHODS
 from gpaco.methods.setup import Method, Setup
@@ -355,6 +356,20 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     (folder / "prior.json").write_text("{}")
     with pytest.raises(UserError, match=r"prior\.json is not what was written"):
         gpaco.load(folder)
+
+
+def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs["ce"].folder, folder)
+    before = tree(folder)
+    with (
+        largest_file(len(before["predictions.npz"]) // 2),
+        pytest.raises(EnvironmentProblem, match=r"predictions\.npz"),
+    ):
+        gpaco.evaluate(folder, tune_prior=True)
+    assert tree(folder) == before
 
 
 def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run], tmp_path: Path) -> None:
