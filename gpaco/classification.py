@@ -169,7 +169,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "drop_path": recipe.model.drop_path,
         "pool": recipe.model.pool,
         "dim": recipe.model.dim,
-        "projector": "none" if plain and not recipe.stage else recipe.model.projector,
+        "projector": "none" if plain else recipe.model.projector,
         "hidden": recipe.model.hidden,
         "ghost_batch": recipe.model.ghost_batch,
         "size": recipe.model.size or backbone.size,
@@ -183,22 +183,9 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "prior": recipe.method.prior,
         "alpha": recipe.method.alpha,
         "label_smoothing": recipe.method.label_smoothing,
-        "references": references(recipe),
         "sampler": recipe.train.sampler,
         "many": recipe.data.many,
         "few": recipe.data.few,
-    }
-
-
-def references(recipe: Recipe) -> dict[str, Any]:
-    """What an anchor of a parametric loss is contrasted with: how many images of a batch, how often, and the memory."""
-    method, world = recipe.method, distributed.world_size()
-    images = recipe.train.batch_size // (world * recipe.train.accumulate)
-    return {
-        "images": images * (world if method.contrast == "global" else 1),
-        "appearances": 2 if method.name == "paco" or recipe.views.second else 1,  # of each: views, or query and key
-        "memory": method.memory,
-        "contrast": method.contrast,
     }
 
 
