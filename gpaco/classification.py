@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import LOOKED_AT, Say, refuse_tuning, reported, resolve, splits_of
-from gpaco.priors import in_words
-from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest
+from gpaco.priors import in_words, write_tuned
+from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest, with_prior
 from gpaco.settings import Recipe
 from gpaco.sources import Source, refuse_changed_pixels, source_of
 from gpaco.training import Task
@@ -168,7 +169,7 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "drop_path": recipe.model.drop_path,
         "pool": recipe.model.pool,
         "dim": recipe.model.dim,
-        "projector": "none" if plain and not recipe.stage else recipe.model.projector,
+        "projector": "none" if plain else recipe.model.projector,
         "hidden": recipe.model.hidden,
         "ghost_batch": recipe.model.ghost_batch,
         "size": recipe.model.size or backbone.size,
@@ -182,22 +183,9 @@ def describe(recipe: Recipe, splits: Splits) -> dict[str, Any]:
         "prior": recipe.method.prior,
         "alpha": recipe.method.alpha,
         "label_smoothing": recipe.method.label_smoothing,
-        "references": references(recipe),
         "sampler": recipe.train.sampler,
         "many": recipe.data.many,
         "few": recipe.data.few,
-    }
-
-
-def references(recipe: Recipe) -> dict[str, Any]:
-    """What an anchor of a parametric loss is contrasted with: how many images of a batch, how often, and the memory."""
-    method, world = recipe.method, distributed.world_size()
-    images = recipe.train.batch_size // (world * recipe.train.accumulate)
-    return {
-        "images": images * (world if method.contrast == "global" else 1),
-        "appearances": 2 if method.name == "paco" or recipe.views.second else 1,  # of each: views, or query and key
-        "memory": method.memory,
-        "contrast": method.contrast,
     }
 
 
@@ -218,15 +206,33 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples, source
     return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}
 
 
-def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, device: torch.device, say: Say) -> None:
-    """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page."""
+def finish(
+    run: Run,
+    recipe: Recipe,
+    splits: Splits,
+    source: Source | None,
+    device: torch.device,
+    say: Say,
+    *,
+    unbiased: bool = False,
+    show: Callable[[int, int], None] | None = None,
+) -> None:
+    """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page.
+
+    A prior, tuned after the correction if `unbiased`, is written when all is computed that is said about the model with
+    it, and metrics.json, by which a run is finished, right after it.
+    """
+    predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
     if recipe.method.tune_prior:
-        say(in_words(tune(run, splits.val, device=device)))
-    predictor = load_classifier(run, device=device)
+        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased=unbiased, show=show))
+        say(in_words(predictor.about["tuned"]))
+    about = predictor.about
     if recipe.train.report and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
     part, samples = reported(recipe, splits)
     if samples is None:
+        if about["tuned"] and distributed.rank() == 0:
+            write_tuned(run.folder, about["tuned"])
         say("there is no data to evaluate on: only the model was written")
         return
     if source is None:
@@ -237,7 +243,6 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
         )
     if distributed.rank():
         return
-    about = predictor.about
     result = summarise(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
     state = newest(run).state
     result |= {
@@ -248,14 +253,17 @@ def finish(run: Run, recipe: Recipe, splits: Splits, source: Source | None, devi
         "assumes": about["assumes"],
         "shift": state["progress"]["shift"],
         "counts": about["counts"],
+        "shown": about.get("shown"),
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
+    predictions = BytesIO()
+    np.savez_compressed(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
+    data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)
+    write_atomic(run.folder / "predictions.npz", predictions.getvalue())
+    write_atomic(run.folder / "data.json", data)
     if about["tuned"]:
         result["tuned"] = about["tuned"]
-    np.savez_compressed(
-        run.folder / "predictions.npz", logits=logits, labels=samples.labels, names=np.array(samples.names)
-    )
-    write_atomic(run.folder / "data.json", json.dumps(record(splits, limit=LOOKED_AT), indent=1))
+        write_tuned(run.folder, about["tuned"])
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
     if recipe.train.report:
         from gpaco.pages.page import report
@@ -283,7 +291,7 @@ def tune_prior(
     device: str | None = None,
     say: Say = lambda line: None,
     show: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
+) -> None:
     """Choose tau for a finished run on its validation data, keep it with the run, and write its figures anew.
 
     With `unbiased`, the logits are corrected for the bias of the loss first.
@@ -297,9 +305,9 @@ def tune_prior(
         splits = splits_of(run.recipe, run=run.folder)
         compare_part(run, splits, "val", say)
         compare_part(run, splits, reported(last, splits)[0])  # `evaluate` says it
-        tuned = tune(run, splits.val, unbiased=unbiased, device=where, show=show)
-        finish(run, replace(last, method=replace(last.method, tune_prior=False)), splits, None, where, say)
-    return tuned
+        tuning = replace(last, method=replace(last.method, tune_prior=True))
+        finish(run, tuning, splits, None, where, lambda line: None, unbiased=unbiased, show=show)
+        distributed.barrier()  # nobody loads the model before it is written
 
 
 def some_samples(splits: Splits, batch_size: int) -> Splits:

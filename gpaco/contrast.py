@@ -90,7 +90,9 @@ def contrast(
     weigh more in the logsumexp, as in balanced softmax.
     """
     num_classes = num_classes or _columns(*(source.labels for source in sources))
-    priors = [None if log_prior is None else _priors(source.labels, log_prior, ignore_index) for source in sources]
+    priors = [
+        None if log_prior is None else reference_priors(source.labels, log_prior, ignore_index) for source in sources
+    ]
     if num_classes is None:
         sources, num_classes = _renumber(sources, ignore_index)
         ignore_index = -1
@@ -148,7 +150,7 @@ def _class_sums(source: Source, num_classes: int, ignore_index: int) -> Tensor:
     return zeros.index_add(0, _place(source.labels, num_classes, ignore_index), source.embeddings)[:-1]
 
 
-def _priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
+def reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int = -100) -> Tensor:
     """Log prior of each reference, (R,): of its class, of its mixture of classes, or of a mean class if ignored."""
     prior = log_prior.exp()
     if labels.dim() == 2:

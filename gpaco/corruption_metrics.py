@@ -41,18 +41,21 @@ ALEXNET_CLEAN = 0.43478
 Means = Mapping[str, float | None]  # of a corruption, over severities
 
 
-def errors(predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike, many: int, few: int) -> dict[str, Any]:
-    """`n`, top-1 `error` over images, and the groups' means of per-class error (None where there is no picture).
+def errors(predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike | None, many: int, few: int) -> dict[str, Any]:
+    """`n`, top-1 `error` over images, and the groups' means of per-class error.
+
+    A group without pictures is None; so are all of them where the counts, which make the groups, are not known (None).
 
     >>> errors([0, 1, 1], [0, 0, 1], [500, 3], 100, 20)
     {'n': 3, 'error': 0.3333333333333333, 'many': 0.5, 'medium': None, 'few': 0.0}
     """
     labels, wrong = np.asarray(labels), np.asarray(predictions) != np.asarray(labels)
-    classes = len(np.asarray(counts))
-    shown = np.bincount(labels, minlength=classes)
-    missed = np.bincount(labels[wrong], minlength=classes)
-    group = groups(counts, many, few)
     found: dict[str, Any] = {"n": len(labels), "error": float(wrong.mean()) if len(labels) else None}
+    if counts is None:
+        return found | dict.fromkeys(GROUPS)
+    group = groups(counts, many, few)
+    shown = np.bincount(labels, minlength=len(group))
+    missed = np.bincount(labels[wrong], minlength=len(group))
     for name in GROUPS:
         own = (group == name) & (shown > 0)
         found[name] = float((missed[own] / shown[own]).mean()) if own.any() else None

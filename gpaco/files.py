@@ -43,8 +43,8 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
             sync(path.parent)
 
 
-def trim_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool] | int) -> list[dict[str, Any]]:
-    """Cut a log back to the rows that `keep` accepts, or that are of step `keep` or earlier; return those.
+def trim_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Cut a log back to the rows that `keep` accepts, and return those.
 
     A last line without its end is one that was being written when the process died: it goes too.
     """
@@ -55,7 +55,7 @@ def trim_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool] | int) -> list
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             row = json.loads(line)
-            wanted = keep(row) if callable(keep) else row["step"] <= keep
+            wanted = keep(row)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(
                 f"line {number} of {path} is not a row of this log", "correct or delete that line"

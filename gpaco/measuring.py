@@ -180,13 +180,7 @@ def _look(eye: _Eye, rows: Array, fellows: References | None, shares: Tensor) ->
     if fellows is not None:
         anchors = eye.model.embed(features)
         others = _other_views(anchors.detach(), len(views)) if keys is None else keys.unsqueeze(1)
-        similar, same = compare(anchors, labels, image, others, fellows)
-        if eye.method.rebalance == "prior":
-            log_prior = (eye.state["counts"] / eye.state["counts"].sum()).log().to(similar)
-            ones = log_prior[labels].unsqueeze(1).expand(-1, others.shape[1])
-            theirs = log_prior[fellows.labels] if fellows.labels.dim() == 1 else fellows.labels.to(similar) @ log_prior
-            shift = torch.cat([ones, theirs.expand(len(labels), -1)], 1)
-            similar = similar + eye.method.temperature * shift
+        similar, same = compare(eye.method, eye.state, anchors, labels, image, others, fellows)
     parts = softmaxes(eye.method, eye.state, shares.float(), logits, labels, similar, same)
     loss = torch.stack([part.losses() for part in parts]).sum()
     at_logits, at_features = torch.autograd.grad(loss, [logits, features], allow_unused=True, materialize_grads=True)

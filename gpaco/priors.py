@@ -58,9 +58,16 @@ def final_logits(logits: Logits, about: About, *, prior: str | None = None, unbi
         return logits
     uniform = np.zeros(len(about["classes"]))
     train = uniform if about["counts"] is None else log_prior(about["counts"])
-    assumed = uniform if tuned or about["assumes"] == "uniform" else _log_shown(about)
+    assumed = log_assumed(about, len(uniform))
     wanted = {"train": train, "uniform": uniform}.get(prior)
     return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
+
+
+def log_assumed(about: About, num_classes: int) -> Floats:
+    """Log of the class distribution that logits are right for, (C,); `about` may also be a run's metrics.json."""
+    if about.get("tuned") or about["assumes"] == "uniform":
+        return np.zeros(num_classes)
+    return _log_shown(about)
 
 
 class Correction(nn.Module):

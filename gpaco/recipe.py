@@ -146,11 +146,6 @@ def dumps(recipe: Recipe, *, explain: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_dict(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain dicts and lists, as TOML would give them."""
-    return tomllib.loads(dumps(recipe))
-
-
 def diff(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, by "section.key": their values in both.
 

@@ -152,11 +152,16 @@ def load_classifier(
     share = found.tensors["extra"].get("loss.centre_share")
     about["centre_share"] = None if share is None else share.tolist()
     about["step"] = found.step
+    about["tuned"] = None
+    predictor = Predictor(model, about).to(device).eval()
     kept = read_tuned(run.folder) if tuned else None
-    about["tuned"] = kept if kept and kept["step"] == found.step else None
-    if about["tuned"]:
-        about["assumes"] = "uniform"  # macro recall chose it
-    return Predictor(model, about).to(device).eval()
+    return with_prior(predictor, kept) if kept and kept["step"] == found.step else predictor
+
+
+def with_prior(predictor: Predictor, tuned: dict[str, Any]) -> Predictor:
+    """The same model with a prior that was tuned for it."""
+    about = predictor.about | {"tuned": tuned, "assumes": "uniform"}  # macro recall chose it
+    return Predictor(predictor.model, about).to(predictor.mean.device).eval()
 
 
 def chosen(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:

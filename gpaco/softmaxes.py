@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco.classical import class_balanced_weights
+from gpaco.contrast import reference_priors
 from gpaco.settings import Method
 
 _FAR = -1e4  # a similarity that gets no mass at any temperature
@@ -42,11 +43,21 @@ class References(NamedTuple):
 
 
 def compare(
-    anchors: Tensor, labels: Tensor, image: Tensor, others: Tensor, references: References
+    settings: Method,
+    state: dict[str, Tensor],
+    anchors: Tensor,
+    labels: Tensor,
+    image: Tensor,
+    others: Tensor,
+    references: References,
 ) -> tuple[Tensor, Tensor]:
     """Similarities of the anchors with all that they are compared with, (A, R), and whether each is a positive.
 
-    `others` (A, n, D) are further views or keys of the anchor's own image; other references of that image are left out.
+    A prior of the references, if the method has one, is in the similarities, times the temperature.
+
+    Args:
+        state: what the method has saved: its counts.
+        others: (A, n, D) further views or keys of the anchor's own image; other references of that image are left out.
     """
     own = torch.einsum("ad,and->an", anchors, others)
     similar = anchors @ references.embeddings.t()
@@ -54,6 +65,10 @@ def compare(
         same = (labels.unsqueeze(1) == references.labels).to(anchors.dtype)
     else:
         same = references.labels.t()[labels].to(anchors.dtype)
+    if settings.rebalance == "prior" and settings.name in ("supcon", "multitask"):
+        log_prior = (state["counts"] / state["counts"].sum()).log().to(anchors)
+        own = own + settings.temperature * reference_priors(labels, log_prior).unsqueeze(1)
+        similar = similar + settings.temperature * reference_priors(references.labels, log_prior)
     itself = image.unsqueeze(1) == references.image
     similar, same = similar.masked_fill(itself, _FAR), same.masked_fill(itself, 0)
     return torch.cat([own, similar], 1), torch.cat([torch.ones_like(own), same], 1)

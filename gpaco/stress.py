@@ -162,8 +162,12 @@ def robustness(
         alike = other.about["counts"] == predictor.about["counts"]
         other = replace(measured(other), name=str(baseline), by_group=alike)
     about = predictor.about
-    group = groups(about["counts"], about["many"], about["few"])
-    sizes = {name: int(((group == name) & found.there).sum()) for name in GROUPS}
+    sizes: dict[str, int | None] = dict.fromkeys(GROUPS)
+    if about["counts"] is None:
+        notes.append("the run does not know its class counts: no many, medium and few")
+    else:
+        group = groups(about["counts"], about["many"], about["few"])
+        sizes = {name: int(((group == name) & found.there).sum()) for name in GROUPS}
     cuts = {"many": about["many"], "few": about["few"]}
     result = summary(mine, other, sizes, cuts, conditions, notes)
     result |= {
@@ -219,11 +223,12 @@ class _Setup:
         for name, tensor in sorted(self.model.state_dict().items()):
             state.update(name.encode())
             state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        zeros = np.zeros((1, len(about["counts"])), np.float32)
+        zeros = np.zeros((1, len(about["classes"])), np.float32)
         state.update(final_logits(zeros, about, prior=self.prior, unbiased=self.unbiased).tobytes())
         how = self.source.corrupting if isinstance(self.source, Pictures) else None
         words = [VERSION, self.source.reader, self.restrict, how and [how.constants, how.seed]]
         words += [[about[key] for key in ("classes", "counts", "mean", "std", "many", "few", "whole", "resize")]]
+        words += [about["tuned"]]  # is neither in the weights nor in what `final_logits` adds
         words += [[self.view.get(key) for key in ("whole", "size", "resize", "interpolation")]]
         state.update(json.dumps(words).encode())
         for array in (self.indices, self.match.labels, self.match.there):

@@ -50,12 +50,12 @@ class Measured:
 def summary(
     mine: Measured,
     baseline: Measured | None,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int | None],
     cuts: Mapping[str, float],
     conditions: Sequence[Condition],
     notes: list[str],
 ) -> dict[str, Any]:
-    """All of it, ready for JSON; `sizes` are the numbers of classes of each group, `cuts` what parts the groups."""
+    """All of it, ready for JSON; `sizes` are the groups' numbers of classes (None: unknown), `cuts` what parts them."""
     result: dict[str, Any] = {"version": 1}
     if tuple(conditions) == (CLEAN,):
         result |= {"error": mine.clean()}

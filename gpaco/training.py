@@ -291,7 +291,7 @@ def resume(
         return Progress(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
-    about_data = about.keys() - {"gpaco", "references"}  # not the version, nor what the number of processes decides
+    about_data = about.keys() - {"gpaco"}  # its version
     changed = [key for key in sorted(about_data) if state["about"].get(key, about[key]) != about[key]]
     if changed:
         raise UserError(

@@ -85,7 +85,7 @@ def random_kills(root: Path, rounds: int) -> None:
         if process == 0:
             with lock(folder):
                 step = load(folder).step if find(folder) else 0
-                trim_jsonl(folder / "log.jsonl", step)
+                trim_jsonl(folder / "log.jsonl", lambda row, last=step: row["step"] <= last)
                 while True:
                     step += 1
                     append_jsonl(folder / "log.jsonl", {"step": step})

@@ -185,12 +185,13 @@ def reference_losses(settings: Any, logits: Tensor, labels: Tensor, anchors: Ten
             loss = focal_loss(x, y, gamma=settings.gamma)
         elif base == "class-balanced":
             loss = F.cross_entropy(x, y, weights, label_smoothing=smoothing, reduction="sum") / mean_weight
+        shown = SHARES.log() if settings.rebalance == "prior" else None
         if settings.name == "supcon":
-            loss = supcon_loss(z, y, **contrast)
+            loss = supcon_loss(z, y, log_prior=shown, **contrast)
         if settings.name == "multitask":
             own = weights[y] if y.dim() == 1 else y @ weights
             factor = own / mean_weight if settings.rebalance == "weights" else 1
-            loss = loss + settings.weight * factor * supcon_loss(z, y, **contrast)
+            loss = loss + settings.weight * factor * supcon_loss(z, y, log_prior=shown, **contrast)
         losses.append(loss.sum())
     return losses
 
@@ -204,6 +205,9 @@ def reference_losses(settings: Any, logits: Tensor, labels: Tensor, anchors: Ten
         ("paco", []),
         ("supcon", []),
         ("multitask", ["method.base=ce", "method.label_smoothing=0.1"]),
+        ("gpaco", ["method.rebalance=prior"]),  # which is of SupCon
+        ("supcon", ["method.rebalance=prior"]),
+        ("multitask", ["method.rebalance=prior", "method.temperature=0.5"]),
         ("multitask", ["method.rebalance=weights", "method.weight=0.3"]),
         ("ce", []),
         ("ce", ["method.label_smoothing=0.2"]),
@@ -229,7 +233,7 @@ def test_every_method_as_softmaxes_has_the_loss_and_the_gradients_of_the_method(
     if settings.prior != "none":
         state |= {"loss.log_prior": SHARES.log(), "loss.centre_share": torch.tensor([0.2, 0.5, 0.9])}
     contrasts = name in ("gpaco", "paco", "supcon", "multitask")
-    similar, same = compare(anchors, labels, image, others, References(held, held_labels, owner))
+    similar, same = compare(settings, state, anchors, labels, image, others, References(held, held_labels, owner))
     parts = softmaxes(settings, state, SHARES, logits, labels, *((similar, same) if contrasts else (None, None)))
     losses = torch.stack([part.losses() for part in parts]).sum(0)
 

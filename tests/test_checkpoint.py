@@ -129,7 +129,7 @@ def test_kills_at_random_moments_lose_nothing_that_was_confirmed(tmp_path: Path)
     for one in rounds:
         assert one["confirmed"] <= one["found"] <= one["confirmed"] + 1
     assert_is_step(load(tmp_path / "run"), rounds[-1]["found"], 2000)
-    assert trim_jsonl(tmp_path / "run" / "log.jsonl", 10**9)
+    assert trim_jsonl(tmp_path / "run" / "log.jsonl", lambda row: True)
     logged = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert logged == list(range(1, len(logged) + 1))  # none lost, none twice
 

@@ -7,6 +7,7 @@ import pickle
 import struct
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,20 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
             (folder / file).write_bytes(good)
     assert watched(folder).reader == "CIFAR-100"
     assert "asks for 'posix.system'" in _with(folder, "meta", pickle.dumps(_Runs(os.system, "x"))).cause
+
+
+def test_a_pickle_makes_no_pixels_that_are_not_in_the_file(tmp_path: Path) -> None:
+    folder = cifar_100(tmp_path / "x")
+    from_number = _Runs(np._core.numeric._frombuffer, 3072 * 2000, np.dtype("u1"), (2000, 3072), "C")
+    black = pickle.dumps({b"data": from_number, b"fine_labels": [0] * 2000})
+    long = b"\x80\x05\x96" + struct.pack("<Q", 1 << 28) + b"x."
+    for payload in (black, long):
+        tracemalloc.start()
+        try:
+            assert "'train' is not a CIFAR file" in _with(folder, "train", payload).cause
+            assert tracemalloc.get_traced_memory()[1] < 3 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def _with(folder: Path, file: str, content: bytes) -> UserError:

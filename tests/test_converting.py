@@ -204,6 +204,21 @@ def test_without_class_counts_there_are_no_groups_and_nothing_is_made_up(
             gpaco.evaluate(tmp_path / "run", data, **options)
 
 
+def test_a_run_without_class_counts_is_tested_on_corrupted_pictures_without_groups(
+    resnet50: tuple[Released, Path], tmp_path: Path
+) -> None:
+    convert(resnet50[1], tmp_path / "run", settings=["model.size=64"], say=quiet)
+    data = class_folders(tmp_path / "data", {str(c): 2 for c in range(5)})
+    command = ("robustness", tmp_path / "run", data, "--corruptions", "fog", "--severities", 1)
+    result = json.loads(commands.run(*command, "--json"))
+    assert result["clean_error"] == pytest.approx(1 - gpaco.evaluate(tmp_path / "run", data)["top1"])
+    cell = result["corruptions"]["fog"]["1"]
+    assert cell["error"] is not None
+    assert [cell[name] for name in ("many", "medium", "few")] == [None] * 3
+    assert {value for group in result["groups"].values() for value in group.values()} == {None}
+    assert "the run does not know its class counts: no many, medium and few" in result["notes"]
+
+
 def test_the_backbone_of_a_released_checkpoint_can_be_had_alone(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:

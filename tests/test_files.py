@@ -58,7 +58,7 @@ def test_a_log_cut_anywhere_is_trimmed_to_whole_rows_and_goes_on(tmp_path: Path)
     whole = path.read_bytes()
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        rows = trim_jsonl(path, 3)
+        rows = trim_jsonl(path, lambda row: row["step"] <= 3)
         complete = min(whole[:cut].count(b"\n"), 3)
         assert [row["step"] for row in rows] == list(range(1, complete + 1))
         append_jsonl(path, {"step": complete + 1, "name": "é\n\u2028"})
@@ -67,9 +67,9 @@ def test_a_log_cut_anywhere_is_trimmed_to_whole_rows_and_goes_on(tmp_path: Path)
     assert hidden(tmp_path) == []
 
 
-def test_trimming_takes_a_function_too_and_a_missing_log_is_empty(tmp_path: Path) -> None:
+def test_any_row_can_be_trimmed_and_a_missing_log_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    assert trim_jsonl(path, 3) == []
+    assert trim_jsonl(path, lambda row: True) == []
     assert not path.exists()
     for epoch in range(5):
         append_jsonl(path, {"epoch": epoch})
@@ -81,7 +81,7 @@ def test_trimming_takes_a_function_too_and_a_missing_log_is_empty(tmp_path: Path
 def test_a_strange_line_in_the_middle_of_a_log_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + line + '\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"line 2 of .*log\.jsonl"):
-        trim_jsonl(tmp_path / "log.jsonl", 3)
+        trim_jsonl(tmp_path / "log.jsonl", lambda row: row["step"] <= 3)
 
 
 def test_a_row_that_is_not_json_leaves_the_log_alone(tmp_path: Path) -> None:

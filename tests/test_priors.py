@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from commands import checkpoint_files
+from saving import largest_file, tree
 from test_optimum import minimise
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +21,7 @@ from gpaco import checkpoint
 from gpaco.cli import main
 from gpaco.data.loading import class_shares
 from gpaco.data.reading import read
-from gpaco.errors import UserError
+from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.evaluation import logits_of
 from gpaco.methods import METHODS
 from gpaco.methods.setup import Method, Setup
@@ -164,10 +165,9 @@ def binomial(n: int, q: float) -> Tensor:
     return (log_choose + k * np.log(q) + (n - k) * np.log(1 - q)).exp()
 
 
-def share_by_formula(about: dict[str, Any]) -> Tensor:
+def share_by_formula(about: dict[str, Any], *, images: int, appearances: int, memory: int) -> Tensor:
     """E[1 / (1 + alpha P)] for P = a - 1 + a Bin(B - 1, q) + Bin(M, q), from what a model says of its training."""
-    references, shares = about["references"], []
-    images, appearances, memory = references["images"], references["appearances"], references["memory"]
+    shares = []
     for q in about["shown"]:
         positives = appearances * torch.arange(images).unsqueeze(1) + appearances - 1 + torch.arange(memory + 1)
         chance = binomial(images - 1, q).unsqueeze(1) * binomial(memory, q)
@@ -198,10 +198,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.parametrize("name", ["gpaco", "paco", "smooth"])
 def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str, Run]) -> None:
     about = gpaco.load(runs[name]).about
-    assert about["references"] == {"images": 64, "appearances": 2, "memory": 64, "contrast": "local"}
     counts = np.array(about["counts"])
     np.testing.assert_allclose(about["shown"], class_shares(counts, "sqrt" if name == "paco" else "shuffle"))
-    torch.testing.assert_close(torch.tensor(about["centre_share"]), share_by_formula(about), rtol=0.06, atol=0)
+    expected = share_by_formula(about, images=64, appearances=2, memory=64)
+    torch.testing.assert_close(torch.tensor(about["centre_share"]), expected, rtol=0.06, atol=0)
 
 
 @pytest.mark.parametrize("name", ["gpaco", "paco", "smooth"])
@@ -355,6 +355,20 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     (folder / "prior.json").write_text("{}")
     with pytest.raises(UserError, match=r"prior\.json is not what was written"):
         gpaco.load(folder)
+
+
+def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs["ce"].folder, folder)
+    before = tree(folder)
+    with (
+        largest_file(len(before["predictions.npz"]) // 2),
+        pytest.raises(EnvironmentProblem, match=r"predictions\.npz"),
+    ):
+        gpaco.evaluate(folder, tune_prior=True)
+    assert tree(folder) == before
 
 
 def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run], tmp_path: Path) -> None:

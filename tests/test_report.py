@@ -218,6 +218,24 @@ def test_right_images_at_every_position_are_those_of_adjusted_logits(method: str
     assert right[:, raw].sum() == round(one.metrics["top1"] * 400)
 
 
+def test_the_slider_starts_from_what_the_sampler_showed_as_evaluate_does(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"epochs": 3, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", sampler="sqrt", long_tail=20, **quick)
+    one = gather([run])[0]
+    right = whatif.along(one, one.counts).sum(0)
+    assert whatif.raw_position(one, one.counts) == 50  # the square root is half of the log
+    assert right[50] == round(run.metrics["top1"] * len(one.labels))
+    for prior, position in (("train", 0), ("uniform", 100)):
+        assert right[position] == round(gpaco.evaluate(run, prior=prior)["top1"] * len(one.labels))
+    assert right[0] < right[50] < right[100]
+
+
+def test_raw_logits_of_proportions_that_the_slider_does_not_pass_have_no_position(tmp_path: Path) -> None:
+    one = evidence(tmp_path / "run", np.zeros((3, 3)), [0, 1, 2], [60, 30, 10], method="ce")
+    assert whatif.raw_position(one, one.counts) == 0
+    assert whatif.raw_position(one, np.array([60, 10, 30])) is None
+
+
 def test_ties_in_raw_logits_go_to_the_first_class_as_in_metrics_json(tmp_path: Path) -> None:
     labels = np.array([0, 1, 2, 1])
     one = evidence(tmp_path / "run", np.zeros((4, 3)), labels, [50, 10, 10])

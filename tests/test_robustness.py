@@ -1,6 +1,7 @@
 """How a run does on corrupted pictures: of its own data, of published sets, with a baseline, stopped and resumed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,17 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
         before = len(lines())
         test(**more)
         assert len(lines()) == before + 11, more
+
+
+def test_a_prior_that_was_tuned_since_is_another_model(digits: Run, tmp_path: Path) -> None:
+    shutil.copytree(digits.folder, tmp_path / "run")
+    options: dict[str, Any] = {"subset": 200, "corruptions": "fog", "severities": "1"}
+    before = gpaco.robustness(tmp_path / "run", **options)
+    assert gpaco.evaluate(tmp_path / "run", tune_prior=True)["tuned"]["tau"] != 0
+    after = gpaco.robustness(tmp_path / "run", **options)
+    assert after["corruptions"] != before["corruptions"]
+    afresh = gpaco.robustness(tmp_path / "run", out=tmp_path / "afresh", **options)
+    assert after["corruptions"] == afresh["corruptions"]
 
 
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:

@@ -16,7 +16,8 @@ from scenes import made_run, scene_folder, tiny_segmenter
 import gpaco
 from gpaco.cli import main
 from gpaco.errors import UserError
-from gpaco.pages.scenes import collect, errors_marked, percent, report_scenes
+from gpaco.pages.page import percent
+from gpaco.pages.scenes import collect, errors_marked, report_scenes
 from gpaco.run import Run
 from gpaco.segmentation import evaluating
 

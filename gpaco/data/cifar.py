@@ -159,7 +159,14 @@ class _Type:
 
 
 class _Pickle(pickle._Unpickler):
-    """Reads plain values and arrays. In Python and not in C, whose table of values can be made to fill all memory."""
+    """Reads plain values and arrays. In Python and not in C, whose table of values can be made to fill all memory.
+
+    A bytearray is read as bytes are: no more of it is made than the file has.
+    """
+
+    dispatch = pickle._Unpickler.dispatch | {
+        pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
+    }
 
     def __init__(self, data: bytes, name: str) -> None:
         super().__init__(io.BytesIO(data), encoding="bytes")
@@ -201,9 +208,9 @@ class _Pickle(pickle._Unpickler):
     def _array(self, *_: object) -> _Array:
         return _Array()
 
-    def _from_buffer(self, data: bytes, kind: _Type, shape: object, order: object = "C") -> _Array:
+    def _from_buffer(self, data: object, kind: object, shape: object, order: object = "C") -> _Array:
         array = _Array()
-        array.state = (1, shape, kind, order == "F", bytes(data))
+        array.state = (1, shape, kind, order == "F", data)
         return array
 
     def _type(self, name: object, *_: object) -> _Type:

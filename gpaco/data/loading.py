@@ -5,7 +5,7 @@ number of workers and processes, and sees the same pictures.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -198,10 +198,16 @@ class _Photos(Dataset[Photo | Problem]):
 
 
 def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
+    views = stacked(items)
+    return views if isinstance(views, Problem) else [torch.from_numpy(view).permute(0, 3, 1, 2) for view in views]
+
+
+def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDArray[np.uint8]] | Problem:
+    """The first parts of all items as one array, their second parts, ...; or the first error among the items."""
     good = [item for item in items if not isinstance(item, Problem)]
     if len(good) < len(items):
         return next(item for item in items if isinstance(item, Problem))
-    return [torch.from_numpy(np.stack(view)).permute(0, 3, 1, 2) for view in zip(*good, strict=True)]
+    return [np.stack(part) for part in zip(*good, strict=True)]
 
 
 def apart(worker: int) -> None:

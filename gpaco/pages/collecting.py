@@ -63,6 +63,7 @@ def _about_run(one: Evidence, counts: Ints, room: int, album: pictures.Album, so
         "name": one.name,
         "method": metrics["method"],
         "assumes": metrics["assumes"],
+        "raw": whatif.raw_position(one, counts),
         "n": metrics["n"],
         "evaluated_on": metrics["evaluated_on"],
         "selected_on": metrics["selected_on"],

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.errors import UserError
-from gpaco.metrics import Floats, Ints, adjust, long_tailed_prior, reversed_prior
+from gpaco.metrics import Floats, Ints, adjust, reversed_prior
+from gpaco.priors import log_assumed, log_prior
 from gpaco.run import Run
 
 Facts = dict[str, Any]
@@ -55,10 +56,10 @@ class Evidence:
         """The group of each class, (C,)."""
         return np.array([row["group"] for row in self.metrics["per_class"]])
 
-    @property
+    @cached_property
     def assumed(self) -> Floats:
         """Log of the class distribution that raw logits assume, (C,); only differences between classes count."""
-        return log_priors(self.counts)[self.metrics["assumes"]]
+        return log_assumed(self.metrics, len(self.counts))
 
     @cached_property
     def confidence(self) -> Floats:
@@ -73,11 +74,10 @@ class Evidence:
 
 def log_priors(counts: Ints) -> dict[str, Floats]:
     """The distributions that the page names, as logs; a class without training images counts as one with one."""
-    counts = np.maximum(counts, 1)
     return {
-        "train": np.log(long_tailed_prior(counts)),
+        "train": log_prior(counts),
         "uniform": np.zeros(len(counts)),
-        "reversed": np.log(reversed_prior(counts)),
+        "reversed": np.log(reversed_prior(np.maximum(counts, 1))),
     }
 
 

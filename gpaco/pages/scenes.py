@@ -17,6 +17,7 @@ from gpaco import __version__
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
 from gpaco.pages import corruption_file
+from gpaco.pages.page import percent
 from gpaco.run import Run
 
 Say = Callable[[str], None]
@@ -225,15 +226,6 @@ def render(facts: Facts, folder: str) -> str:
     style = (files("gpaco.pages") / "templates" / "report.css").read_text(encoding="utf-8")
     page = environment.get_template("scenes.html").render(facts, style=style, folder=folder, version=__version__)
     return page.encode("utf-8", "backslashreplace").decode()
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """A rate as percent.
-
-    >>> percent(0.12345), percent(None)
-    ('12.3', 'none')
-    """
-    return "none" if value is None else f"{100 * value:.{digits}f}"
 
 
 def _classes_csv(facts: Facts) -> bytes:

@@ -55,10 +55,19 @@ def along(one: Evidence, counts: Ints) -> Ints:
         for position in range(0 if turn < 0 else 1, STEPS + 1):
             right = (first <= position) & (position <= last)
             result[:, start + turn * position] = np.bincount(one.labels[right], minlength=len(counts))
-    raw = {"train": 0, "uniform": STEPS}[one.metrics["assumes"]]
-    if np.array_equal(priors[one.metrics["assumes"]], one.assumed):
+    if (raw := raw_position(one, counts)) is not None:
         result[:, raw] = np.bincount(one.labels[one.predictions == one.labels], minlength=len(counts))
     return result
+
+
+def raw_position(one: Evidence, counts: Ints) -> int | None:
+    """Where the slider stands at what raw logits assume; None if it never does."""
+    train, assumed = (logs - logs.mean() for logs in (log_priors(counts)["train"], one.assumed))
+    length = float(train @ train)
+    weight = float(assumed @ train) / length if length else 0.0
+    position = round(STEPS - STEPS * weight)
+    there = 0 <= position <= STEPS and np.allclose(assumed, (STEPS - position) / STEPS * train, rtol=0, atol=1e-9)
+    return position if there else None
 
 
 def changes(right: Ints) -> list[list[int]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gpaco.data.loading import CPU, apart
+from gpaco.data.loading import CPU, apart, stacked, steps_per_epoch
 from gpaco.data.random import permutation, uniforms
 from gpaco.data.views import normalise
 from gpaco.errors import Problem
@@ -87,10 +87,6 @@ def batches(
         yield SceneBatch(normalise(pixels.to(device, non_blocking=True), mean, std), masks)
 
 
-def steps_per_epoch(scenes: int, batch_size: int) -> int:
-    return max(1, scenes // batch_size)
-
-
 Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
@@ -113,8 +109,8 @@ class _Crops(Dataset[Crop | Problem]):
 
 
 def _stack(items: list[Crop | Problem]) -> tuple[Tensor, Tensor] | Problem:
-    good = [item for item in items if not isinstance(item, Problem)]
-    if len(good) < len(items):
-        return next(item for item in items if isinstance(item, Problem))
-    images, masks = (np.stack(part) for part in zip(*good, strict=True))
+    parts = stacked(items)
+    if isinstance(parts, Problem):
+        return parts
+    images, masks = parts
     return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(masks).long()

@@ -8,10 +8,10 @@ import torch
 
 from gpaco import distributed
 from gpaco import recipe as recipes
+from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError, nearest
 from gpaco.hub import is_hub
 from gpaco.preparing import FLAGS
-from gpaco.segmentation.loading import steps_per_epoch
 from gpaco.segmentation.losses import METHODS
 from gpaco.segmentation.network import DEEPLAB, LEAST, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits

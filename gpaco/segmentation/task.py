@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gpaco import __version__, checkpoint, distributed
+from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
 from gpaco.run import Run, newest
 from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter, own_part
-from gpaco.segmentation.loading import Crops, SceneBatch, batches, steps_per_epoch
+from gpaco.segmentation.loading import Crops, SceneBatch, batches
 from gpaco.segmentation.losses import SceneLoss
 from gpaco.segmentation.network import Segmenter, normalisation
 from gpaco.segmentation.resolving import usual_size

@@ -43,7 +43,7 @@ for (const node of all("[data-shape]")) {
   node.append(draw("path", { class: "mark", d: shape(+node.dataset.shape, 7, 7, 5) }));
 }
 state.run = +($("input[name=run]:checked")?.value ?? 0);
-state.position = runs[state.run].assumes === "train" ? 0 : 100;
+state.position = runs[state.run].raw ?? 100;
 $("#prior").value = state.position;
 for (const part of [forest, scatter, norms, counts, details, listen]) part();
 document.body.dataset.ready = "yes";

@@ -73,9 +73,9 @@ function along() {
     return { y: spots.at(-1)[1], text: titles[key] };
   });
   chart.endLabels(labels);
-  const raw = chart.X(run.assumes === "train" ? 0 : 100), at = chart.X(state.position);
-  const words = draw("title", {}, "what raw logits assume");
-  chart.add("path", { d: `M${raw},${chart.base}l-5,8h10Z`, fill: "currentColor" }, words);
+  const at = chart.X(state.position), words = draw("title", {}, "what raw logits assume");
+  const raw = { d: `M${chart.X(run.raw)},${chart.base}l-5,8h10Z`, fill: "currentColor" };
+  if (run.raw !== null) chart.add("path", raw, words);
   if (!state.custom) chart.rule(at, chart.top, at, chart.base);
 }
 function priorInWords() {
