@@ -98,7 +98,7 @@ def train(
     on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Device = None,
-    compile_model: Annotated[bool | None, typer.Option("--compile", hidden=True)] = None,
+    compile: Annotated[bool | None, typer.Option(hidden=True)] = None,
     tune_prior: TunePrior = False,
     seed: Seed = None,
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
@@ -127,7 +127,7 @@ def train(
         "ghost_batch": ghost_batch,
         "on_bad_image": on_bad_image,
         "workers": workers,
-        "compile": compile_model,
+        "compile": compile,
         "tune_prior": tune_prior or None,
         "seed": seed,
     }
