@@ -124,8 +124,9 @@ def robustness(
         )
     predictor = load_classifier(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
+    others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
     with bar("looking through the folders") as show:
-        source, stem = source_of(run, predictor, data, constants, seed, show)
+        source, stem = source_of(run, predictor, data, constants, seed, others=others, show=show, say=say)
     found = matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
     conditions = conditions_of(source, corruptions, wanted, notes)

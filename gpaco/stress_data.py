@@ -1,6 +1,6 @@
 """What robustness() is to look at: which pictures, of which classes, under which conditions, at which size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,24 @@ Show = Callable[[int, int], None]
 
 
 def source_of(
-    run: Run, predictor: Predictor, data: Path | str | None, constants: str | None, seed: int, show: Show
+    run: Run,
+    predictor: Predictor,
+    data: Path | str | None,
+    constants: str | None,
+    seed: int,
+    *,
+    others: Sequence[Run],
+    show: Show,
+    say: Callable[[str], None],
 ) -> tuple[Source, str]:
-    """Where the pictures come from, and the word for the file of the result; none for the run's own test data."""
+    """Where the pictures come from, and the word for the file of the result; none for the run's own test data.
+
+    `others` are runs that will be tested on them too.
+    """
     shifted = None if data is None else read_shifted(Path(data), show)
     if shifted is not None:
         return shifted, shifted.reader
-    samples = evaluation_part(run, data)
+    samples = evaluation_part(run, data, others=others, say=say)
     if data is None:
         return corrupted_source(samples, predictor, constants, seed), ""
     place = Path(data).resolve()
