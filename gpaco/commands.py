@@ -246,6 +246,8 @@ def predict(
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
     line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
+    if bad == len(rows):
+        raise UserError(f"no image could be read: {rows[0]['error']}", f"the reason of each is in {out}")
     if tuned := read_tuned(run):
         say(as_json)(in_words(tuned))
     say(as_json)(line)

@@ -261,6 +261,18 @@ def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Com
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
 
 
+def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
+    trained: Path, refuses: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    (tmp_path / "empty.png").touch()
+    out = tmp_path / "rows.csv"
+    text = refuses("predict", trained, tmp_path / "bad.png", tmp_path / "empty.png", "--out", out)
+    assert "no image could be read: cannot read image" in text
+    assert "bad.png': not a JPEG" in text
+    assert str(out) in text
+
+
 def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
     quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
     gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
