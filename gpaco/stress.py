@@ -125,7 +125,7 @@ def robustness(
     predictor = load_classifier(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
     with bar("looking through the folders") as show:
-        source, stem = source_of(run, predictor, data, constants, seed, show)
+        source, stem = source_of(run, predictor, data, constants, seed, show, say)
     found = matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
     conditions = conditions_of(source, corruptions, wanted, notes)

@@ -24,13 +24,19 @@ Show = Callable[[int, int], None]
 
 
 def source_of(
-    run: Run, predictor: Predictor, data: Path | str | None, constants: str | None, seed: int, show: Show
+    run: Run,
+    predictor: Predictor,
+    data: Path | str | None,
+    constants: str | None,
+    seed: int,
+    show: Show,
+    say: Callable[[str], None],
 ) -> tuple[Source, str]:
     """Where the pictures come from, and the word for the file of the result; none for the run's own test data."""
     shifted = None if data is None else read_shifted(Path(data), show)
     if shifted is not None:
         return shifted, shifted.reader
-    samples = evaluation_part(run, data)
+    samples = evaluation_part(run, data, say=say)
     if data is None:
         return corrupted_source(samples, predictor, constants, seed), ""
     place = Path(data).resolve()
