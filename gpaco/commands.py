@@ -219,7 +219,12 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run.")],
     paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help=".csv, .jsonl or .json file; of a segmenter a folder for its masks.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help=".csv, .jsonl or .json file, replaced if it is there; of a segmenter a folder for its masks. Unless "
+            "given, predictions.csv or the folder predictions, which is not replaced.",
+        ),
     ] = None,
     prior: Prior = None,
     unbiased: Unbiased = False,
@@ -231,26 +236,35 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
+    from gpaco.matching import counted
     from gpaco.prediction import predict as predict_files
     from gpaco.priors import in_words, read_tuned
     from gpaco.run import as_run
 
     segments = as_run(run).recipe.train.task == "segmentation"
-    out = out or Path("predictions" if segments else "predictions.csv")
+    place = out or Path("predictions" if segments else "predictions.csv")
+    table = place / "predictions.csv" if segments else place
+    if out is None and table.exists():
+        raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
     how = inference_options(scales, flip, window)
     with bar("predicting", as_json) as progress:
         rows = predict_files(
-            run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress, **how
+            run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **how
         )
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
-    line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
     if bad == len(rows):
-        raise UserError(f"no image could be read: {rows[0]['error']}", f"the reason of each is in {out}")
+        if out is None:
+            table.unlink()  # nothing in it is worth a refusal of the next try
+        raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
     if tuned := read_tuned(run):
         say(as_json)(in_words(tuned))
-    say(as_json)(line)
+    if not (as_json or segments) and len(rows) <= 10:
+        for row in rows:
+            print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
+    what = f"{counted(len(rows), 'file')}, {bad} of them could not be read" if bad else counted(len(rows), "image")
+    say(as_json)(f"{what}: {place}")
 
 
 @app.command()

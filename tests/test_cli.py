@@ -270,7 +270,27 @@ def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
     text = refuses("predict", trained, tmp_path / "bad.png", tmp_path / "empty.png", "--out", out)
     assert "no image could be read: cannot read image" in text
     assert "bad.png': not a JPEG" in text
-    assert str(out) in text
+
+
+def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
+    trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture = save(tmp_path / "one.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    refuses("predict", trained, "bad.png")
+    assert not Path("predictions.csv").exists()
+    (row,) = gpaco.predict(trained, picture)
+    line = f"one.png: {row['class']} ({row['probability']:.3f})"
+    assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
+    written = Path("predictions.csv").read_text()
+    assert "--out predictions.csv" in refuses("predict", trained, "bad.png")
+    assert Path("predictions.csv").read_text() == written
+    text = prints("predict", trained, "one.png", "bad.png", "--out", "predictions.csv")
+    assert text.splitlines()[0] == line
+    assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
+    assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"
+    assert len(prints("predict", trained, *["one.png"] * 11, "--out", "more.csv").splitlines()) == 1
 
 
 def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
