@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpaco import __version__
 from gpaco.console import bar, display, print_figures, say, speaks
 from gpaco.errors import UserError, nearest
 from gpaco.options import (
@@ -36,6 +37,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def gpaco(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the verb."""
 
 
 @app.command()
@@ -181,7 +197,7 @@ def evaluate(
     """Figures of a run on its test data, or on other data."""
     from gpaco.evaluation import evaluate as evaluate_runs
     from gpaco.priors import in_words, read_tuned
-    from gpaco.run import as_run, is_run
+    from gpaco.run import as_run, is_run, unfinished
 
     runs = [path for path in paths if is_run(path)]
     others = [path for path in paths if not is_run(path)]
@@ -207,6 +223,8 @@ def evaluate(
             say=say(as_json),
             **inference_options(scales, flip, window),
         )
+    for line in filter(None, map(unfinished, runs)):
+        say(as_json)(line)
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
             say(as_json)(in_words(tuned))
@@ -239,7 +257,7 @@ def predict(
     from gpaco.matching import counted
     from gpaco.prediction import predict as predict_files
     from gpaco.priors import in_words, read_tuned
-    from gpaco.run import as_run
+    from gpaco.run import as_run, unfinished
 
     segments = as_run(run).recipe.train.task == "segmentation"
     place = out or Path("predictions" if segments else "predictions.csv")
@@ -258,6 +276,8 @@ def predict(
         if out is None:
             table.unlink()  # nothing in it is worth a refusal of the next try
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
+    if line := unfinished(run):
+        say(as_json)(line)
     if tuned := read_tuned(run):
         say(as_json)(in_words(tuned))
     if not (as_json or segments) and len(rows) <= 10:
@@ -286,6 +306,7 @@ def compare(
     long_tail: Annotated[float | None, typer.Option(help="As for train.")] = None,
     validation: Annotated[float | None, typer.Option(help="As for train.")] = None,
     recipe: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    device: Device = None,
     settings: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -312,6 +333,7 @@ def compare(
         out=out,
         settings=settings,
         recipe=recipe,
+        device=device,
         say=say(as_json),
         show=display(as_json),
         validation=validation,
@@ -319,6 +341,7 @@ def compare(
     )
     if speaks():
         print(json.dumps(result) if as_json else table(result))
+        say(as_json)(f"The table, and a page about the first seed: {out / 'comparison.md'}, {out / 'report.html'}")
 
 
 @app.command()

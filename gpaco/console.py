@@ -28,7 +28,8 @@ def plain_help(command: Any) -> None:
         if parameter.param_type_name == "argument":
             name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
             parameter.metavar = name
-            parameter.get_usage_pieces = lambda context, name=name: [name]
+            shown = name if parameter.required else f"[{name}]"
+            parameter.get_usage_pieces = lambda context, shown=shown: [shown]
             parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
 
 

@@ -126,6 +126,12 @@ assert not heavy, heavy
 
 def test_version_is_printed(prints: Command) -> None:
     assert prints("--version") == f"{gpaco.__version__}\n"
+    assert "--version" in prints("--help")
+
+
+@pytest.mark.parametrize("words", ["recipes [OPTIONS] [WORD]", "weights [OPTIONS] [FOLDER]", "train [OPTIONS] DATA"])
+def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Command) -> None:
+    assert prints(words.split()[0], "--help").startswith(f"Usage: gpaco {words}\n")
 
 
 # Words that do not exist
@@ -150,7 +156,10 @@ def test_version_is_printed(prints: Command) -> None:
         (["train", "digits", "--out", "OUT", "--set", "alpha=1"], "did you mean method.alpha?"),
         (["train", "digits", "--out", "OUT", "--set", "mehtod.alpha=1"], "'mehtod'; did you mean 'method'?"),
         (["train", "digits", "--out", "OUT", "--set", "method.alpha"], "expected section.key=value"),
-        (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
+        (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'\n  devices are cpu, cuda"),
+        (["compare", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
+        (["compare", "digits", "--out", "OUT", "--methods", "ce,gpaco,ce"], "the method 'ce' is there twice"),
+        (["weights", "OUT"], "there is no folder OUT"),
         (["train", "digist", "--out", "OUT"], "did you mean 'digits'?"),
         (["compare", "digits", "--methods", "ce,gpco", "--out", "OUT"], "no method 'gpco'; did you mean 'gpaco'?"),
         (["show", "defualt"], "no recipe 'defualt'; did you mean 'default'?"),
@@ -291,6 +300,25 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
     assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"
     assert len(prints("predict", trained, *["one.png"] * 11, "--out", "more.csv").splitlines()) == 1
+
+
+def test_a_folder_of_runs_is_told_from_a_run(trained: Path, refuses: Command, tmp_path: Path) -> None:
+    assert f"such as {trained}" in refuses("report", trained.parent)
+    shutil.copytree(trained, tmp_path / "c1" / "ce" / "seed-0")
+    assert f"such as {tmp_path / 'c1' / 'ce' / 'seed-0'}\n" in refuses("evaluate", tmp_path / "c1")
+
+
+def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
+    trained: Path, prints: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    recipe = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("\nepochs = 2\n", "\nepochs = 5\n"))
+    line = f"{tmp_path / 'run'} has not come to its end: 2 of 5 epochs are done"
+    assert line in prints("evaluate", tmp_path / "run")
+    words = ("predict", save(tmp_path / "one.png"), "--out", tmp_path / "rows.csv")
+    assert line in prints(words[0], tmp_path / "run", *words[1:])
+    assert "come to its end" not in prints(words[0], trained, *words[1:])
 
 
 def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
