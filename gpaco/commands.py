@@ -167,7 +167,8 @@ def train(
     if speaks():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
             print_figures(run.metrics, as_json)
-        say(as_json)(f"The run, with its model and page: {run.folder}")
+        page = " and page" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
+        say(as_json)(f"The run, with its model{page}: {run.folder}")
 
 
 @app.command()

@@ -262,6 +262,11 @@ def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints:
     assert f"({metrics['groups']['few']} classes)" in text
 
 
+def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: Path) -> None:
+    words = ("train", "digits", *QUICK, "--method", "ce", "--epochs", 1, "--out", tmp_path / "run")
+    assert f"The run, with its model: {tmp_path / 'run'}\n" in prints(*words, "--set", "train.report=false")
+
+
 def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
     save(tmp_path / "in" / "good.png")
     (tmp_path / "in" / "bad.png").write_bytes(b"no image")
