@@ -11,6 +11,8 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
+if len(sys.argv) < 3:
+    sys.exit("usage: onnx_predict.py model.onnx image.jpg ...")
 model, *files = sys.argv[1:]
 session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 about = json.loads(session.get_modelmeta().custom_metadata_map["gpaco"])
@@ -18,9 +20,30 @@ height, width = about["input"]["size"]
 resample = Image.Resampling[about["interpolation"].upper()]
 
 
+def opened(path: str) -> Image.Image:
+    """The picture as gpaco reads it: upright, deep values scaled to 8 bits, white behind transparent parts, RGB.
+
+    Of colours with 16 bits Pillow keeps the upper 8, which is much the same unless none is above 4095.
+    """
+    stored = Image.open(path)
+    image = ImageOps.exif_transpose(stored)
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        values = np.asarray(image, np.float64)
+        low, high = values.min(), values.max()
+        tops = (1, 255) if image.mode == "F" else (65535,) if stored.format == "PPM" else (255, 4095, 65535)
+        if 0 <= low <= high <= tops[-1]:
+            low, high = 0, next(top for top in tops if high <= top)
+        scale = 255 / (high - low) if high > low else 0
+        image = Image.fromarray(np.rint((values - low) * scale).astype(np.uint8))
+    if image.has_transparency_data:
+        clear, image = image.convert("RGBA"), Image.new("RGB", image.size, "white")
+        image.paste(clear, mask=clear.getchannel("A"))
+    return image.convert("RGB")
+
+
 def prepared(path: str) -> np.ndarray:
     """The image as the model was tested: whole, or the middle of it; (3, H, W) uint8."""
-    image = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    image = opened(path)
     if about["whole"]:
         return np.asarray(image.resize((width, height), resample)).transpose(2, 0, 1)
     wide, tall = (about["resize"] * side // min(image.size) for side in image.size)
@@ -29,10 +52,17 @@ def prepared(path: str) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + width, top + height))).transpose(2, 0, 1)
 
 
-images = np.stack([prepared(path) for path in files])
-(logits,) = session.run(["logits"], {"images": images})
-probabilities = np.exp(logits - logits.max(1, keepdims=True))
-probabilities /= probabilities.sum(1, keepdims=True)
-for path, row in zip(files, probabilities, strict=True):
-    best = int(row.argmax())
-    print(f"{path}: {about['classes'][best]} ({row[best]:.3f})")
+bad = 0
+for path in files:
+    try:
+        images = prepared(path)[None]  # any number of them at a time will do
+    except Exception as error:  # damaged files make decoders raise nearly anything
+        print(f"{path}: {' '.join(str(error).split())}", file=sys.stderr)
+        bad += 1
+        continue
+    (logits,) = session.run(["logits"], {"images": images})
+    probabilities = np.exp(logits[0] - logits[0].max())
+    probabilities /= probabilities.sum()
+    best = int(probabilities.argmax())
+    print(f"{path}: {about['classes'][best]} ({probabilities[best]:.3f})")
+sys.exit(1 if bad else 0)

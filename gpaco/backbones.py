@@ -271,7 +271,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(
             f"there is no file {path}",
-            "give the path of a local .safetensors file, --weights FILE; nothing is downloaded",
+            "--weights takes a .safetensors file (`gpaco weights` lists those here), or the word hub: "
+            "without it nothing is downloaded",
         )
     try:
         return load_file(path)

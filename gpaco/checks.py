@@ -1,5 +1,7 @@
 """Bad input to a loss: one `ValueError` that says what was expected, what came and what to do."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -92,6 +94,12 @@ def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
 
 def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
     """Class counts as float64 (C,) on the CPU, since some devices have no float64; each above 0."""
+    if isinstance(class_counts, Mapping):
+        raise ValueError(
+            "class_counts must be a list or tensor, the images of class 0, 1 and so on, "
+            f"got {type(class_counts).__name__}; "
+            f"[class_counts[c] for c in range({num_classes})] makes one"
+        )
     counts = torch.as_tensor(class_counts).cpu().double()
     if counts.shape != (num_classes,):
         raise ValueError(

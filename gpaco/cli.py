@@ -50,9 +50,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(words: list[str]) -> int:
     command: Any = typer.main.get_command(app)
-    if words[:1] == ["--version"]:
-        print(__version__)
-        return 0
     for verb in command.commands.values():
         plain_help(verb)
     words = words or ["--help"]

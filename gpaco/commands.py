@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpaco import __version__
 from gpaco.console import bar, display, print_figures, say, speaks
 from gpaco.errors import UserError, nearest
 from gpaco.options import (
@@ -36,6 +37,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def gpaco(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the verb."""
 
 
 @app.command()
@@ -151,7 +167,8 @@ def train(
     if speaks():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
             print_figures(run.metrics, as_json)
-        say(as_json)(f"The run, with its model and page: {run.folder}")
+        page = " and page" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
+        say(as_json)(f"The run, with its model{page}: {run.folder}")
 
 
 @app.command()
@@ -181,7 +198,7 @@ def evaluate(
     """Figures of a run on its test data, or on other data."""
     from gpaco.evaluation import evaluate as evaluate_runs
     from gpaco.priors import in_words, read_tuned
-    from gpaco.run import as_run, is_run
+    from gpaco.run import as_run, is_run, unfinished
 
     runs = [path for path in paths if is_run(path)]
     others = [path for path in paths if not is_run(path)]
@@ -207,6 +224,8 @@ def evaluate(
             say=say(as_json),
             **inference_options(scales, flip, window),
         )
+    for line in filter(None, map(unfinished, runs)):
+        say(as_json)(line)
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
             say(as_json)(in_words(tuned))
@@ -219,7 +238,12 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run.")],
     paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help=".csv, .jsonl or .json file; of a segmenter a folder for its masks.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help=".csv, .jsonl or .json file, replaced if it is there; of a segmenter a folder for its masks. Unless "
+            "given, predictions.csv or the folder predictions, which is not replaced.",
+        ),
     ] = None,
     prior: Prior = None,
     unbiased: Unbiased = False,
@@ -231,24 +255,37 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
+    from gpaco.matching import counted
     from gpaco.prediction import predict as predict_files
     from gpaco.priors import in_words, read_tuned
-    from gpaco.run import as_run
+    from gpaco.run import as_run, unfinished
 
     segments = as_run(run).recipe.train.task == "segmentation"
-    out = out or Path("predictions" if segments else "predictions.csv")
+    place = out or Path("predictions" if segments else "predictions.csv")
+    table = place / "predictions.csv" if segments else place
+    if out is None and table.exists():
+        raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
     how = inference_options(scales, flip, window)
     with bar("predicting", as_json) as progress:
         rows = predict_files(
-            run, list(paths), out=out, prior=prior, unbiased=unbiased, device=device, show=progress, **how
+            run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **how
         )
     if as_json:
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
-    line = f"{len(rows)} files, {bad} of them could not be read: {out}" if bad else f"{len(rows)} images: {out}"
+    if bad == len(rows):
+        if out is None:
+            table.unlink()  # nothing in it is worth a refusal of the next try
+        raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
+    if line := unfinished(run):
+        say(as_json)(line)
     if tuned := read_tuned(run):
         say(as_json)(in_words(tuned))
-    say(as_json)(line)
+    if not (as_json or segments) and len(rows) <= 10:
+        for row in rows:
+            print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
+    what = f"{counted(len(rows), 'file')}, {bad} of them could not be read" if bad else counted(len(rows), "image")
+    say(as_json)(f"{what}: {place}")
 
 
 @app.command()
@@ -270,6 +307,7 @@ def compare(
     long_tail: Annotated[float | None, typer.Option(help="As for train.")] = None,
     validation: Annotated[float | None, typer.Option(help="As for train.")] = None,
     recipe: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    device: Device = None,
     settings: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
@@ -296,6 +334,7 @@ def compare(
         out=out,
         settings=settings,
         recipe=recipe,
+        device=device,
         say=say(as_json),
         show=display(as_json),
         validation=validation,
@@ -303,6 +342,7 @@ def compare(
     )
     if speaks():
         print(json.dumps(result) if as_json else table(result))
+        say(as_json)(f"The table, and a page about the first seed: {out / 'comparison.md'}, {out / 'report.html'}")
 
 
 @app.command()

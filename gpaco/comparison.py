@@ -37,6 +37,11 @@ def compare(
     A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
     `report.html` in the same folder is about the first seed of each.
     """
+    for name, words in (("methods", methods), ("settings", settings)):
+        if isinstance(words, str):
+            raise UserError(f"{name} are a list of words, got one word, {words!r}", f"{name}=[{words!r}]")
+    if twice := [word for word in methods if list(methods).count(word) > 1]:
+        raise UserError(f"the method {twice[0]!r} is there twice", "name each once; --seeds repeats them")
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]

@@ -28,7 +28,8 @@ def plain_help(command: Any) -> None:
         if parameter.param_type_name == "argument":
             name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
             parameter.metavar = name
-            parameter.get_usage_pieces = lambda context, name=name: [name]
+            shown = name if parameter.required else f"[{name}]"
+            parameter.get_usage_pieces = lambda context, shown=shown: [shown]
             parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
 
 
@@ -65,6 +66,8 @@ def print_figures(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
+    from gpaco.matching import counted
+
     groups = {"many": "many", "medium": "medium", "few": "few"}
     if "miou" in result:
         keys = {"miou": "mean IoU", **groups, "boundary_iou": "boundary IoU", "pixel_accuracy": "pixel accuracy"}
@@ -75,5 +78,5 @@ def print_figures(result: dict[str, Any], as_json: bool) -> None:
     for key, name in keys.items():
         value = result.get(key)
         classes = result.get("groups", {}).get(key)
-        extra = "" if classes is None else f"   ({classes} classes)"
+        extra = "" if classes is None else f"   ({counted(classes, 'class')})"
         print(f"{name:<18} {'none' if value is None else f'{100 * value:5.1f} %'}{extra}")

@@ -15,6 +15,7 @@ from gpaco import layouts
 from gpaco.confined import SECONDS
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.layouts import Layout
+from gpaco.torchfile import NO_NEED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,6 +153,8 @@ def _report(path: Path, process: "subprocess.CompletedProcess[bytes]", say: Say)
         if said["names"]:
             shown = (name if name.isprintable() else repr(name) for name in said["names"])
             say(f"names in it: {', '.join(shown)}")
+        if NO_NEED in said["refused"]:
+            raise UserError(f"{path} is {NO_NEED}", f"use it as it is: --weights {path}")
         raise _refused(path, said["refused"])
     return said
 

@@ -16,6 +16,9 @@ def choose_device(name: str | None = None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"there is no device {name!r}", "devices are cpu, cuda (cuda:1 and so on) and mps") from error
+    try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"there is no device {name!r} here: {str(error).splitlines()[0]}", "--device cpu") from error

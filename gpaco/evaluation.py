@@ -16,7 +16,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views import eval_batch, eval_photo
 from gpaco.devices import choose_device
 from gpaco.errors import UserError
-from gpaco.matching import matched, restricted
+from gpaco.matching import counted, matched, restricted
 from gpaco.metrics import summarise
 from gpaco.preparing import reported, splits_of
 from gpaco.priors import Logits, final_logits
@@ -90,8 +90,12 @@ def evaluation_part(
     """
     splits = splits_of(run.recipe, data, root=root, run=run.folder)
     name, part = reported(run.recipe, splits) if data is None else splits.parts()[-1]
-    if part is not None and len(splits.parts()) > 1:
-        say(f"evaluated on: {name}, {len(part)} images{' of the data of the run' if data is None else ''}")
+    if part:
+        where = "of the data of the run" if data is None else f"of {data}"
+        say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {counted(len(part), 'image')}")
+    own = run.recipe.data.path
+    if data is not None and len(splits.parts()) == 1 and own and Path(own).resolve() == Path(data).resolve():
+        say(f"most of it was trained on: `gpaco evaluate {run.folder}` alone scores the part that was left out")
     for one in (run, *others) if data is None else ():
         compare_part(one, splits, name, say)
     if not part:

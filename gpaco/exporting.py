@@ -33,6 +33,12 @@ KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of th
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file, without room for its graph
 BATCHES = {"classification": (1, 2, 7), "segmentation": (1, 2)}  # pictures at a time that a file is tried with
 TOLERANCE = 1e-4  # difference of logits, as a share of the largest
+READING = (  # in words, what `read_image` does to a file
+    "turn it upright by its EXIF orientation",
+    "scale values of 16 bits to 8: 0 to 255, 4095 or 65535, the first that holds the largest, becomes 0 to 255",
+    "put white behind transparent parts",
+    "make it RGB",
+)
 
 
 class Answers(nn.Module):
@@ -123,7 +129,7 @@ def _classifier(
     else:
         steps = [f"resize the shorter side to {own['resize']}", "cut the size out of the middle"]
     about = _about(run.recipe, own, (own["size"], own["size"]), ["N", "C"]) | {
-        "steps": [*steps, "RGB, channels first, uint8"],
+        "steps": [*READING, *steps, "channels first, uint8"],
         "whole": own["whole"],
         "resize": own["resize"],
         "interpolation": own["interpolation"],
@@ -146,9 +152,10 @@ def _segmenter(run: Run, size: Size | None, which: str) -> tuple[nn.Module, Mapp
     windows = ["cut out a window of the size every stride pixels, the last one ending with the picture"]
     about = _about(run.recipe, own, (height, width), ["N", "C", "H", "W"]) | {
         "steps": [
+            *READING,
             "resize the picture so that it fits into base_size (shorter side, longer side)",
             *(windows if own["window"] else ["if that is not the size, resize it to the size"]),
-            "RGB, channels first, uint8",
+            "channels first, uint8",
             *(["average the logits where windows overlap"] if own["window"] else []),
             "resize the logits to the picture's own size: the class of a pixel is the largest",
         ],

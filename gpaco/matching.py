@@ -43,10 +43,10 @@ class Match:
         notes = []
         if self.unknown:
             typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
-            what = f"{_count(self.dropped, 'image')} of {_count(len(self.unknown), 'class')}"
+            what = f"{counted(self.dropped, 'image')} of {counted(len(self.unknown), 'class')}"
             notes.append(f"left out: {what} that the model does not know: {some(self.unknown)}{typo}")
         if self.absent:
-            classes_of = f"{_count(len(self.absent), 'class')} of the model"
+            classes_of = f"{counted(len(self.absent), 'class')} of the model"
             notes.append(f"the data has no images of {classes_of}: {some(self.absent)}")
         return notes
 
@@ -91,5 +91,10 @@ def restricted(logits: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[Any]:
     return np.where(there, logits, np.array(-np.inf, logits.dtype))
 
 
-def _count(n: int, word: str) -> str:
+def counted(n: int, word: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "image"), counted(2000, "class")
+    ('1 image', '2,000 classes')
+    """
     return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"

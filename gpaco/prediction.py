@@ -11,15 +11,18 @@ import numpy as np
 import torch
 
 from gpaco.data.images import SUFFIXES, read_image
+from gpaco.data.rows import read_text
 from gpaco.data.samples import printable
 from gpaco.devices import choose_device
-from gpaco.errors import Problem, UserError
+from gpaco.errors import Problem, UserError, nearest
 from gpaco.evaluation import as_tested, check_correction
 from gpaco.metrics import groups
 from gpaco.priors import final_logits
 from gpaco.run import Predictor, Runs, as_runs, load_classifiers
 
 Row = dict[str, Any]
+TABLES = (".csv", ".tsv", ".parquet")
+TAKEN = "give images, folders of images, or .txt lists with a path in each line"
 
 
 def predict(
@@ -37,7 +40,8 @@ def predict(
 ) -> list[Row]:
     """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
 
-    `paths` are files, folders (searched for images) and lists (.txt, one path per line). Several runs are an ensemble.
+    `paths` are files, folders (searched for images) and lists (.txt, a path in each line, with or without the number of
+    its class). Several runs are an ensemble.
     With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
 
     Of a segmenter, rows are those of `gpaco.segmentation.predicting.predict_masks`, `out` is a folder for masks and
@@ -52,10 +56,10 @@ def predict(
         return predict_masks(several[0], paths, out=out, device=choose_device(device), show=show, **how)
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
+    files = find_files([paths] if isinstance(paths, Path | str) else paths)
     predictors = load_classifiers(several, device=choose_device(device))
     for predictor in predictors:
         check_correction(predictor, prior, unbiased)
-    files = find_files([paths] if isinstance(paths, Path | str) else paths)
     about = predictors[0].about
     group = None if about["counts"] is None else groups(about["counts"], about["many"], about["few"])
     rows: list[Row] = []
@@ -72,19 +76,32 @@ def predict(
 
 
 def find_files(paths: Sequence[Path | str]) -> list[Path]:
-    """The images that the paths name, in order; those in folders sorted."""
+    """The images that the paths name, in order; those in folders sorted. One that a list names need not exist."""
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
             files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        elif path.suffix.lower() == ".txt" and path.is_file():
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-            files += [path.parent / line.strip() for line in lines if line.strip()]
+        elif not path.exists():
+            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
+        elif path.suffix.lower() in TABLES:
+            raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
+        elif path.suffix.lower() == ".txt":
+            text, _ = read_text(path)
+            files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]
         else:
-            files.append(path)  # also one that does not exist: it becomes a row with its error
+            files.append(path)
     if not files:
-        raise UserError(f"there is no image in {', '.join(map(str, paths))}", "give files, folders or a .txt list")
+        raise UserError(f"there is no image in {', '.join(map(str, paths))}", TAKEN)
     return files
+
+
+def _listed(folder: Path, line: str) -> Path:
+    """The image that a line of a list names; the number of a class after it, as in lists to train on, is not for us."""
+    whole = folder / line
+    name, *label = line.rsplit(None, 1)
+    labelled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
+    return folder / name if labelled else whole
 
 
 def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:

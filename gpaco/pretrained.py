@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpaco import layouts
+from gpaco.errors import UserError
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
 LEAST = 1 << 20  # bytes; smaller files are no weights of a model worth starting from
@@ -33,6 +34,8 @@ def local_weights(
     folder: Path | str = ".", show: Callable[[int, int], None] = lambda done, total: None
 ) -> list[dict[str, Any]]:
     """A row for each file: path, bytes, sha256 (12 digits of it), source, model (or None), and a command to use it."""
+    if not Path(folder).is_dir():
+        raise UserError(f"there is no folder {folder}", "leave it out to look in the one you are in")
     found, seen = [], set()
     for one in (*_in_folder(Path(folder)), *_in_packages(), *_in_hub_cache(), *_in_torch_cache()):
         real = one.path.resolve()

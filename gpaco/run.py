@@ -72,8 +72,17 @@ def as_run(run: "Run | Path | str") -> Run:
     path = Path(run)
     if not is_run(path):
         what = "is not a run: it has no recipe.toml" if path.exists() else "does not exist"
-        raise UserError(f"{path} {what}", "give the folder that `gpaco train --out` wrote")
+        inside = sorted(path.glob("*/recipe.toml")) or sorted(path.glob("*/seed-0/recipe.toml"))  # of a comparison
+        such = f"one of the runs in it, such as {inside[0].parent}" if inside else ""
+        raise UserError(f"{path} {what}", f"give {such or 'the folder that `gpaco train --out` wrote'}")
     return Run(path)
+
+
+def unfinished(run: "Run | Path | str") -> str:
+    """A line about a run that has not come to its end; nothing about one that has."""
+    run = as_run(run)
+    done, epochs = newest(run, ()).state["progress"]["epoch"], stages(run.recipe)[-1].train.epochs
+    return "" if done >= epochs else f"{run.folder} has not come to its end: {done} of {epochs} epochs are done"
 
 
 class Predictor(nn.Module):

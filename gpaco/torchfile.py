@@ -40,6 +40,7 @@ _STORAGES = {
 _TENSORS = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
 _PARAMETER = "torch._utils._rebuild_parameter"
 SETTINGS = "argparse.Namespace"
+NO_NEED = "safetensors already: it needs no conversion"
 _NUMPY = {f"numpy.{core}.multiarray.{what}" for core in ("core", "_core") for what in ("_reconstruct", "scalar")}
 # Every global that a file may name. Arrays of numpy and settings are passed over: they stay notes.
 ALLOWED = frozenset(
@@ -103,7 +104,7 @@ def _looks_like(start: bytes) -> str:
     if start[257:262] == b"ustar":
         return "a tar archive, as torch wrote until 2017"
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < _HEADER:
-        return "safetensors already: it needs no conversion"
+        return NO_NEED
     return "a bare pickle" if start[:1] == b"\x80" else "something else"
 
 

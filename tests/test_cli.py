@@ -126,6 +126,12 @@ assert not heavy, heavy
 
 def test_version_is_printed(prints: Command) -> None:
     assert prints("--version") == f"{gpaco.__version__}\n"
+    assert "--version" in prints("--help")
+
+
+@pytest.mark.parametrize("words", ["recipes [OPTIONS] [WORD]", "weights [OPTIONS] [FOLDER]", "train [OPTIONS] DATA"])
+def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Command) -> None:
+    assert prints(words.split()[0], "--help").startswith(f"Usage: gpaco {words}\n")
 
 
 # Words that do not exist
@@ -150,7 +156,10 @@ def test_version_is_printed(prints: Command) -> None:
         (["train", "digits", "--out", "OUT", "--set", "alpha=1"], "did you mean method.alpha?"),
         (["train", "digits", "--out", "OUT", "--set", "mehtod.alpha=1"], "'mehtod'; did you mean 'method'?"),
         (["train", "digits", "--out", "OUT", "--set", "method.alpha"], "expected section.key=value"),
-        (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
+        (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'\n  devices are cpu, cuda"),
+        (["compare", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
+        (["compare", "digits", "--out", "OUT", "--methods", "ce,gpaco,ce"], "the method 'ce' is there twice"),
+        (["weights", "OUT"], "there is no folder OUT"),
         (["train", "digist", "--out", "OUT"], "did you mean 'digits'?"),
         (["compare", "digits", "--methods", "ce,gpco", "--out", "OUT"], "no method 'gpco'; did you mean 'gpaco'?"),
         (["show", "defualt"], "no recipe 'defualt'; did you mean 'default'?"),
@@ -253,12 +262,68 @@ def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints:
     assert f"({metrics['groups']['few']} classes)" in text
 
 
+def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: Path) -> None:
+    words = ("train", "digits", *QUICK, "--method", "ce", "--epochs", 1, "--out", tmp_path / "run")
+    assert f"The run, with its model: {tmp_path / 'run'}\n" in prints(*words, "--set", "train.report=false")
+
+
 def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
     save(tmp_path / "in" / "good.png")
     (tmp_path / "in" / "bad.png").write_bytes(b"no image")
     text = prints("predict", trained, tmp_path / "in", "--out", tmp_path / "rows.csv")
     assert "1 of them could not be read" in text
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+
+
+def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
+    trained: Path, refuses: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    (tmp_path / "empty.png").touch()
+    out = tmp_path / "rows.csv"
+    text = refuses("predict", trained, tmp_path / "bad.png", tmp_path / "empty.png", "--out", out)
+    assert "no image could be read: cannot read image" in text
+    assert "bad.png': not a JPEG" in text
+
+
+def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
+    trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture = save(tmp_path / "one.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    refuses("predict", trained, "bad.png")
+    assert not Path("predictions.csv").exists()
+    (row,) = gpaco.predict(trained, picture)
+    line = f"one.png: {row['class']} ({row['probability']:.3f})"
+    assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
+    written = Path("predictions.csv").read_text()
+    assert "--out predictions.csv" in refuses("predict", trained, "bad.png")
+    assert Path("predictions.csv").read_text() == written
+    text = prints("predict", trained, "one.png", "bad.png", "--out", "predictions.csv")
+    assert text.splitlines()[0] == line
+    assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
+    assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"
+    assert len(prints("predict", trained, *["one.png"] * 11, "--out", "more.csv").splitlines()) == 1
+
+
+def test_a_folder_of_runs_is_told_from_a_run(trained: Path, refuses: Command, tmp_path: Path) -> None:
+    assert f"such as {trained}" in refuses("report", trained.parent)
+    shutil.copytree(trained, tmp_path / "c1" / "ce" / "seed-0")
+    assert f"such as {tmp_path / 'c1' / 'ce' / 'seed-0'}\n" in refuses("evaluate", tmp_path / "c1")
+
+
+def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
+    trained: Path, prints: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    recipe = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("\nepochs = 2\n", "\nepochs = 5\n"))
+    line = f"{tmp_path / 'run'} has not come to its end: 2 of 5 epochs are done"
+    assert line in prints("evaluate", tmp_path / "run")
+    words = ("predict", save(tmp_path / "one.png"), "--out", tmp_path / "rows.csv")
+    assert line in prints(words[0], tmp_path / "run", *words[1:])
+    assert "come to its end" not in prints(words[0], trained, *words[1:])
 
 
 def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:

@@ -47,6 +47,20 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
             assert recipe.train.epochs == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"methods": "ce"}, r"methods are a list of words, got one word, 'ce'\nmethods=\['ce'\]"),
+        ({"settings": "method.alpha=0.1"}, "settings are a list of words, got one word, 'method.alpha=0.1'"),
+        ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is there twice"),
+    ],
+)
+def test_a_word_for_a_list_and_a_method_given_twice_are_refused(given: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        gpaco.compare("digits", **({"methods": ["ce"], "out": tmp_path / "out"} | given))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
     result = result_of(compared)
     for row in result["rows"]:

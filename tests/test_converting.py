@@ -15,7 +15,7 @@ import torchvision
 from pictures import class_folders
 from released import Released, SmallEncoder, lively
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import gpaco
@@ -459,3 +459,11 @@ def lite0(wanted: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             found[f"{outer[words[0]]}.{words[1]}"] = value
     return found
+
+
+def test_a_file_that_needs_no_conversion_is_to_be_used_as_it_is(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(2)}, tmp_path / "mine.safetensors")
+    with pytest.raises(
+        UserError, match=r"safetensors already: it needs no conversion\nuse it as it is: --weights .*mine"
+    ):
+        convert(tmp_path / "mine.safetensors", tmp_path / "out.safetensors", say=quiet)

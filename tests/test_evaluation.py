@@ -47,6 +47,23 @@ def test_a_run_without_a_report_has_figures_and_predictions_and_no_page(runs: di
     assert not {"report.html", "report", "analysis.json"} & names
 
 
+def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, report=False, say=str)
+    told: list[str] = []
+    gpaco.evaluate(run, data, say=told.append)
+    images = len(list(data.glob("*/*.png")))
+    assert told[0] == f"evaluated on: all of {data}, {images} images"
+    assert told[1].startswith("most of it was trained on: `gpaco evaluate")
+    told.clear()
+    gpaco.evaluate(run, say=told.append)
+    assert told == [f"evaluated on: test of the data of the run, {len(stored(run)[1])} images"]
+    told.clear()
+    data.rename(tmp_path / "elsewhere")
+    gpaco.evaluate(run, tmp_path / "elsewhere", say=told.append)
+    assert told == [f"evaluated on: all of {tmp_path / 'elsewhere'}, {images} images"]
+
+
 def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:
     file = np.load(run.folder / "predictions.npz")
     return file["logits"], file["labels"]

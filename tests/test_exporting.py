@@ -103,13 +103,13 @@ def test_priors_and_corrections_are_inside(
     np.testing.assert_allclose(answers.numpy(), expected, atol=1e-5)
 
 
-def run_example(name: str, *words: object) -> str:
-    """What an example prints where neither torch nor gpaco can be imported."""
+def run_example(name: str, *words: object, code: int = 0) -> str:
+    """What an example prints where neither torch nor gpaco can be imported; it must exit with `code`."""
     without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
     command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLES / name)!r})", name]
     done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(trained: Run, tmp_path: Path) -> None:
@@ -119,7 +119,15 @@ def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(tr
     assert samples is not None
     for i in range(20):
         Image.fromarray(samples.load(i)).save(tmp_path / f"{i:02}.png")
-    files = sorted(tmp_path.glob("*.png"))
+    grey, turned = samples.load(1)[..., 0], Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(np.dstack([samples.load(0), 255 - grey])).save(tmp_path / "clear.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16 bits.png")
+    Image.fromarray(grey.astype(np.uint16) * 16).save(tmp_path / "12 bits.png")
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "float.tif")
+    Image.fromarray(samples.load(2)).save(tmp_path / "turned.png", exif=turned)
+    Image.fromarray(samples.load(2)).save(tmp_path / "turned.tif", exif=turned)
+    files = [*sorted(tmp_path.glob("*.png")), *sorted(tmp_path.glob("*.tif"))]
     rows = gpaco.predict(trained, files)
     told = [
         line.rpartition(": ")[2].split()
@@ -128,6 +136,11 @@ def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(tr
     assert [word for word, _ in told] == [row["class"] for row in rows]
     shown = [float(share.strip("()")) for _, share in told]
     np.testing.assert_allclose(shown, [row["probability"] for row in rows], atol=0.02)  # Pillow resizes by itself
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    lines = run_example("onnx_predict.py", tmp_path / "model.onnx", tmp_path / "bad.png", files[0], code=1).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{files[0]}: {rows[0]['class']} (")
+    assert lines[1].startswith(f"{tmp_path / 'bad.png'}: cannot identify image file")
 
 
 def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Hostile but legal input gives finite values and gradients; bad input gives an error that helps."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -253,6 +254,8 @@ def test_bad_input_to_gpaco_loss_says_what_was_expected_and_what_came(
         (lambda: supcon_loss(E, Y + 7, M, F.one_hot(YM).float()), "labels must be 0 to 2"),
         (lambda: GPaCoLoss(3, class_counts=[5, 0, 1]), r"above 0, got 0.0 for class 1; .*floor.*clamp\(min=1\)"),
         (lambda: GPaCoLoss(3, class_counts=[5, 1]), r"one entry for each of 3 classes, got shape \(2,\)"),
+        (lambda: GPaCoLoss(2, class_counts=Counter("aab")), r"got Counter; \[class_counts\[c\] for c in range\(2\)\]"),
+        (lambda: balanced_softmax_loss(torch.randn(2, 2), torch.tensor([0, 1]), {0: 5, 1: 2}), "got dict; "),
         (lambda: GPaCoLoss(3, prior="unbiased"), 'prior="unbiased" needs class_counts'),
         (lambda: GPaCoLoss(3, prior="uniform"), "prior must be one of 'counts', 'unbiased', None, got 'uniform'"),
         (lambda: GPaCoLoss(3, contrast="all"), "contrast must be one of 'local', 'global'"),

@@ -78,9 +78,10 @@ def test_a_bad_file_is_a_row_with_its_error_and_the_others_are_predicted(
         images / "00.png",
         tmp_path / "broken.png",
         tmp_path / "empty.jpg",
-        tmp_path / "none.png",
+        tmp_path / "list.txt",
         images / "02.png",
     ]
+    paths[3].write_text("none.png")
     rows = gpaco.predict(trained, paths, batch_size=2)
     assert [row["error"] is None for row in rows] == [True, False, False, False, True]
     assert [row["class"] is None for row in rows] == [False, True, True, True, False]
@@ -96,7 +97,8 @@ def test_rows_are_written_in_the_form_that_the_name_says_and_nothing_else_is(
 ) -> None:
     out = tmp_path / "new" / f"rows{suffix}"
     before = tree_hash(trained.folder), tree_hash(images)
-    rows = gpaco.predict(trained, [images, tmp_path / 'none, "quoted".png'], out=out)
+    (tmp_path / "list.txt").write_text('none, "quoted".png')
+    rows = gpaco.predict(trained, [images, tmp_path / "list.txt"], out=out)
     assert (tree_hash(trained.folder), tree_hash(images)) == before
     assert [path.name for path in out.parent.iterdir()] == [out.name]
     if suffix == ".csv":
@@ -165,6 +167,29 @@ def test_a_name_that_is_not_utf8_is_written_all_the_same(trained: Run, images: P
         (row,) = gpaco.predict(trained, os.fsdecode(odd), out=tmp_path / f"rows{suffix}")
         assert row["path"].endswith("caf\\xe9.png")
         assert "caf" in (tmp_path / f"rows{suffix}").read_text()
+
+
+def test_a_list_to_train_on_is_understood(trained: Run, images: Path) -> None:
+    shutil.copy(images / "06.png", images.parent / "by hand 7")
+    listing = images.parent / "labelled.txt"
+    listing.write_text(f"{images.name}/05.png 3\n{images.name}/04.png\t0\nby hand 7\ngone 8.png 1\nwith blank.png\n")
+    rows = gpaco.predict(trained, listing)
+    assert [Path(row["path"]).name for row in rows] == ["05.png", "04.png", "by hand 7", "gone 8.png", "with blank.png"]
+    assert [row["error"] is None for row in rows] == [True, True, True, False, False]
+
+
+def test_a_path_that_does_not_exist_is_refused_with_the_nearest_name(trained: Run, images: Path) -> None:
+    with pytest.raises(UserError, match=r"00\.pgn' does not exist; did you mean '00\.png'\?"):
+        gpaco.predict(trained, [images / "01.png", images / "00.pgn"])
+    with pytest.raises(UserError, match=r"nothere/00\.png' does not exist\n"):
+        gpaco.predict(trained, images / "nothere" / "00.png")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".TSV", ".parquet"])
+def test_a_table_is_named_as_one(suffix: str, trained: Run, tmp_path: Path) -> None:
+    (tmp_path / f"some{suffix}").write_text("path,label\n")
+    with pytest.raises(UserError, match=r"is a table, not an image\ngive images, folders"):
+        gpaco.predict(trained, tmp_path / f"some{suffix}")
 
 
 def test_progress_is_told(trained: Run, images: Path) -> None:

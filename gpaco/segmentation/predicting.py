@@ -47,8 +47,8 @@ def predict_masks(
     folder = None if out is None else Path(out)
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
         raise UserError(f"a segmenter writes pictures, and {folder} is no folder", "--out FOLDER")
-    predictor = load_segmenter(as_run(run), device=device)
     files = _named([paths] if isinstance(paths, Path | str) else paths)
+    predictor = load_segmenter(as_run(run), device=device)
     rows: list[Row] = []
     with ExitStack() as stack:
         stack.enter_context(explained(f"cannot write to {folder}", ""))
