@@ -30,6 +30,9 @@ SPLIT_WORDS = {
     "test": "test",
     "testing": "test",
 }
+# What people call the folders of pictures and of their masks.
+IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
+MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,44 @@
+"""What people get wrong on their first day is said by check, and by train before anything is read or written."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scenes import save_scene
+
+from gpaco.cli import main
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The cause and the remedy, one line each, after whatever else was said; exit 2."""
+
+    def command(*words: object) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        errors = capsys.readouterr().err
+        assert left.value.code == 2, errors
+        found = re.search(r"^error: \S.*\n  \S.*\n\Z", errors, re.MULTILINE)
+        assert found, errors
+        return found[0]
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [("images", "masks"), ("img", "labels"), ("Images", "Annotations"), ("train/images", "train/mask")],
+)
+def test_pictures_and_masks_are_not_two_classes(image: str, mask: str, refuses: Command, tmp_path: Path) -> None:
+    data = tmp_path / "seg"
+    for k in range(3):
+        save_scene(data / image / f"{k}.png", data / mask / f"{k}.png", k)
+    for words in (("check", data), ("train", data, "--out", tmp_path / "run")):
+        message = refuses(*words)
+        assert "looks like pictures and masks" in message
+        assert "--task segmentation" in message
+    assert not (tmp_path / "run").exists()
