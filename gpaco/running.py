@@ -82,20 +82,32 @@ def train(
         distributed.start(where, wanted.train.timeout)
         if distributed.rank():
             say, show = (lambda line: None), (lambda row: None)
+        else:
+            refuse_folder(folder, wanted.data.path)
         kind = kind_of(wanted)
         resolved, data = kind.prepare(wanted, given, folder, where, say)
         with prepared(folder, resolved, data, say):
             return run_stages(kind, resolved, data, folder, where, say, show)
 
 
+def refuse_folder(folder: Path, data: str) -> None:
+    """Raise where results cannot go: to a file, among other files, or into the data, which would take it for images."""
+    for place in (folder, *folder.absolute().parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place} is a file, not a folder", "choose another --out")
+    if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
+    images = Path(data).expanduser().resolve()
+    if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
+        raise UserError(f"{folder} is inside the data, {images}, and would spoil it", "choose an --out beside the data")
+
+
 @contextmanager
 def prepared(folder: Path, recipe: Recipe, data: Any, say: Say) -> Iterator[None]:
-    """The run folder, locked by the first process, with the recipe in it. One that holds anything else is refused."""
+    """The run folder, locked by the first process, with the recipe in it."""
     refuse_batches(recipe, len(data.train))
     with ExitStack() as stack:
         if distributed.rank() == 0:
-            if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
-                raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
             stack.enter_context(lock(folder))
             if has_begun(folder):
                 refuse_other_run(folder, recipe)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pictures import class_folders, tree_hash
 from scenes import save_scene
 
 from gpaco.cli import main
@@ -42,3 +43,22 @@ def test_pictures_and_masks_are_not_two_classes(image: str, mask: str, refuses: 
         assert "looks like pictures and masks" in message
         assert "--task segmentation" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_results_inside_the_data_are_refused(refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = class_folders(tmp_path / "good", {"ant": 6, "bee": 6})
+    before = tree_hash(data)
+    monkeypatch.chdir(data)
+    for words in (
+        ("train", data, "--out", data / "run"),
+        ("train", ".", "--out", "run"),
+        ("compare", ".", "--out", "c"),
+    ):
+        assert re.search("is inside the data.*\n  choose an --out beside the data", refuses(*words))
+    assert tree_hash(data) == before
+
+
+def test_a_file_as_out_is_refused_by_its_name(refuses: Command, tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("mine")
+    assert "make.py is a file, not a folder" in refuses("train", "digits", "--out", tmp_path / "make.py")
+    assert "make.py is a file, not a folder" in refuses("train", "digits", "--out", tmp_path / "make.py" / "run")
