@@ -9,7 +9,7 @@ import torch
 
 from gpaco import backbones, methods
 from gpaco import recipe as recipes
-from gpaco.data.checking import refuse_leaks
+from gpaco.data.checking import refuse_leaks, refuse_one_class
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
@@ -126,6 +126,7 @@ def splits_of(
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
     )
+    refuse_one_class(splits)
     small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
 
     def repeated() -> list[str] | None:  # copies of an image stay together, in training

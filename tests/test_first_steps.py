@@ -30,6 +30,22 @@ def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
+@pytest.fixture
+def problems(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What check says of data that it finds a problem in; exit 2."""
+
+    def command(data: Path) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["check", str(data)])
+        out, errors = capsys.readouterr()
+        assert left.value.code == 2, errors
+        assert "problem: " in out
+        return out
+
+    return command
+
+
 @pytest.mark.parametrize(
     ("image", "mask"),
     [("images", "masks"), ("img", "labels"), ("Images", "Annotations"), ("train/images", "train/mask")],
@@ -62,3 +78,16 @@ def test_a_file_as_out_is_refused_by_its_name(refuses: Command, tmp_path: Path) 
     (tmp_path / "make.py").write_text("mine")
     assert "make.py is a file, not a folder" in refuses("train", "digits", "--out", tmp_path / "make.py")
     assert "make.py is a file, not a folder" in refuses("train", "digits", "--out", tmp_path / "make.py" / "run")
+
+
+def test_one_class_alone_is_a_problem_and_stops_training(refuses: Command, problems: Command, tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "animals", {"ant": 0}) / "ant"
+    class_folders(data, {"red": 5})
+    words = "there is one class only, 'red': nothing to tell apart"
+    assert f"problem: {words} (a folder of class folders is expected: perhaps its parent)" in problems(data)
+    assert words in refuses("train", data, "--out", tmp_path / "run")
+    (tmp_path / "table.csv").write_text("path,label\nanimals/ant/red/0.png,x\nanimals/ant/red/1.png,x\n")
+    assert "images of two classes or more are needed" in refuses(
+        "train", tmp_path / "table.csv", "--out", tmp_path / "run"
+    )
+    assert not (tmp_path / "run").exists()

@@ -64,7 +64,7 @@ def check(
         "sizes": _sizes(found),
         "suggested": suggested | {"views": list(suggested["views"])},
     }
-    return facts | {"problems": _problems(facts, published=splits.reader in _PUBLISHED)}
+    return facts | {"problems": _problems(facts, splits)}
 
 
 def leaks(
@@ -94,6 +94,18 @@ def refuse_leaks(
         f"{_number(len(groups), 'image')} in more than one part, for instance {' = '.join(groups[0][:3])}",
         "remove them from one part (gpaco check lists them), or allow it: --set data.allow_leakage=true",
     )
+
+
+def refuse_one_class(splits: Splits) -> None:
+    """Raise an error if all training images are of one class: any model would have them all right."""
+    there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
+    if len(there) == 1:
+        raise UserError(
+            f"there is one class only, {there[0]!r}: nothing to tell apart",
+            "a folder of class folders is expected: perhaps its parent"
+            if splits.reader.startswith("folder")
+            else "images of two classes or more are needed",
+        )
 
 
 def record(splits: Splits, *, limit: int) -> dict[str, Any]:
@@ -226,13 +238,17 @@ def _sizes(found: Mapping[str, Sequence[Inspection]]) -> dict[str, Any]:
     }
 
 
-def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
+def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
     problems = []
+    try:
+        refuse_one_class(splits)
+    except UserError as error:
+        problems.append(f"{error.cause} ({error.remedy})")
     if facts["no_image"]["train"]:
         problems.append(f"classes without a training image: {some(facts['no_image']['train'])}")
     if facts["bad"]:
         problems.append(f"{_number(len(facts['bad']), 'bad image')} (--on-bad-image skip leaves them out)")
-    if facts["leaks"] and not published:
+    if facts["leaks"] and splits.reader not in _PUBLISHED:
         problems.append(
             f"{_number(len(facts['leaks']), 'image')} in more than one part (--set data.allow_leakage=true allows it)"
         )
