@@ -13,7 +13,7 @@ from gpaco.data.checking import refuse_leaks, refuse_one_class
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Samples, Splits, in_memory, printable
+from gpaco.data.samples import Samples, Splits, in_memory, printable, some
 from gpaco.data.splitting import with_test, with_val_as_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.display import told
@@ -127,6 +127,8 @@ def splits_of(
         allow_outside=settings.allow_outside,
     )
     refuse_one_class(splits)
+    if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
+        splits = splits.noting(f"without a training image, kept all the same: {some(empty)}")
     small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
 
     def repeated() -> list[str] | None:  # copies of an image stay together, in training

@@ -9,6 +9,7 @@ from pictures import class_folders, tree_hash
 from scenes import save_scene
 
 from gpaco.cli import main
+from gpaco.preparing import requested, splits_of
 
 Command = Callable[..., str]
 
@@ -83,7 +84,7 @@ def test_a_file_as_out_is_refused_by_its_name(refuses: Command, tmp_path: Path) 
 def test_one_class_alone_is_a_problem_and_stops_training(refuses: Command, problems: Command, tmp_path: Path) -> None:
     data = class_folders(tmp_path / "animals", {"ant": 0}) / "ant"
     class_folders(data, {"red": 5})
-    words = "there is one class only, 'red': nothing to tell apart"
+    words = "all training images are of one class, 'red': nothing to tell apart"
     assert f"problem: {words} (a folder of class folders is expected: perhaps its parent)" in problems(data)
     assert words in refuses("train", data, "--out", tmp_path / "run")
     (tmp_path / "table.csv").write_text("path,label\nanimals/ant/red/0.png,x\nanimals/ant/red/1.png,x\n")
@@ -91,3 +92,14 @@ def test_one_class_alone_is_a_problem_and_stops_training(refuses: Command, probl
         "train", tmp_path / "table.csv", "--out", tmp_path / "run"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_an_empty_class_folder_is_a_problem_with_a_remedy_that_holds(problems: Command, tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "data", {"ant": 8, "bee": 8, "none": 0})
+    text = problems(data)
+    assert "problem: classes without a training image: 'none' (--set data.allow_empty_classes=true keeps them)" in text
+    assert "kept all the same" not in text
+    said: list[str] = []
+    recipe, _ = requested(data, None, ["data.allow_empty_classes=true"], {})
+    splits_of(recipe, say=said.append)
+    assert "without a training image, kept all the same: 'none'" in said

@@ -101,7 +101,7 @@ def refuse_one_class(splits: Splits) -> None:
     there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
     if len(there) == 1:
         raise UserError(
-            f"there is one class only, {there[0]!r}: nothing to tell apart",
+            f"all training images are of one class, {there[0]!r}: nothing to tell apart",
             "a folder of class folders is expected: perhaps its parent"
             if splits.reader.startswith("folder")
             else "images of two classes or more are needed",
@@ -245,7 +245,8 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
     except UserError as error:
         problems.append(f"{error.cause} ({error.remedy})")
     if facts["no_image"]["train"]:
-        problems.append(f"classes without a training image: {some(facts['no_image']['train'])}")
+        names = some(facts["no_image"]["train"])
+        problems.append(f"classes without a training image: {names} (--set data.allow_empty_classes=true keeps them)")
     if facts["bad"]:
         problems.append(f"{_number(len(facts['bad']), 'bad image')} (--on-bad-image skip leaves them out)")
     if facts["leaks"] and splits.reader not in _PUBLISHED:
