@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pictures import class_folders, tree_hash
+from pictures import class_folders, drawing, tree_hash
+from PIL import Image
 from scenes import save_scene
 
 from gpaco.cli import main
@@ -103,3 +104,29 @@ def test_an_empty_class_folder_is_a_problem_with_a_remedy_that_holds(problems: C
     recipe, _ = requested(data, None, ["data.allow_empty_classes=true"], {})
     splits_of(recipe, say=said.append)
     assert "without a training image, kept all the same: 'none'" in said
+
+
+def test_check_promises_to_leave_bad_images_out_only_where_train_does(
+    refuses: Command, problems: Command, tmp_path: Path
+) -> None:
+    data = class_folders(tmp_path / "data", {"ant": 25, "bee": 21})
+    words = ("train", data, "--on-bad-image", "skip", "--out", tmp_path / "run")
+    (data / "ant" / "0.png").write_bytes(b"")
+    assert "problem: 1 bad image (--on-bad-image skip leaves them out)" in problems(data)
+    recipe, _ = requested(data, None, [], {"on_bad_image": "skip"})
+    assert len(splits_of(recipe).bad) == 1
+    (data / "bee" / "0.png").write_bytes(b"")
+    cause = refuses(*words).splitlines()[0].removeprefix("error: ")
+    assert "2 of 46 images are bad" in cause
+    assert f"problem: 2 bad images, and --on-bad-image skip would not do: {cause}\n" in problems(data)
+
+
+def test_an_oddity_is_one_line(problems: Command, tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "data", {"ant": 3, "bee": 3, "none": 0})
+    frames = [Image.fromarray(drawing(seed=k)) for k in (1, 2)]
+    frames[0].save(data / "ant" / "moving.gif", save_all=True, append_images=frames[1:])
+    odd = [line for line in problems(data).splitlines() if line.startswith("odd")]
+    assert sorted(odd) == [
+        "odd: palette (1 file)",
+        "odd: several frames of which only the first is used (1 file)",
+    ]

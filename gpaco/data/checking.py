@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts
+from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts, places_of, without
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, some
+from gpaco.data.samples import BadImage, Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
 
@@ -248,7 +248,12 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
         names = some(facts["no_image"]["train"])
         problems.append(f"classes without a training image: {names} (--set data.allow_empty_classes=true keeps them)")
     if facts["bad"]:
-        problems.append(f"{_number(len(facts['bad']), 'bad image')} (--on-bad-image skip leaves them out)")
+        what = _number(len(facts["bad"]), "bad image")
+        try:
+            without(splits, places_of(splits, [BadImage(*one.values()) for one in facts["bad"]]))
+            problems.append(f"{what} (--on-bad-image skip leaves them out)")
+        except UserError as error:
+            problems.append(f"{what}, and --on-bad-image skip would not do: {error.cause}")
     if facts["leaks"] and splits.reader not in _PUBLISHED:
         problems.append(
             f"{_number(len(facts['leaks']), 'image')} in more than one part (--set data.allow_leakage=true allows it)"
