@@ -74,7 +74,10 @@ def requested(
     changes += list(settings)
     if path:
         base = replace(base, data=replace(base.data, path=path))
-    given |= {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
+    chosen = {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
+    if path and "data.path" in chosen:
+        raise UserError(f"there are two sets of data, {what} and that of --set data.path", "leave out one of them")
+    given |= chosen
     try:
         changed = recipes.override(base, changes)
     except UserError as error:  # a flag is called as it was typed
