@@ -9,7 +9,7 @@ import torch
 
 from gpaco import backbones, methods
 from gpaco import recipe as recipes
-from gpaco.data.checking import refuse_leaks, refuse_one_class
+from gpaco.data.checking import one_group, refuse_leaks, refuse_one_class
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
@@ -273,6 +273,8 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if recipe.train.batch_size > len(splits.train):
         recipe = recipes.override(recipe, [f"train.batch_size={len(splits.train)}"])
         say(f"train.batch_size = {len(splits.train)}: there are no more training images")
+    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
+        say(line)
     return with_default_stages(recipe)
 
 

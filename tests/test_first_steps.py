@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from pictures import class_folders, drawing, tree_hash
 from PIL import Image
 from safetensors.torch import save_file
@@ -12,7 +13,8 @@ from scenes import save_scene
 
 from gpaco.backbones import SmallResNet
 from gpaco.cli import main
-from gpaco.preparing import requested, splits_of
+from gpaco.data.checking import check, lines
+from gpaco.preparing import requested, resolve, splits_of
 from gpaco.settings import Recipe
 
 Command = Callable[..., str]
@@ -170,3 +172,15 @@ def test_weights_of_another_model_leave_no_folder_behind(refuses: Command, tmp_p
     words = ("train", "digits", "--model", "resnet8", "--weights", tmp_path / "resnet20.safetensors")
     assert "does not fit the model" in refuses(*words, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_limits_are_named_where_all_classes_are_in_one_group(tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "data", {"ant": 12, "bee": 6, "cat": 3})
+    words = "all 3 classes are few, so groups tell nothing; other limits: --set data.many=6 --set data.few=6"
+    assert words in lines(check(data))
+    limits = ["data.many=5", "data.few=5"]  # of the counts without test and validation images: 9, 4 or 5, 3
+    for settings, told in (([], True), (limits, False)):
+        said: list[str] = []
+        recipe, given = requested(data, None, settings, {})
+        resolve(recipe, given, splits_of(recipe), torch.device("cpu"), said.append)
+        assert any("so groups tell nothing; other limits: --set data.many=" in line for line in said) is told

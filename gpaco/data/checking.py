@@ -13,6 +13,8 @@ from gpaco.data.reading import read
 from gpaco.data.samples import BadImage, Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
+from gpaco.metrics import GROUPS
+from gpaco.metrics import groups as groups_of
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
@@ -151,6 +153,28 @@ def gini(counts: npt.ArrayLike) -> float:
     return float((ranks * ordered).sum() / (number * total))
 
 
+def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
+    """What to say where all classes are in one group, so that groups tell nothing; "" where they are not.
+
+    Limits that make groups of about a third of the classes each are named, if counts differ enough for that.
+
+    >>> one_group([3, 5, 8])
+    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
+    >>> one_group([3, 200])
+    ''
+    """
+    found, ordered = set(groups_of(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
+    if len(found) != 1 or len(ordered) < 2:
+        return ""
+    third = len(ordered) // 3
+    high, low = ordered[-third - 1], ordered[third]
+    limits = (str(high), str(low)) if ordered[0] < low <= high < ordered[-1] else ("", "")
+    return (
+        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
+        f"other limits: --set data.many={limits[0]} --set data.few={limits[1]}"
+    )
+
+
 def lines(facts: Mapping[str, Any]) -> list[str]:
     """What `check` found, for people."""
     images = ", ".join(f"{name} {number}" for name, number in facts["images"].items())
@@ -166,6 +190,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
             for name, rule in (("many", f"> {MANY}"), ("medium", f"{FEW} to {MANY}"), ("few", f"< {FEW}"))
         )
     )
+    if line := one_group(list(facts["counts"]["train"].values())):
+        text.append(line)
     if facts["one_image"]:
         text.append(f"classes with one training image: {some(facts['one_image'])}")
     for name, missing in facts["no_image"].items():
@@ -221,8 +247,8 @@ def _files(splits: Splits, found: Mapping[str, Sequence[Inspection]], what: Any)
 
 
 def _groups(counts: npt.NDArray[np.int64]) -> dict[str, dict[str, int]]:
-    many, few = counts > MANY, counts < FEW
-    chosen = {"many": many, "medium": ~many & ~few, "few": few}
+    found = groups_of(counts, MANY, FEW)
+    chosen = {name: found == name for name in GROUPS}
     return {name: {"classes": int(mask.sum()), "images": int(counts[mask].sum())} for name, mask in chosen.items()}
 
 
