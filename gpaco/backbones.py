@@ -3,7 +3,8 @@
 Pretrained weights come from a local safetensors file; nothing is downloaded unless the weights asked for are "hub".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,8 +183,15 @@ def _resnet50_cifar(drop_path: float) -> Any:
     return model
 
 
-def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path) -> Any:
-    from timm.models import get_pretrained_cfg, is_model, is_model_in_modules, list_models
+def refuse_unknown(name: str) -> None:
+    """Raise where there is no model of this name. timm takes seconds to import: it is not asked for ours."""
+    if name not in SMALL_IMAGES:
+        _config(name)
+
+
+def _config(name: str) -> Any:
+    """What timm knows of its model `name`; None where that is nothing."""
+    from timm.models import get_pretrained_cfg, is_model, list_models
 
     own = list(SMALL_IMAGES)
     if ":" in name or "/" in name or not is_model(name):
@@ -192,13 +200,19 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
             f"take one of {', '.join(own)}, or a name from timm.list_models()",
         )
     try:
-        config = get_pretrained_cfg(name)
+        return get_pretrained_cfg(name)
     except RuntimeError:
         tagged = list_models(f"{name.split('.')[0]}.*", include_tags=True)
         raise UserError(
             f"timm has no {name!r}{nearest(name, tagged)}",
             f"leave out what follows the dot, or take one of {', '.join(tagged[:8])}",
         ) from None
+
+
+def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path) -> Any:
+    from timm.models import is_model_in_modules
+
+    config = _config(name)
     # Models that ignore a setting, or do not know it, should only meet it when it says something.
     options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
     if pool == "mean" or (name.startswith("vit_") and name.endswith(".mae")):
@@ -265,8 +279,23 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
+
+    with _explained(path):
+        return load_file(path)
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise where there is no safetensors file; no more of it is read than its list of tensors."""
+    from safetensors import safe_open
+
+    with _explained(path), safe_open(path, "pt"):
+        pass
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    from safetensors import SafetensorError
 
     if not path.is_file():
         raise UserError(
@@ -275,7 +304,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
             "without it nothing is downloaded",
         )
     try:
-        return load_file(path)
+        yield
     except SafetensorError as error:
         raise UserError(
             f"{path} is no safetensors file: {_one_line(error)}",

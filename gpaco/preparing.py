@@ -9,11 +9,11 @@ import torch
 
 from gpaco import backbones, methods
 from gpaco import recipe as recipes
-from gpaco.data.checking import refuse_leaks
+from gpaco.data.checking import one_group, refuse_leaks, refuse_one_class
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Samples, Splits, in_memory, printable
+from gpaco.data.samples import Samples, Splits, in_memory, printable, some
 from gpaco.data.splitting import with_test, with_val_as_test, with_validation
 from gpaco.data.suggesting import suggest
 from gpaco.display import told
@@ -74,7 +74,10 @@ def requested(
     changes += list(settings)
     if path:
         base = replace(base, data=replace(base.data, path=path))
-    given |= {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
+    chosen = {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
+    if path and "data.path" in chosen:
+        raise UserError(f"there are two sets of data, {what} and that of --set data.path", "leave out one of them")
+    given |= chosen
     try:
         changed = recipes.override(base, changes)
     except UserError as error:  # a flag is called as it was typed
@@ -126,6 +129,9 @@ def splits_of(
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
     )
+    refuse_one_class(splits)
+    if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
+        splits = splits.noting(f"without a training image, kept all the same: {some(empty)}")
     small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
 
     def repeated() -> list[str] | None:  # copies of an image stay together, in training
@@ -267,6 +273,8 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if recipe.train.batch_size > len(splits.train):
         recipe = recipes.override(recipe, [f"train.batch_size={len(splits.train)}"])
         say(f"train.batch_size = {len(splits.train)}: there are no more training images")
+    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
+        say(line)
     return with_default_stages(recipe)
 
 

@@ -1,5 +1,6 @@
 """train(): from data and a recipe to a run folder, whatever the task: locks, stages, resuming, trying out."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gpaco import distributed
+from gpaco import backbones, distributed
 from gpaco import recipe as recipes
 from gpaco.data.inspecting import write_bad
 from gpaco.devices import choose_device
 from gpaco.errors import UserError
 from gpaco.faults import faults_explained
 from gpaco.files import write_atomic
+from gpaco.hub import is_hub
 from gpaco.locking import lock
 from gpaco.lora import merged
 from gpaco.preparing import BAD_IMAGES, Say, requested
@@ -33,6 +35,7 @@ Before = tuple[dict[str, torch.Tensor], str] | None  # weights of the stage befo
 class Kind(NamedTuple):
     """What one task does in its own way. Its data have `bad`, the images that were left out."""
 
+    refuse_unknown: Callable[[str], None]  # the name of a model that there is not
     prepare: Callable[[Recipe, set[str], Path, torch.device, Say], tuple[Recipe, Any]]  # the recipe complete, and data
     begin: Callable[[Recipe, Any, Path, Before, torch.device, Say, Show], tuple[Task, Any]]  # and its source
     finish: Callable[[Run, Recipe, Any, Any, torch.device, Say], None]
@@ -42,12 +45,12 @@ class Kind(NamedTuple):
 def kind_of(recipe: Recipe) -> Kind:
     """How the recipe's task is done."""
     if recipe.train.task == "segmentation":
-        from gpaco.segmentation import preparing, task
+        from gpaco.segmentation import network, preparing, task
 
-        return Kind(preparing.prepare, task.begin, task.finish, preparing.some_scenes)
+        return Kind(network.refuse_unknown, preparing.prepare, task.begin, task.finish, preparing.some_scenes)
     from gpaco import classification as own
 
-    return Kind(own.prepare, own.begin, own.finish, own.some_samples)
+    return Kind(backbones.refuse_unknown, own.prepare, own.begin, own.finish, own.some_samples)
 
 
 def train(
@@ -82,21 +85,46 @@ def train(
         distributed.start(where, wanted.train.timeout)
         if distributed.rank():
             say, show = (lambda line: None), (lambda row: None)
+        else:
+            refuse_folder(folder, wanted.data.path)
         kind = kind_of(wanted)
+        if not has_begun(folder):
+            refuse_model(kind, wanted)
         resolved, data = kind.prepare(wanted, given, folder, where, say)
         with prepared(folder, resolved, data, say):
             return run_stages(kind, resolved, data, folder, where, say, show)
 
 
+def refuse_model(kind: Kind, recipe: Recipe) -> None:
+    """Raise where there is no such model, or no such file of weights: now, before all images are looked at."""
+    for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
+        kind.refuse_unknown(name)
+    if recipe.model.weights and not is_hub(recipe.model.weights):
+        backbones.refuse_unreadable(Path(recipe.model.weights))
+
+
+def refuse_folder(folder: Path, data: str) -> None:
+    """Raise where results cannot go: to a file, among other files, or into the data, which would take it for images."""
+    for place in (folder, *folder.absolute().parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place} is a file, not a folder", "choose another --out")
+    if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
+    images = Path(data).expanduser().resolve()
+    if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
+        raise UserError(f"{folder} is inside the data, {images}, and would spoil it", "choose an --out beside the data")
+
+
 @contextmanager
 def prepared(folder: Path, recipe: Recipe, data: Any, say: Say) -> Iterator[None]:
-    """The run folder, locked by the first process, with the recipe in it. One that holds anything else is refused."""
+    """The run folder, locked by the first process, with the recipe in it."""
     refuse_batches(recipe, len(data.train))
     with ExitStack() as stack:
         if distributed.rank() == 0:
-            if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
-                raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
+            new = not folder.exists()
             stack.enter_context(lock(folder))
+            if new:
+                stack.enter_context(_nothing_left(folder))
             if has_begun(folder):
                 refuse_other_run(folder, recipe)
                 say(f"going on with the run in {folder}")
@@ -106,6 +134,18 @@ def prepared(folder: Path, recipe: Recipe, data: Any, say: Say) -> Iterator[None
                     write_bad(folder / BAD_IMAGES, data.bad)
         distributed.barrier()
         yield
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Where wrong input ends a run before it has begun, such as weights of another model, take its new folder away."""
+    try:
+        yield
+    except UserError:
+        own = ("recipe.toml", "run.lock", BAD_IMAGES)
+        if all(path.name in own for path in folder.iterdir()):
+            shutil.rmtree(folder)
+        raise
 
 
 def refuse_batches(recipe: Recipe, images: int) -> None:
@@ -186,6 +226,7 @@ def dry_run(
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags)
     kind = kind_of(wanted)
+    refuse_model(kind, wanted)
     with tempfile.TemporaryDirectory() as folder:
         resolved, data = kind.prepare(wanted, given, Path(folder), where, say)
         few = kind.some(data, resolved.train.batch_size)

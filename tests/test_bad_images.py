@@ -14,11 +14,14 @@ from pictures import drawing, tree_hash
 from PIL import Image
 
 import gpaco
+from gpaco import recipe as recipes
 from gpaco.data.inspecting import fingerprints, read_bad, write_bad
 from gpaco.data.reading import read
 from gpaco.data.samples import BadImage
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.preparing import BAD_IMAGES
 from gpaco.run import Run
+from gpaco.settings import Recipe
 
 QUICK: dict[str, Any] = {
     "method": "ce",
@@ -100,10 +103,9 @@ def test_one_bad_image_is_never_too_many_but_two_of_48_are(tmp_path: Path) -> No
 
 def test_a_list_of_a_run_that_failed_before_its_first_checkpoint_counts_for_nothing(tmp_path: Path) -> None:
     data = photographs(tmp_path / "data")
-    good = spoil(data / "cat" / "7.jpg")
-    with pytest.raises(UserError, match="no model 'resnet_8'"):
-        gpaco.train(data, out=tmp_path / "run", on_bad_image="skip", workers=0, **QUICK | {"model": "resnet_8"})
-    (data / "cat" / "7.jpg").write_bytes(good)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text(recipes.dumps(Recipe()))
+    write_bad(tmp_path / "run" / BAD_IMAGES, [BadImage("train", "cat/7.jpg", "it was bad once")])
     assert listed(gpaco.train(data, out=tmp_path / "run", on_bad_image="skip", workers=0, **QUICK)) == []
 
 

@@ -84,9 +84,11 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
 
 
 def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:
-    facts = check(class_folders(tmp_path, {"a": 5, "gone": 0}), gpu=False)
+    facts = check(class_folders(tmp_path, {"a": 5, "b": 5, "gone": 0}), gpu=False)
     assert facts["no_image"]["train"] == ["gone"]
-    assert facts["problems"] == ["classes without a training image: 'gone'"]
+    remedy = "--set data.allow_empty_classes=true keeps them"
+    assert facts["problems"] == [f"classes without a training image: 'gone' ({remedy})"]
+    assert facts["notes"] == []
     assert facts["imbalance_factor"] == 1
 
 

@@ -188,7 +188,7 @@ def test_of_several_frames_the_first_is_read(tmp_path: Path, suffix: str) -> Non
     options = {"lossless": True} if suffix == "webp" else {}
     path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:], **options)
     assert (read_image(path) == 50).all()
-    assert "several frames, only the first is used" in describe_image(path).odd
+    assert "several frames of which only the first is used" in describe_image(path).odd
 
 
 def test_a_wrong_suffix_is_read_by_its_contents_and_described(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts
+from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts, places_of, without
 from gpaco.data.reading import read
-from gpaco.data.samples import Splits, some
+from gpaco.data.samples import BadImage, Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
+from gpaco.metrics import GROUPS
+from gpaco.metrics import groups as groups_of
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
@@ -64,7 +66,7 @@ def check(
         "sizes": _sizes(found),
         "suggested": suggested | {"views": list(suggested["views"])},
     }
-    return facts | {"problems": _problems(facts, published=splits.reader in _PUBLISHED)}
+    return facts | {"problems": _problems(facts, splits)}
 
 
 def leaks(
@@ -94,6 +96,18 @@ def refuse_leaks(
         f"{_number(len(groups), 'image')} in more than one part, for instance {' = '.join(groups[0][:3])}",
         "remove them from one part (gpaco check lists them), or allow it: --set data.allow_leakage=true",
     )
+
+
+def refuse_one_class(splits: Splits) -> None:
+    """Raise an error if all training images are of one class: any model would have them all right."""
+    there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
+    if len(there) == 1:
+        raise UserError(
+            f"all training images are of one class, {there[0]!r}: nothing to tell apart",
+            "a folder of class folders is expected: perhaps its parent"
+            if splits.reader.startswith("folder")
+            else "images of two classes or more are needed",
+        )
 
 
 def record(splits: Splits, *, limit: int) -> dict[str, Any]:
@@ -139,6 +153,28 @@ def gini(counts: npt.ArrayLike) -> float:
     return float((ranks * ordered).sum() / (number * total))
 
 
+def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
+    """What to say where all classes are in one group, so that groups tell nothing; "" where they are not.
+
+    Limits that make groups of about a third of the classes each are named, if counts differ enough for that.
+
+    >>> one_group([3, 5, 8])
+    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
+    >>> one_group([3, 200])
+    ''
+    """
+    found, ordered = set(groups_of(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
+    if len(found) != 1 or len(ordered) < 2:
+        return ""
+    third = len(ordered) // 3
+    high, low = ordered[-third - 1], ordered[third]
+    limits = (str(high), str(low)) if ordered[0] < low <= high < ordered[-1] else ("", "")
+    return (
+        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
+        f"other limits: --set data.many={limits[0]} --set data.few={limits[1]}"
+    )
+
+
 def lines(facts: Mapping[str, Any]) -> list[str]:
     """What `check` found, for people."""
     images = ", ".join(f"{name} {number}" for name, number in facts["images"].items())
@@ -154,6 +190,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
             for name, rule in (("many", f"> {MANY}"), ("medium", f"{FEW} to {MANY}"), ("few", f"< {FEW}"))
         )
     )
+    if line := one_group(list(facts["counts"]["train"].values())):
+        text.append(line)
     if facts["one_image"]:
         text.append(f"classes with one training image: {some(facts['one_image'])}")
     for name, missing in facts["no_image"].items():
@@ -209,8 +247,8 @@ def _files(splits: Splits, found: Mapping[str, Sequence[Inspection]], what: Any)
 
 
 def _groups(counts: npt.NDArray[np.int64]) -> dict[str, dict[str, int]]:
-    many, few = counts > MANY, counts < FEW
-    chosen = {"many": many, "medium": ~many & ~few, "few": few}
+    found = groups_of(counts, MANY, FEW)
+    chosen = {name: found == name for name in GROUPS}
     return {name: {"classes": int(mask.sum()), "images": int(counts[mask].sum())} for name, mask in chosen.items()}
 
 
@@ -226,13 +264,23 @@ def _sizes(found: Mapping[str, Sequence[Inspection]]) -> dict[str, Any]:
     }
 
 
-def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
+def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
     problems = []
+    try:
+        refuse_one_class(splits)
+    except UserError as error:
+        problems.append(f"{error.cause} ({error.remedy})")
     if facts["no_image"]["train"]:
-        problems.append(f"classes without a training image: {some(facts['no_image']['train'])}")
+        names = some(facts["no_image"]["train"])
+        problems.append(f"classes without a training image: {names} (--set data.allow_empty_classes=true keeps them)")
     if facts["bad"]:
-        problems.append(f"{_number(len(facts['bad']), 'bad image')} (--on-bad-image skip leaves them out)")
-    if facts["leaks"] and not published:
+        what = _number(len(facts["bad"]), "bad image")
+        try:
+            without(splits, places_of(splits, [BadImage(*one.values()) for one in facts["bad"]]))
+            problems.append(f"{what} (--on-bad-image skip leaves them out)")
+        except UserError as error:
+            problems.append(f"{what}, and --on-bad-image skip would not do: {error.cause}")
+    if facts["leaks"] and splits.reader not in _PUBLISHED:
         problems.append(
             f"{_number(len(facts['leaks']), 'image')} in more than one part (--set data.allow_leakage=true allows it)"
         )

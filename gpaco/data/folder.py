@@ -2,12 +2,22 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import SPLIT_WORDS, Samples, Splits, printable, some, with_training_images
+from gpaco.data.samples import (
+    IMAGE_WORDS,
+    MASK_WORDS,
+    SPLIT_WORDS,
+    Samples,
+    Splits,
+    printable,
+    some,
+    with_training_images,
+)
 from gpaco.errors import EnvironmentProblem, UserError
 
 
@@ -22,6 +32,7 @@ def read_folder(path: Path, *, allow_empty_classes: bool = False) -> Splits:
         notes, skipped = _beside(path), Counter[str]()
         if not classes:
             raise _no_classes(path)
+        _refuse_masks(path, classes)
         train = _samples(path, path, tuple(classes), skipped)
         found = Splits(train, None, None, "folder of class folders", (*notes, *_left_out(skipped)))
         if len(train) == 0:
@@ -36,6 +47,7 @@ def _read_splits(path: Path, splits: dict[str, Path], allow_empty_classes: bool)
     if others:
         notes.append(f"left out, since train is here too: {some(others)}")
     classes = tuple(_folders(splits["train"]))
+    _refuse_masks(splits["train"], classes)
     parts = {}
     for name, folder in splits.items():
         inside = _folders(folder)
@@ -74,6 +86,17 @@ def _split_folders(path: Path) -> dict[str, Path] | None:
     if not _folders(train) or any(_is_image(entry.name) for entry in _entries(train) if not entry.is_dir()):
         return None
     return found
+
+
+def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
+    """Raise where the only two folders are called as pictures and masks are: as classes they would teach nonsense."""
+    words = {name.lower() for name in classes}
+    images, masks = ({word.lower() for word in known} for known in (IMAGE_WORDS, MASK_WORDS))
+    if len(classes) == 2 and words & images and words & masks:
+        raise UserError(
+            f"{str(path)!r} looks like pictures and masks, not like classes: it has {some(classes)} and nothing else",
+            "train a segmenter: --task segmentation; if they are classes after all, rename one of the two",
+        )
 
 
 def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counter[str]) -> Samples:

@@ -146,7 +146,7 @@ def describe_image(
             "16-bit": deep or mode.startswith("I;16"),
             "32-bit": mode == "I",
             "float": mode == "F",
-            "several frames, only the first is used": _has_frames(image),
+            "several frames of which only the first is used": _has_frames(image),
             f"a {kind} file named {path.suffix.lower()}": path.suffix.lower() not in _SUFFIXES[kind],
         }
     height, width = pixels.shape[:2]

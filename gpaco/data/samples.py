@@ -30,6 +30,9 @@ SPLIT_WORDS = {
     "test": "test",
     "testing": "test",
 }
+# What people call the folders of pictures and of their masks.
+IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
+MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,13 +183,13 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     empty = np.flatnonzero(splits.train.counts == 0)
     if not len(empty):
         return splits
-    names = [splits.classes[c] for c in empty]
     if len(splits.train) == 0:
         raise UserError(
             f"no training images: read as {splits.reader}", "check the path: is it the right folder or file?"
         )
     if allow_empty_classes:
-        return splits.noting(f"without a training image, kept all the same: {some(names)}")
+        return splits
+    names = [splits.classes[c] for c in empty]
     others = [part.counts for name, part in splits.parts() if name != "train"]
     elsewhere = [splits.classes[c] for c in empty if any(counts[c] for counts in others)]
     only = f" (only in validation or test: {some(elsewhere)})" if elsewhere else ""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.checking import imbalance_factor
+from gpaco.data.inspecting import TOLERATED
 from gpaco.data.samples import some
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
@@ -156,7 +157,13 @@ def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
     problems = []
     if facts["bad"]:
         what = _number(len(facts["bad"]), "pair", "pairs")
-        problems.append(f"{what} of picture and mask cannot be used (--on-bad-image skip leaves them out)")
+        total = sum(facts["images"].values())
+        skip = (
+            f"more than {TOLERATED:.1%} of {total}: too many for --on-bad-image skip"
+            if len(facts["bad"]) > max(TOLERATED * total, 1)
+            else "--on-bad-image skip leaves them out"
+        )
+        problems.append(f"{what} of picture and mask cannot be used ({skip})")
     if facts["leaks"] and not published:
         what = _number(len(facts["leaks"]), "picture is", "pictures are")
         problems.append(f"{what} in more than one part (--set data.allow_leakage=true allows it)")

@@ -7,15 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import SPLIT_WORDS, printable, some
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, some
 from gpaco.errors import UserError
 from gpaco.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
 from gpaco.segmentation.scoring import IGNORE
 
 Progress = Callable[[int, int], None]  # (masks done, masks in all)
 
-IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
-MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
 MOST = IGNORE - 1  # classes
 

@@ -125,13 +125,7 @@ def build(
         drop_path: stochastic depth of the encoder.
     """
     word, encoder = _parts(name)
-    try:
-        import segmentation_models_pytorch as smp
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "segmentation needs segmentation-models-pytorch, which is not installed", "pip install 'gpaco[seg]'"
-        ) from error
-
+    smp = _smp()
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in DEEPLAB:
         options["encoder_output_stride"] = output_stride
@@ -155,6 +149,23 @@ def build(
         _freeze_unused(whole.encoder)
     width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
     return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux, least=LEAST.get(word, STEP))
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise where there is no network of this name."""
+    _, encoder = _parts(name)
+    _smp()
+    _encoder_name(encoder)
+
+
+def _smp() -> Any:
+    try:
+        import segmentation_models_pytorch as smp
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "segmentation needs segmentation-models-pytorch, which is not installed", "pip install 'gpaco[seg]'"
+        ) from error
+    return smp
 
 
 def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
