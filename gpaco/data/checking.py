@@ -154,24 +154,23 @@ def gini(counts: npt.ArrayLike) -> float:
 
 
 def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """What to say where all classes are in one group, so that groups tell nothing; "" where they are not.
+    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
 
-    Limits that make groups of about a third of the classes each are named, if counts differ enough for that.
+    Limits are named that make groups of about a third of the classes each.
 
     >>> one_group([3, 5, 8])
     'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
-    >>> one_group([3, 200])
-    ''
+    >>> one_group([3, 200]), one_group([500, 500, 500])
+    ('', '')
     """
     found, ordered = set(groups_of(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
-    if len(found) != 1 or len(ordered) < 2:
-        return ""
     third = len(ordered) // 3
     high, low = ordered[-third - 1], ordered[third]
-    limits = (str(high), str(low)) if ordered[0] < low <= high < ordered[-1] else ("", "")
+    if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
+        return ""
     return (
         f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
-        f"other limits: --set data.many={limits[0]} --set data.few={limits[1]}"
+        f"other limits: --set data.many={high} --set data.few={low}"
     )
 
 
