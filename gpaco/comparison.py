@@ -14,7 +14,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.pages.page import report
-from gpaco.preparing import FLAGS, requested
+from gpaco.preparing import FLAGS, refuse_one_word, requested
 from gpaco.run import Run
 from gpaco.running import train
 
@@ -37,9 +37,8 @@ def compare(
     A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
     `report.html` in the same folder is about the first seed of each.
     """
-    for name, words in (("methods", methods), ("settings", settings)):
-        if isinstance(words, str):
-            raise UserError(f"{name} are a list of words, got one word, {words!r}", f"{name}=[{words!r}]")
+    refuse_one_word("methods", methods)
+    refuse_one_word("settings", settings)
     if twice := [word for word in methods if list(methods).count(word) > 1]:
         raise UserError(f"the method {twice[0]!r} is there twice", "name each once; --seeds repeats them")
     if seeds < 1:

@@ -56,6 +56,7 @@ def requested(
     what: Path | str | Recipe, recipe: Path | str | Recipe | None, settings: Sequence[str], flags: dict[str, Any]
 ) -> tuple[Recipe, set[str]]:
     """The recipe as asked for, and which of its settings somebody has chosen."""
+    refuse_one_word("settings", settings)
     path = ""
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
@@ -88,6 +89,12 @@ def requested(
     if changed.data.root:
         changed = replace(changed, data=replace(changed.data, root=_from_anywhere(changed.data.root)))
     return changed, given
+
+
+def refuse_one_word(name: str, words: Sequence[str]) -> None:
+    """Raise where a list of words is asked for and one word came, which Python would take letter by letter."""
+    if isinstance(words, str):
+        raise UserError(f"{name} are a list of words, got one word, {words!r}", f"{name}=[{words!r}]")
 
 
 def _from_anywhere(path: Path | str) -> str:

@@ -58,6 +58,9 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
 def test_a_word_for_a_list_and_a_method_given_twice_are_refused(given: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         gpaco.compare("digits", **({"methods": ["ce"], "out": tmp_path / "out"} | given))
+    if "settings" in given:
+        with pytest.raises(UserError, match=message):
+            gpaco.train("digits", out=tmp_path / "out", **given)
     assert not list(tmp_path.iterdir())
 
 
