@@ -242,7 +242,7 @@ def predict(
         typer.Option(
             "--out",
             help=".csv, .jsonl or .json file, replaced if it is there; of a segmenter a folder for its masks. Unless "
-            "given, predictions.csv or the folder predictions, which is not replaced.",
+            "given, predictions.csv (none with --json) or the folder predictions, which is not replaced.",
         ),
     ] = None,
     prior: Prior = None,
@@ -261,9 +261,10 @@ def predict(
     from gpaco.run import as_run, unfinished
 
     segments = as_run(run).recipe.train.task == "segmentation"
-    place = out or Path("predictions" if segments else "predictions.csv")
-    table = place / "predictions.csv" if segments else place
-    if out is None and table.exists():
+    usual = Path("predictions") if segments else None if as_json else Path("predictions.csv")
+    place = out or usual
+    table = place / "predictions.csv" if place and segments else place
+    if out is None and table and table.exists():
         raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
     how = inference_options(scales, flip, window)
     with bar("predicting", as_json) as progress:
@@ -274,7 +275,7 @@ def predict(
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
     if bad == len(rows):
-        if out is None:
+        if out is None and table:
             table.unlink()  # nothing in it is worth a refusal of the next try
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
     if line := unfinished(run):
@@ -285,7 +286,7 @@ def predict(
         for row in rows:
             print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
     what = f"{counted(len(rows), 'file')}, {bad} of them could not be read" if bad else counted(len(rows), "image")
-    say(as_json)(f"{what}: {place}")
+    say(as_json)(f"{what}: {place}" if place else what)
 
 
 @app.command()
