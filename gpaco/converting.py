@@ -154,7 +154,9 @@ def _report(path: Path, process: "subprocess.CompletedProcess[bytes]", say: Say)
             shown = (name if name.isprintable() else repr(name) for name in said["names"])
             say(f"names in it: {', '.join(shown)}")
         if NO_NEED in said["refused"]:
-            raise UserError(f"{path} is {NO_NEED}", f"use it as it is: --weights {path}")
+            raise UserError(
+                f"{path} is {NO_NEED}", f"nothing was executed or written; use it as it is: --weights {path}"
+            )
         raise _refused(path, said["refused"])
     return said
 
