@@ -1,23 +1,20 @@
-"""Exported files against the models they came from: largest difference of logits, size, time of a picture.
+"""Exported files against the models they came from: largest difference of logits, and size.
 
-    python benchmarks/export.py [--out benchmarks/results] [--rounds 5]
+    python benchmarks/export.py [--out benchmarks/results]
 
-Networks with random weights and ten classes, at the sizes of IMAGES; each is written as ONNX and with torch.export,
-compared as `gpaco export` does, then given eight pictures at a time, in turns with the model itself. Writes export.csv.
+Networks with random weights and ten classes, at the sizes of IMAGES and SCENES; each is written as ONNX and with
+torch.export, and compared as `gpaco export` does. Writes export.csv.
 """
 
 import argparse
 import csv
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from loss import machine
-from torch import Tensor, nn
+from torch import nn
 
 from gpaco import backbones
 from gpaco.exporting import BATCHES, Answers, _difference, _pictures, _to_onnx, _to_torch
@@ -52,45 +49,29 @@ def segmenter(name: str) -> nn.Module:
     return ScenePredictor(network.build(name, len(CLASSES), dim=0, aux=False), about).eval()
 
 
-@torch.inference_mode()
-def seconds(answers: dict[str, Callable[[Tensor], Tensor]], images: Tensor, rounds: int) -> dict[str, float]:
-    """The median time of each, taken in turns."""
-    times: dict[str, list[float]] = {name: [] for name in answers}
-    for _ in range(rounds + 1):
-        for name, answer in answers.items():
-            began = time.perf_counter()
-            answer(images)
-            times[name].append(time.perf_counter() - began)
-    return {name: median(taken[1:]) for name, taken in times.items()}
-
-
-def measured(name: str, model: nn.Module, size: list[int], task: str, rounds: int) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = []
-    answers: dict[str, Callable[[Tensor], Tensor]] = {"model": model}
+def measured(name: str, model: nn.Module, size: list[int], task: str) -> list[dict[str, str]]:
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, write in KINDS.items():
             path = Path(folder) / f"file{kind}"
-            answers[kind] = write(model, _pictures(2, size), {}, path)
-            difference = _difference(model, answers[kind], size, BATCHES[task])
+            answer = write(model, _pictures(2, size), {}, path)
+            difference = _difference(model, answer, size, BATCHES[task])
             row = {"model": name, "size": "x".join(map(str, size)), "kind": kind, "difference": f"{difference:.1e}"}
             rows.append(row | {"megabytes": f"{path.stat().st_size / 1e6:.1f}"})
-        taken = seconds(answers, _pictures(8, size), rounds)
-    return [row | {"time of the model's": f"{taken[row['kind']] / taken['model']:.2f}"} for row in rows]
+    print(*rows, sep="\n", flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.manual_seed(0)
     rows = []
     for name, size in IMAGES.items():
-        rows += measured(name, classifier(name, size), [size, size], "classification", options.rounds)
-        print(*rows[-2:], sep="\n", flush=True)
+        rows += measured(name, classifier(name, size), [size, size], "classification")
     for name, shape in SCENES.items():
-        rows += measured(name, segmenter(name), list(shape), "segmentation", options.rounds)
-        print(*rows[-2:], sep="\n", flush=True)
+        rows += measured(name, segmenter(name), list(shape), "segmentation")
     with (options.out / "export.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0], "machine"])
         writer.writeheader()
