@@ -352,14 +352,13 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="HTML file; its numbers go to a folder beside it.")] = Path(
         "report.html"
     ),
-    figures: Annotated[bool, typer.Option("--figures", help="Write the charts as SVG and PNG too.")] = False,
     pictures: Annotated[bool, typer.Option(help="Show images of the data, if it is there.")] = True,
     debug: Debug = False,
 ) -> None:
     """Write the page about one or more runs: where they fail along the class frequencies, why, and what would help."""
     from gpaco.pages.page import report as write_report
 
-    print(write_report(list(runs), out, figures=figures, with_pictures=pictures, say=say(True)))
+    print(write_report(list(runs), out, with_pictures=pictures, say=say(True)))
 
 
 @app.command()

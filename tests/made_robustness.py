@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from gpaco.conditions import CLEAN
-from gpaco.corruption import CORRUPTIONS, SEVERITIES
+from gpaco.corruption import KINDS, SEVERITIES
 from gpaco.data.splitting import stratified_subset
 from gpaco.matching import Match
 from gpaco.metrics import GROUPS
 from gpaco.pages.evidence import gather
 from gpaco.run import Run
 from gpaco.stress_results import Measured, summary
+
+COMMON = tuple(name for kind in ("noise", "blur", "weather", "digital") for name in KINDS[kind])
 
 Error = Callable[[str, str, int], float]  # group ("error" is all), corruption, severity (0 is clean)
 
@@ -28,14 +30,14 @@ def growing(group: str, name: str, severity: int) -> float:
     start = {"error": 0.20, "many": 0.10, "medium": 0.21, "few": 0.42}[group]
     if not severity:
         return start
-    return start + (0.02 + 0.0213 * (CORRUPTIONS.index(name) % 5)) * severity
+    return start + (0.02 + 0.0213 * (COMMON.index(name) % 5)) * severity
 
 
 def write_robustness(
     run: Run,
     error: Error = growing,
     *,
-    names: Sequence[str] = CORRUPTIONS,
+    names: Sequence[str] = COMMON,
     severities: Sequence[int] = SEVERITIES,
     subset: int | None = None,
     baseline: tuple[str, Error] | None = None,

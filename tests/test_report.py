@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made_runs import HOSTILE, evidence, tail_run, write_run
 from pictures import class_folders, tree_hash
-from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 import gpaco
@@ -23,7 +20,7 @@ from gpaco.errors import UserError
 from gpaco.metrics import adjust, ece, wilson
 from gpaco.pages import calibration, flows, pictures, whatif
 from gpaco.pages.evidence import Evidence, gather, log_priors, probabilities
-from gpaco.pages.page import percent, safe_json
+from gpaco.pages.render import percent, safe_json, thumbnail
 from gpaco.pages.summary import FIGURES, intervals, paired, sentence, smooth, summary
 from gpaco.pages.tables import tables
 from gpaco.preparing import splits_of
@@ -243,45 +240,6 @@ def test_ties_in_raw_logits_go_to_the_first_class_as_in_metrics_json(tmp_path: P
     assert one.metrics["top1"] == 0.25
 
 
-@given(st.integers(0, 10_000), st.floats(0.2, 6))
-def test_contenders_decide_exactly_for_every_prior_within_their_reach(seed: int, strength: float) -> None:
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(0, strength, (60, 30)).astype(np.float32)
-    one = Evidence(
-        "", Run(Path()), {"assumes": "uniform", "counts": [1] * 30}, logits, *[np.zeros(60, int)] * 2, (), None, None
-    )
-    kept = whatif.contenders(one, 4 * (4 * 60 + 6 * 300) // 3)
-    assert kept is not None
-    sizes, classes = (np.frombuffer(_bytes(kept[key]), "<u2") for key in ("sizes", "classes"))
-    values = np.frombuffer(_bytes(kept["logits"]), "<f4")
-    assert sizes.sum() == len(classes) == len(values) <= 300
-    prior = rng.uniform(0, kept["reach"], 30).astype(np.float32)
-    starts = np.cumsum(sizes) - sizes
-    winners = [
-        classes[s : s + n][(values[s : s + n] + prior[classes[s : s + n]]).argmax()]
-        for s, n in zip(starts, sizes, strict=True)
-    ]
-    np.testing.assert_array_equal(winners, (logits + prior).argmax(1))
-
-
-def _bytes(text: str) -> bytes:
-    import base64
-
-    return base64.b64decode(text)
-
-
-def test_all_classes_are_kept_if_there_is_room_and_none_if_there_is_not_one_for_each_image(tail: Run) -> None:
-    one = known(tail)
-    kept = whatif.contenders(one, 100_000)
-    assert kept is not None
-    assert kept["reach"] is None
-    assert len(_bytes(kept["logits"])) == 4 * one.logits.size
-    assert whatif.contenders(one, 1000) is None
-
-
-# Calibration
-
-
 def test_bins_give_back_the_calibration_error_of_metrics_json(tail: Run) -> None:
     one = known(tail)
     for name, key in (("all", "ece"), ("few", "ece_few")):
@@ -348,11 +306,11 @@ def test_a_training_prior_does_not_make_rare_labels_look_wrong(tmp_path: Path) -
 def test_the_album_keeps_each_picture_once_and_stops_when_it_is_full() -> None:
     images = np.random.default_rng(0).integers(0, 255, (5, 40, 60, 3), np.uint8)
     samples = Samples(np.zeros(5, int), ("a",), images=images)
-    size = len(pictures.thumbnail(images[0]))
+    size = len(thumbnail(images[0], pictures.SIDE, pictures.QUALITY))
     album = pictures.Album(room=int(2.5 * size))
     assert [album.add(samples, i) for i in (0, 0, 1, 2, 1)] == [0, 0, 1, None, 1]
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in album.pictures)
-    assert pictures.thumbnail(images[0, :8, :8]).startswith("data:image/png;base64,")
+    assert thumbnail(images[0, :8, :8], 72, 72).startswith("data:image/png;base64,")
 
 
 # The page and its files
@@ -363,6 +321,7 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
 ) -> None:
     page = gpaco.report([cross_entropy, tail], tmp_path / "report.html")
     data = page_data(page)
+    assert json.loads((tmp_path / "report" / "report.json").read_text()) == data
     for run, shown in zip((cross_entropy, tail), data["runs"], strict=True):
         metrics = run.metrics
         for row in shown["figures"]:
@@ -387,20 +346,10 @@ def test_two_pages_in_a_folder_do_not_share_their_files(tail: Run, tmp_path: Pat
     gpaco.report(tail, tmp_path / "report.html")
     gpaco.report(tail, tmp_path / "other.html", with_pictures=False)
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report", "other.html", "other"}
-    names = {path.name for path in (tmp_path / "report").iterdir()}
-    assert names == {path.name for path in (tmp_path / "other").iterdir()}
-    assert {"summary.csv", "classes.csv", "flows.csv", "pairs.csv", "whatif.csv", "calibration.csv"} <= names
-
-
-def test_figures_are_written_as_svg_and_png(tail: Run, cross_entropy: Run, tmp_path: Path) -> None:
-    gpaco.report([cross_entropy, tail], tmp_path / "report.html", figures=True)
-    drawn = {path.stem for path in (tmp_path / "report").glob("*.svg")}
-    assert {"accuracy_by_frequency", "flows", "whatif", "calibration", "optimum", "extra_loss"} == drawn
-    for name in drawn:
-        assert (tmp_path / "report" / f"{name}.svg").read_text().startswith("<svg")
-        with Image.open(tmp_path / "report" / f"{name}.png") as image:
-            assert min(image.size) > 300
-            assert len(image.convert("L").getcolors() or []) > 3
+    tables = ("summary", "differences", "classes", "pairs", "labels_to_check", "corruptions")
+    for folder in ("report", "other"):
+        names = {path.name for path in (tmp_path / folder).iterdir()}
+        assert names == {"report.json", *(f"{name}.csv" for name in tables)}
 
 
 def test_hostile_names_stay_text_in_the_page_and_whole_in_the_csv(tmp_path: Path) -> None:

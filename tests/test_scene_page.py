@@ -16,7 +16,7 @@ from scenes import made_run, scene_folder, tiny_segmenter
 import gpaco
 from gpaco.cli import main
 from gpaco.errors import UserError
-from gpaco.pages.page import percent
+from gpaco.pages.render import percent
 from gpaco.pages.scenes import collect, errors_marked, report_scenes
 from gpaco.run import Run
 from gpaco.segmentation import evaluating
@@ -114,15 +114,15 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
 
 
 def test_what_corrupted_pictures_cost_is_on_the_page_as_the_file_has_it(run: Run, tmp_path: Path) -> None:
-    result = gpaco.robustness(run, corruptions="contrast,speckle_noise", severities="1,5")
+    result = gpaco.robustness(run, corruptions="contrast,fog", severities="1,5")
     page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
     sections = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
     assert sections == ["summary", "frequency", "confusion", "robustness", "provenance"]
-    for name in ("contrast", "speckle noise (in no mean)"):
+    for name in ("contrast", "fog"):
         assert name in page.text
     worst = result["corruptions"]["contrast"]["5"]["error"]
     assert percent(worst) in page.text
-    (run.folder / "robustness.json").write_text(json.dumps(result | {"clean_error": 3}))
+    (run.folder / "robustness.json").write_text(json.dumps(result | {"version": 0}))
     page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
     assert "robustness.json is not shown" in page.text
     assert percent(worst) not in page.text

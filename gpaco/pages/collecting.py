@@ -15,8 +15,7 @@ from gpaco.pages.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.preparing import splits_of
 
 Say = Callable[[str], None]
-_LOGITS = 2_400_000  # bytes of the page for logits, over all runs
-_PICTURES = 1_500_000
+_PICTURES = 1_500_000  # bytes of the page
 
 
 def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
@@ -26,10 +25,7 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
     album = pictures.Album(_PICTURES)
     sources = list(data) or ["images were left out"] * len(found)
     differences = [None] + [_difference(first, other) for other in found[1:]]
-    runs = [
-        _about_run(one, counts, _LOGITS // len(found), album, source)
-        for one, source in zip(found, sources, strict=True)
-    ]
+    runs = [_about_run(one, counts, album, source) for one, source in zip(found, sources, strict=True)]
     corrupted = corruptions.robustness(found)
     words = [sentence(found, runs), corruptions.sentence([one.name for one in found], corrupted)]
     return {
@@ -54,7 +50,7 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
     }
 
 
-def _about_run(one: Evidence, counts: Ints, room: int, album: pictures.Album, source: Splits | str) -> Facts:
+def _about_run(one: Evidence, counts: Ints, album: pictures.Album, source: Splits | str) -> Facts:
     metrics = one.metrics
     rows = metrics["per_class"]
     pairs = flows.confused_pairs(one)
@@ -80,7 +76,6 @@ def _about_run(one: Evidence, counts: Ints, room: int, album: pictures.Album, so
         **shown,
         "pictures_note": why,
         "right": whatif.changes(whatif.along(one, counts)),
-        "contenders": whatif.contenders(one, room),
         "reliability": calibration.reliability(one),
         "temperature": calibration.tempered(one),
         "classwise_ece": calibration.classwise_ece(one),

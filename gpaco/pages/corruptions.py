@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from math import hypot
-from typing import Any
 
 import numpy as np
 
-from gpaco.corruption import CORRUPTIONS, KINDS, SEVERITIES
+from gpaco.corruption import KINDS, SEVERITIES
 from gpaco.data.splitting import stratified_subset
 from gpaco.metrics import GROUPS, wilson
-from gpaco.pages.corruption_file import KEYS, NAME, figures, read_robustness, rows
+from gpaco.pages.corruption_file import KEYS, figures, read_robustness
 from gpaco.pages.evidence import Evidence, Facts
+from gpaco.pages.render import percent
 from gpaco.pages.summary import listed
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
@@ -18,7 +18,7 @@ COLUMNS = (*map(str, SEVERITIES), "mean")
 
 def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
     """For each run what its robustness.json says, None without one; nothing at all if no run has it."""
-    files = [_read(one) for one in found]
+    files = [read_robustness(one.run.folder) for one in found]
     if all(file is None for file in files):
         return []
     result: list[Facts | None] = []
@@ -28,19 +28,9 @@ def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
     return result
 
 
-def _read(one: Evidence) -> Facts | str | None:
-    """What the file says, or what is wrong with it; None if there is none."""
-    path = one.run.folder / NAME
-    if not path.is_file():
-        return None
-    try:
-        return read_robustness(path)
-    except ValueError as error:
-        return str(error)
-
-
 def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str | None) -> Facts:
-    named = [name for name in CORRUPTIONS if name in rows(file)]
+    tried = file["corruptions"]
+    kinds = {name: kind for kind, members in KINDS.items() for name in members if name in tried}
     images = images_by_group(one, file)
     against, why = _comparable(one, file, first, first_file)
     alike = one.metrics["counts"] == first.metrics["counts"] and file["cuts"] == (against or file)["cuts"]
@@ -53,12 +43,13 @@ def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str 
         "notes": [*_doubts(one, file), *file["notes"]],
         "skipped": len(file["skipped"]),
         "left_out": file["skipped"][:5],
-        "names": named,
-        "kinds": [next(kind for kind, members in KINDS.items() if name in members) for name in named],
+        "names": list(kinds),
+        "kinds": list(kinds.values()),
         "against": against and first.name,
         "not_compared": why,
         "panels": [
-            _panel(file, group, named, images[group], against if group == "all" or alike else None) for group in KEYS
+            _panel(file, group, list(kinds), images[group], against if group == "all" or alike else None)
+            for group in KEYS
         ],
     }
 
@@ -95,7 +86,7 @@ def _panel(file: Facts, group: str, named: Sequence[str], images: Facts | None, 
 
 def _errors(file: Facts, group: str, named: Sequence[str]) -> list[list[float | None]]:
     """Rows of severities 1 to 5 and their mean; None where it was not tried, or is not known."""
-    tried = rows(file)
+    tried = file["corruptions"]
     return [[_error(tried.get(name), column, KEYS[group]) for column in COLUMNS] for name in named]
 
 
@@ -201,10 +192,12 @@ def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
     if len(names) == 1 and hits:
         (hit,) = hits.values()
         harder, other = ("rare", "frequent") if hit["rare"] else ("frequent", "rare")
+        start, end = percent(hit["from"], 0), percent(hit["to"], 0)
+        other_start, other_end = percent(hit["other_from"], 0), percent(hit["other_to"], 0)
         return (
-            f"Corruption hits {harder} classes harder than {other} ones: their error goes from {_whole(hit['from'])} "
-            f"to {_whole(hit['to'])} of 100 images, that of {other} ones from {_whole(hit['other_from'])} "
-            f"to {_whole(hit['other_to'])}{', which had less to lose' if hit['less_to_lose'] else ''}."
+            f"Corruption hits {harder} classes harder than {other} ones: their error goes from {start} to {end} of 100 "
+            f"images, that of {other} ones from {other_start} to {other_end}"
+            f"{', which had less to lose' if hit['less_to_lose'] else ''}."
         )
     rare, frequent = ([name for name, hit in hits.items() if hit["rare"] == wanted] for wanted in (True, False))
     parts = [f"rare classes harder than frequent ones with {listed(rare)}"] if rare else []
@@ -220,9 +213,12 @@ def _hit(one: Facts | None) -> Facts | None:
     if len(there) < 2:
         return None
     frequent, rare = there[0], there[-1]
-    ends = [(1, rare), (-1, frequent)]
-    terms = [(sign * way, panel[key]) for sign, panel in ends for way, key in ((1, "mean_error"), (-1, "clean_error"))]
-    _, low, high = _combined(terms, [panel["effective"] for _, panel in ends for _ in range(2)])
+    terms, images = [], []
+    for sign, panel in ((1, rare), (-1, frequent)):
+        for way, key in ((1, "mean_error"), (-1, "clean_error")):
+            terms.append((sign * way, panel[key]))
+            images.append(panel["effective"])
+    _, low, high = _combined(terms, images)
     if low is None or high is None or low <= 0 <= high:
         return None
     harder, other = (rare, frequent) if low > 0 else (frequent, rare)
@@ -234,7 +230,3 @@ def _hit(one: Facts | None) -> Facts | None:
         "other_to": other["mean_error"],
         "less_to_lose": harder["added"] > 1 - other["clean_error"],
     }
-
-
-def _whole(rate: Any) -> str:
-    return f"{100 * rate:.0f}"

@@ -1,20 +1,18 @@
 """Pictures for the page: missed images of the most confused rare classes beside training images, and odd labels."""
 
-import base64
-import io
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
 from gpaco.errors import Problem
 from gpaco.metrics import Ints
 from gpaco.pages.evidence import Evidence, Facts, blocks, probabilities
+from gpaco.pages.render import thumbnail
 
 CLASSES, MISSED, BESIDE = 6, 4, 3
 LISTED, SHOWN = 100, 8  # labels worth a second look
-SIDE = 72  # pixels of the longer side, at most
+SIDE, QUALITY = 72, 72  # pixels of the longer side, at most; of JPEG
 _SURE = 5  # test images and half of them right: with less, a miss says more about the model than about the label
 
 
@@ -98,7 +96,7 @@ class Album:
 
     def _new(self, samples: Samples, i: int) -> int | None:
         try:
-            uri = thumbnail(samples.load(i))
+            uri = thumbnail(samples.load(i), SIDE, QUALITY)
         except Problem:
             return None
         if len(uri) > self.room:
@@ -106,18 +104,6 @@ class Album:
         self.room -= len(uri)
         self.pictures.append(uri)
         return len(self.pictures) - 1
-
-
-def thumbnail(image: NDArray[np.uint8]) -> str:
-    """An image (H, W, 3) as a data URI: PNG as it is if it is tiny, else JPEG of at most 72 pixels a side."""
-    from PIL import Image
-
-    picture = Image.fromarray(image)
-    tiny = max(picture.size) <= 32
-    picture.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    picture.save(file, "PNG" if tiny else "JPEG", **({"optimize": True} if tiny else {"quality": 72}))
-    return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def examples(train: Samples, c: int, number: int = BESIDE) -> Ints:

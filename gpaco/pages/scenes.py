@@ -1,29 +1,23 @@
 """The page about segmenters: IoU against the share of pixels, what is confused with what, the worst pictures."""
 
-import base64
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from gpaco import __version__
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
-from gpaco.pages import corruption_file
-from gpaco.pages.page import percent
+from gpaco.pages.corruption_file import read_robustness
+from gpaco.pages.render import csv_file, render, thumbnail
 from gpaco.run import Run
 
 Say = Callable[[str], None]
 Facts = dict[str, Any]
 SHOWN = 6  # pictures
-WIDE = 360  # pixels of a picture on the page
+SIDE, QUALITY = 360, 82  # pixels of the longer side, at most; of JPEG
 PAIRS = 20  # confusions that are listed
 MATRIX = 40  # classes up to which the whole matrix is shown
 RED = (214, 39, 40)
@@ -49,9 +43,10 @@ def report_scenes(
             facts["pictures"] = worst_pictures(runs[0], facts["runs"][0]["worst"])
         except UserError as error:
             say(f"no pictures: {error.cause}")
-    page.with_suffix("").mkdir(parents=True, exist_ok=True)
-    write_atomic(page.with_suffix("") / "classes.csv", _classes_csv(facts))
-    write_atomic(page, render(facts, page.with_suffix("").name))
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "classes.csv", _classes_csv(facts))
+    write_atomic(page, render("scenes.html", folder=folder.name, **facts))
     return page
 
 
@@ -154,12 +149,10 @@ def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts
     """Of each run that was tested on corrupted pictures: what they cost; or what is wrong with its file."""
     rows = []
     for run, one in zip(runs, found, strict=True):
-        path = run.folder / corruption_file.NAME
-        if path.is_file():
-            try:
-                rows.append({"name": one["name"], "wrong": "", "file": corruption_file.read_robustness(path)})
-            except ValueError as error:
-                rows.append({"name": one["name"], "wrong": str(error), "file": None})
+        file = read_robustness(run.folder)
+        if file is not None:
+            wrong = file if isinstance(file, str) else ""
+            rows.append({"name": one["name"], "wrong": wrong, "file": file})
     return rows
 
 
@@ -183,10 +176,10 @@ def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
             one
             | {
                 "error": float(wrong.sum() / max(labelled.sum(), 1)),
-                "picture": as_data(image),
-                "truth": as_data(coloured(mask, palette)),
-                "found": as_data(coloured(classes, palette)),
-                "errors": as_data(errors_marked(image, wrong, labelled)),
+                "picture": thumbnail(image, SIDE, QUALITY),
+                "truth": thumbnail(coloured(mask, palette), SIDE, QUALITY),
+                "found": thumbnail(coloured(classes, palette), SIDE, QUALITY),
+                "errors": thumbnail(errors_marked(image, wrong, labelled), SIDE, QUALITY),
                 "legend": [(predictor.classes[c], "#{:02x}{:02x}{:02x}".format(*palette[c])) for c in seen],
             }
         )
@@ -202,39 +195,11 @@ def errors_marked(image: NDArray[np.uint8], wrong: NDArray[np.bool_], labelled: 
     return marked
 
 
-def as_data(image: NDArray[np.uint8]) -> str:
-    """A small JPEG as an address that needs no file."""
-    from PIL import Image
-
-    picture = Image.fromarray(image)
-    picture.thumbnail((WIDE, WIDE))
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def render(facts: Facts, folder: str) -> str:
-    """The page as text. Everything from data is escaped, and no script can run in it: there is none."""
-    environment = Environment(
-        loader=PackageLoader("gpaco.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
-    style = (files("gpaco.pages") / "templates" / "report.css").read_text(encoding="utf-8")
-    page = environment.get_template("scenes.html").render(facts, style=style, folder=folder, version=__version__)
-    return page.encode("utf-8", "backslashreplace").decode()
-
-
 def _classes_csv(facts: Facts) -> bytes:
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
     keys = ("iou", "recall", "precision", "boundary_iou")
     names = [f"{run['name']} {key}" for run in facts["runs"] for key in keys]
-    writer.writerow(["class", "group", "training pixels", "share", *names])
-    for row in facts["classes"]:
-        figures = [run[key] for run in row["runs"] for key in keys]
-        writer.writerow([row["name"], row["group"], row["pixels"], row["share"], *figures])
-    return file.getvalue().encode("utf-8", "backslashreplace")
+    rows = [
+        [row["name"], row["group"], row["pixels"], row["share"], *(run[key] for run in row["runs"] for key in keys)]
+        for row in facts["classes"]
+    ]
+    return csv_file(["class", "group", "training pixels", "share", *names], rows)

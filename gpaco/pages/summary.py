@@ -7,6 +7,7 @@ import numpy as np
 
 from gpaco.metrics import GROUPS, Floats, Ints, wilson
 from gpaco.pages.evidence import Evidence, Facts
+from gpaco.pages.render import percent
 
 Bounds = dict[str, float | None]
 FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
@@ -126,26 +127,26 @@ def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
 
 def _described(metrics: Facts, one: Facts) -> str:
     rare, frequent = _ends(metrics)
-    words = [f"{_percent(metrics['macro'])} of 100 images of an average class are recognised."]
+    words = [f"{percent(metrics['macro'], 0)} of 100 images of an average class are recognised."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
         how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
         bounds = {row["figure"]: row for row in one["figures"]}
         apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
         chance = "" if apart or how == _HOW_OFTEN[2][1] else "; with so few test images it may be chance"
-        both = f"{_percent(low)} of 100 images against {_percent(high)}"
+        both = f"{percent(low, 0)} of 100 images against {percent(high, 0)}"
         words = [f"Rare classes are recognised {how} frequent ones: {both}{chance}."]
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(
-            f"{_percent(pull['share'])} of 100 of their errors fall on a more frequent class; "
-            f"chance would give {_percent(pull['expected'])}."
+            f"{percent(pull['share'], 0)} of 100 of their errors fall on a more frequent class; "
+            f"chance would give {percent(pull['expected'], 0)}."
         )
     if one["never"]:
         number = len(one["never"])
         words.append(f"{number} of {len(metrics['per_class'])} classes {'is' if number == 1 else 'are'} never found.")
     if metrics["ece"] > 0.1:
-        words.append(f"Its probabilities are off by {_percent(metrics['ece'])} points on average.")
+        words.append(f"Its probabilities are off by {percent(metrics['ece'], 0)} points on average.")
     return " ".join(words)
 
 
@@ -159,7 +160,7 @@ def _compared(found: Sequence[Evidence]) -> str:
     tied = [one for one in others if one not in behind]
 
     def scores(some: Sequence[Evidence]) -> str:
-        return listed([_percent(one.metrics[key]) for one in some])
+        return listed([percent(one.metrics[key], 0) for one in some])
 
     if not behind:
         return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognised."
@@ -168,7 +169,7 @@ def _compared(found: Sequence[Evidence]) -> str:
     nearest = max(behind, key=lambda one: one.metrics[key] or 0)
     gain = ahead[nearest.name]
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = listed([f"{_percent(one.metrics[key])} by {one.name}" for one in behind])
+    rest = listed([f"{percent(one.metrics[key], 0)} by {one.name}" for one in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
     return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {rest} ({whom} on the same images)."
 
@@ -221,7 +222,3 @@ def _middle(drawn: Floats) -> tuple[float | None, float | None]:
         return None, None
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
-
-
-def _percent(value: float | None) -> str:
-    return "none" if value is None else f"{100 * value:.0f}"

@@ -1,17 +1,15 @@
-"""What other class distributions at test time would change: exact along the slider, and for any distribution.
+"""What other class distributions at test time would change, exactly, at each position of the slider.
 
 Making logits right for another class distribution adds the log of its ratio to each class. On the way from equally
 likely classes (t = 0) to a distribution (t = 1), geometrically, the score of class c is logit_c + t * log prior_c: a
 straight line. An image is right where the line of its label is above all others, which is an interval of t.
 """
 
-import base64
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.metrics import Floats, Ints
-from gpaco.pages.evidence import Evidence, Facts, blocks, log_priors
+from gpaco.pages.evidence import Evidence, blocks, log_priors
 
 STEPS = 100  # positions of the slider from one named distribution to the next
 
@@ -81,42 +79,3 @@ def changes(right: Ints) -> list[list[int]]:
     for c, position in zip(*np.nonzero(steps), strict=True):
         result[c] += [int(position) + 1, int(steps[c, position])]
     return result
-
-
-def contenders(one: Evidence, size: int) -> Facts | None:
-    """The classes of each image that can win, with their logits, in about `size` bytes; None if that is too few.
-
-    Kept are those less than `reach` below the best one, where logits assume equally likely classes; `reach` is as large
-    as there is room for, None if all classes are kept. Then the winner under any distribution whose largest and
-    smallest probability differ by a factor of no more than exp(reach) is exact.
-    """
-    logits = one.uniform
-    number = len(logits)
-    room = (size * 3 // 4 - 4 * number) // 6  # base 64 takes 4 bytes for 3; 4 bytes an image and 6 an entry
-    if room < number or number == 0:
-        return None
-    reach, keep = None, np.ones(logits.shape, bool)
-    if logits.size > room:
-        behind = logits.max(1, keepdims=True) - logits
-        reach = _reach(behind, room)
-        keep = behind < reach
-    return {
-        "reach": reach,
-        "labels": _packed(one.labels.astype("<u2")),
-        "sizes": _packed(keep.sum(1).astype("<u2")),
-        "classes": _packed(np.nonzero(keep)[1].astype("<u2")),
-        "logits": _packed(logits[keep].astype("<f4")),
-    }
-
-
-def _reach(behind: NDArray[np.float32], room: int) -> float:
-    """The largest distance, in steps of 1/64, that leaves no more than `room` entries."""
-    bins = np.zeros(64 * 64, np.int64)
-    for rows in blocks(len(behind)):
-        places = np.minimum(behind[rows] * 64, len(bins) - 1).astype(np.int64)
-        bins += np.bincount(places.ravel(), minlength=len(bins))
-    return float(np.searchsorted(np.cumsum(bins), room, side="right")) / 64
-
-
-def _packed(values: NDArray[np.generic]) -> str:
-    return base64.b64encode(values.tobytes()).decode()

@@ -6,7 +6,7 @@ const GROUPS = ["many", "medium", "few"];
 const FIGURES = Object.keys(data.figures);
 const NUMBERS = classes.map((_, c) => c);
 const crowded = classes.length > 60, huge = classes.length > 300;
-const state = { run: 0, chosen: null, position: 100, custom: null, settings: null };
+const state = { run: 0, chosen: null, position: 100, settings: null };
 
 const name = (c) => el("bdi", {}, classes[c]);
 const runName = (run) => el("bdi", {}, run.name);

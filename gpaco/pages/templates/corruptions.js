@@ -13,8 +13,7 @@ function places(found, width) {
   let y = 78;
   found.names.forEach((word, k) => {
     if (found.kinds[k] !== found.kinds[k - 1]) {
-      const kind = found.kinds[k];
-      lines.push({ y: y + 4, kind: kind === "extra" ? "extra: not in the mean" : kind });
+      lines.push({ y: y + 4, kind: found.kinds[k] });
       y += 22;
     }
     lines.push({ y, k, word: plain(word) });

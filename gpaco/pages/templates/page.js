@@ -22,8 +22,6 @@ function listen() {
   on("#more-pairs", "click", () => pairs(Infinity));
   on("#prior", "input", (node) => move(+node.value));
   on("[data-position]", "click", (node) => move(+node.dataset.position));
-  on("#load", "click", () => $("#file").click());
-  on("#file", "change", (node) => { if (node.files[0]) loadPrior(node.files[0]); node.value = ""; });
   on("#save", "click", savePrior);
   on("#alpha", "input", (node) => settle({ alpha: 10 ** +node.value }));
   on("#memory", "input", (node) => settle({ memory: +node.value ? Math.round(2 ** +node.value) : 0 }));
