@@ -9,7 +9,7 @@ from pathlib import Path
 import gpaco
 
 ROOT = Path(gpaco.__file__).parents[1]
-HEAVY = {"torchvision", "timm", "PIL", "cv2", "sklearn", "pandas", "altair", "typer"}
+HEAVY = {"torchvision", "timm", "PIL", "cv2", "sklearn", "pandas", "typer"}
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -14,7 +14,7 @@ from gpaco.pages.render import csv_file, render, safe_json, template_text
 from gpaco.pages.tables import tables
 from gpaco.run import Runs, as_runs
 
-SCRIPTS = ("charts.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")
+SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")
 
 
 def report(
