@@ -328,24 +328,6 @@ def test_pretraining_weights_of_a_masked_autoencoder_fill_a_vit_with_mean_poolin
     (tmp_path / "mae.safetensors").unlink()  # 350 MB
 
 
-@pytest.mark.parametrize(
-    ("made_for", "file", "asked", "fits"),
-    [
-        ("resnet34", "model.safetensors", "resnet18", "resnet34"),  # like the one asked for
-        ("test_vit", "test_vit.r160_in1k.safetensors", "resnet18", "test_vit"),  # by its name
-        ("resnet8", "model.safetensors", "resnet32", "resnet8"),
-        ("test_convnext", "model.safetensors", "resnet32", ""),
-    ],
-)
-def test_weights_of_another_architecture_are_refused_with_the_one_they_fit(
-    made_for: str, file: str, asked: str, fits: str, tmp_path: Path
-) -> None:
-    path = _saved(build(made_for).module.state_dict(), tmp_path / file)
-    with pytest.raises(UserError, match="does not fit the model") as error:
-        build(asked, size=32, weights=path)
-    assert error.value.remedy.startswith(f"it fits another one: --model {fits}" if fits else "choose with --model")
-
-
 def test_with_weights_the_size_mean_and_deviation_are_those_of_timms_config(tmp_path: Path) -> None:
     def resolved(*settings: str) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
         recipe, given = requested("digits", None, settings, {"model": "test_vit", "epochs": 1})
