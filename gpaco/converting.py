@@ -106,7 +106,7 @@ def read(path: Path) -> Foreign:
     import numpy as np
     import torch
 
-    scalar = np.float64(0).__reduce__()[0]
+    scalar: Any = np.float64(0).__reduce__()[0]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # before numpy 2, and since
     with torch.serialization.safe_globals([argparse.Namespace, np.dtype, np.dtypes.Float64DType, *scalars]):
         try:
