@@ -106,9 +106,12 @@ def read(path: Path) -> Foreign:
     import numpy as np
     import torch
 
-    scalar: Any = np.float64(0).__reduce__()[0]
-    scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # before numpy 2, and since
-    with torch.serialization.safe_globals([argparse.Namespace, np.dtype, np.dtypes.Float64DType, *scalars]):
+    scalar = np.float64(0).__reduce__()[0]
+    safe: list[Any] = [
+        (scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
+    ]  # before numpy 2, and since
+    safe += [argparse.Namespace, np.dtype, *(type(np.dtype(kind)) for kind in ("?", "i4", "i8", "f4", "f8"))]
+    with torch.serialization.safe_globals(safe):
         try:
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         except (OSError, MemoryError):
@@ -134,7 +137,8 @@ def read(path: Path) -> Foreign:
     args = found.get("args")
     said = found | (vars(args) if isinstance(args, argparse.Namespace) else args if isinstance(args, dict) else {})
     values = {str(key): value for key, value in said.items() if isinstance(value, str | int | float)}
-    return Foreign(path, digest, tensors, [str(key) for key in found if key != where and key not in tensors], values)
+    keys = [str(key) for key in found if key != where and (where or key not in tensors)]
+    return Foreign(path, digest, tensors, keys, values)
 
 
 def _refused(path: Path, error: Exception) -> UserError:
@@ -144,11 +148,12 @@ def _refused(path: Path, error: Exception) -> UserError:
     try:
         names = sorted(get_unsafe_globals_in_checkpoint(path))
     except Exception:  # not a zip file, or damaged
-        names = re.findall(r"GLOBAL (\S+)", str(error))
+        names = []
+    names = names or re.findall(r"(?:GLOBAL |but got <class ')([\w.]+)", str(error))
     if not names:
-        reason = re.sub(r"^Weights only load failed.*?(?=WeightsUnpickler error|$)", "", " ".join(str(error).split()))
+        reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:200]
         return UserError(
-            f"{path} is damaged, or torch.save did not write it: {(reason or type(error).__name__)[:200]}",
+            f"{path} is damaged, or torch.save did not write it: {reason or type(error).__name__}",
             "get the file again, or ask for safetensors",
         )
     return UserError(

@@ -43,12 +43,12 @@ def test_both_formats_of_torch_are_read_with_their_args_and_numpy_scalars(tmp_pa
     row = torch.randn(12)
     state = {"channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), "half": row.half()}
     state |= {"view": row[2:8:2], "same memory": row, "parameter": nn.Parameter(torch.randn(2)), "n": torch.tensor(3)}
-    more = {"args": argparse.Namespace(alpha=0.2, layers=[1]), "acc": np.float64(3), "epoch": 3}
+    more = {"args": argparse.Namespace(alpha=0.2, layers=[1]), "acc": np.float64(3), "epoch": 3, "n": np.int64(1)}
     for archive in (True, False):
         for where in ("state_dict", "model", "model_state_dict"):
             torch.save({where: state, **more}, tmp_path / "a.pth", _use_new_zipfile_serialization=archive)
             found = read(tmp_path / "a.pth")
-            assert found.keys == ["args", "acc", "epoch"]
+            assert found.keys == ["args", "acc", "epoch", "n"]
             assert found.values == {"alpha": 0.2, "acc": 3, "epoch": 3}
             assert found.tensors.keys() == state.keys()
             for name, tensor in state.items():
