@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError, nearest
-from gpaco.fitting import faults, fitting, is_counter
+from gpaco.fitting import faults, is_counter
 from gpaco.hub import FILE as HUB_FILE
 from gpaco.hub import fetch, is_hub
 
@@ -96,12 +96,9 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> 
     given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
     shapes = {key: tuple(value.shape) for key, value in given.items()}
     if wrong := faults(module, shapes):
-        other = fitting(shapes, Path(path), module)
         raise UserError(
             f"{path} does not fit the model: {wrong}",
-            f"it fits another one: --model {other}"
-            if other
-            else "choose with --model the architecture that it was saved from, or a file with timm's names for it",
+            "choose with --model the architecture that it was saved from, or a file with timm's names for it",
         )
     wanted = module.state_dict()
     module.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
@@ -183,6 +180,13 @@ def _resnet50_cifar(drop_path: float) -> Any:
     return model
 
 
+def is_known(name: str) -> bool:
+    """Return whether `name` is a model of ours or of timm's, with a tag or without."""
+    from timm.models import is_model
+
+    return name in SMALL_IMAGES or (":" not in name and "/" not in name and is_model(name))
+
+
 def refuse_unknown(name: str) -> None:
     """Raise where there is no model of this name. timm takes seconds to import: it is not asked for ours."""
     if name not in SMALL_IMAGES:
@@ -191,10 +195,10 @@ def refuse_unknown(name: str) -> None:
 
 def _config(name: str) -> Any:
     """What timm knows of its model `name`; None where that is nothing."""
-    from timm.models import get_pretrained_cfg, is_model, list_models
+    from timm.models import get_pretrained_cfg, list_models
 
     own = list(SMALL_IMAGES)
-    if ":" in name or "/" in name or not is_model(name):
+    if not is_known(name):
         raise UserError(
             f"there is no model {name!r}{nearest(name, own + list_models())}",
             f"take one of {', '.join(own)}, or a name from timm.list_models()",
@@ -300,8 +304,7 @@ def _explained(path: Path) -> Iterator[None]:
     if not path.is_file():
         raise UserError(
             f"there is no file {path}",
-            "--weights takes a .safetensors file (`gpaco weights` lists those here), or the word hub: "
-            "without it nothing is downloaded",
+            "--weights takes a .safetensors file, or the word hub: without it nothing is downloaded",
         )
     try:
         yield

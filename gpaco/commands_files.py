@@ -1,4 +1,4 @@
-"""The verbs of the command `gpaco` about files: models for elsewhere, recipes, checkpoints of others, weights."""
+"""The verbs of the command `gpaco` about files: models for elsewhere, recipes, checkpoints of others."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpaco.commands import app
-from gpaco.console import bar, say
+from gpaco.console import say
 from gpaco.errors import UserError, nearest
 from gpaco.options import Debug, Json, Prior, Set, Unbiased
 from gpaco.segmentation.options import pair
@@ -82,19 +82,19 @@ def show(
 def convert(
     file: Annotated[Path, typer.Argument(help="A .pth, .pt, .bin or .tar file that torch.save wrote.")],
     out: Annotated[Path, typer.Option("--out", help="A name with .safetensors for weights, a folder for a run.")],
-    model: Annotated[str | None, typer.Option(help="The network, where shapes do not tell.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Recipe that a run was trained by: what its file omits.")] = None,
+    model: Annotated[str | None, typer.Option(help="The network, if the file does not name it.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that a run was trained with.")] = None,
     classes: Annotated[
-        Path | None, typer.Option(help="File with a class name per line; else they are numbers.")
+        Path | None, typer.Option(help="Text file with a class name per line; numbers from 0 without.")
     ] = None,
     counts: Annotated[
-        Path | None, typer.Option(help="Training images of each class: class,count rows or a list.")
+        Path | None, typer.Option(help="CSV file with the training images of each class: rows class,count.")
     ] = None,
     settings: Set = [],  # noqa: B006
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Other people's checkpoints, without running what is in them: to safetensors, or to a run."""
+    """Convert a checkpoint that torch.save wrote to safetensors, or to a run; no code in it is run."""
     from gpaco.converting import convert as convert_file
 
     result = convert_file(
@@ -109,17 +109,3 @@ def convert(
     )
     if as_json:
         print(json.dumps(result))
-
-
-@app.command()
-def weights(
-    folder: Annotated[Path, typer.Argument(help="Where to look beside packages and caches.")] = Path(),
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Pretrained weights that are on this machine, and where each came from. Nothing is downloaded."""
-    from gpaco.pretrained import lines, local_weights
-
-    with bar("looking at weights", as_json) as progress:
-        rows = local_weights(folder, show=progress)
-    print(json.dumps(rows) if as_json else "\n".join(lines(rows)))

@@ -1,51 +1,40 @@
 """convert(): other people's checkpoints, into weights as safetensors or into a run that can be used like our own."""
 
+import argparse
 import hashlib
-import json
-import signal
-import subprocess
-import sys
-import tempfile
+import re
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpaco import layouts
-from gpaco.confined import SECONDS
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import UserError
 from gpaco.layouts import Layout
-from gpaco.torchfile import NO_NEED
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpaco.settings import Recipe
-
 Say = Callable[[str], None]
-_READER = "import sys; sys.path.append(sys.argv[1]); from gpaco.confined import main; main()"
-_HOME = Path(__file__).resolve().parents[1]
+_STATES = ("state_dict", "model", "model_state_dict")  # keys of a checkpoint that may hold the tensors
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """What is in a file of `torch.save`.
+    """The content of a file that `torch.save` wrote.
 
     Args:
         path: of the file.
         sha256: of the file.
         tensors: by their names in it.
-        names: every global that it names.
-        where: the key that the tensors were under, "" if the file is nothing but them.
-        keys: what else is there.
-        values: the texts and numbers among it, those of its "args" on top.
+        keys: of everything else in it.
+        values: the strings and numbers among it, together with those of its "args".
     """
 
     path: Path
     sha256: str
     tensors: "dict[str, Tensor]"
-    names: list[str]
-    where: str
     keys: list[str]
     values: dict[str, Any]
 
@@ -55,34 +44,34 @@ def convert(
     out: Path | str,
     *,
     model: str | None = None,
-    recipe: "Path | str | Recipe | None" = None,
+    recipe: Path | str | None = None,
     settings: Sequence[str] = (),
     classes: Path | str | None = None,
     counts: Path | str | None = None,
     say: Say = print,
 ) -> dict[str, Any]:
-    """Write what is in a file of `torch.save` to `out`, and return what was found: names in it, layout, model.
+    """Convert a file that `torch.save` wrote, and return what was found in it.
 
     Args:
-        file: .pth, .pt, .bin or .tar; nothing that it says is executed.
+        file: .pth, .pt, .bin or .tar; no code in it is run.
         out: a name with .safetensors for weights (of a backbone, for --weights), a new folder for a run.
-        model: the network, where it cannot be told from names and shapes.
-        recipe: name or file of a recipe: settings of a run that its checkpoint does not tell.
-        settings: changes such as "method.alpha=0.02"; of a run.
-        classes: file with a class name per line; without, classes are numbered from 0.
-        counts: file with the training images of each class: numbers in order, or rows class,count.
-        say: is told every decision in a line.
+        model: name of the network, if the file does not say.
+        recipe: name or file of a recipe: settings of a run that its checkpoint does not have.
+        settings: changes such as "method.alpha=0.02"; for a run.
+        classes: file with a class name per line; without it, classes are numbered from 0.
+        counts: CSV file with the training images of each class, in rows class,count.
+        say: is called with a line for every decision.
     """
+    from gpaco import backbones
+
     path, target = Path(file), Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already", "choose another --out, or remove it")
-    foreign = read(path, say)
-    layout = layouts.layout_of({name: tuple(value.shape) for name, value in foreign.tensors.items()}, foreign.where)
-    under = f", under {foreign.where!r}" if foreign.where else ""
-    say(f"{path.name}: {len(foreign.tensors)} tensors{under}; nothing in it was executed")
-    say(f"names in it: {', '.join(foreign.names)}")
-    name = model or layout.model
-    say(f"read as {layout.title}{f', {name}' if name else ''}")
+    foreign = read(path)
+    shapes = {name: tuple(value.shape) for name, value in foreign.tensors.items()}
+    layout = layouts.layout_of(shapes, str(foreign.values.get("arch") or foreign.values.get("model") or ""))
+    name = model or (layout.model if backbones.is_known(layout.model) else "")
+    say(f"{path.name}: {len(foreign.tensors)} tensors, read as {layout.title}{f', {name}' if name else ''}")
     if left := [*filter(None, [layouts.groups(layout.dropped)]), *foreign.keys]:
         say(f"left out: {', '.join(left)}")
     if target.suffix == ".safetensors":
@@ -99,7 +88,6 @@ def convert(
     return {
         "file": str(path),
         "sha256": foreign.sha256,
-        "names": foreign.names,
         "layout": layout.title,
         "model": name,
         "tensors": len(layout.backbone) + (len(layout.run) if target.is_dir() else 0),
@@ -109,62 +97,68 @@ def convert(
     }
 
 
-def read(path: Path, say: Say = lambda line: None) -> Foreign:
-    """The tensors of a file, read by a process of its own that can do nothing else (gpaco/confined.py).
-
-    Of a file that is refused, `say` is told every global that it names.
-    """
+def read(path: Path) -> Foreign:
+    """Read a file with `torch.load(weights_only=True)`: what is not a tensor, a plain value or `args` is refused."""
     if not path.is_file():
         raise UserError(f"there is no file {path}", "give the path of a .pth, .pt, .bin or .tar file")
-    with tempfile.TemporaryDirectory() as folder:
-        tensors = Path(folder) / "tensors.safetensors"
-        command = [sys.executable, "-I", "-S", "-c", _READER, str(_HOME), str(path.resolve()), str(tensors)]
-        process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        said = _report(path, process, say)
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+    if path.suffix == ".safetensors":
+        raise UserError(f"{path} needs no conversion", f"use it as it is: --weights {path}")
+    import numpy as np
+    import torch
 
+    scalar = np.float64(0).__reduce__()[0]
+    safe: list[Any] = [
+        (scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
+    ]  # before numpy 2, and since
+    safe += [argparse.Namespace, np.dtype, *(type(np.dtype(kind)) for kind in ("?", "i4", "i8", "f4", "f8"))]
+    with torch.serialization.safe_globals(safe):
         try:
-            found = dict(sorted(load_file(tensors).items()))
-        except SafetensorError as error:
-            raise _refused(path, " ".join(str(error).split())[:200]) from error
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # a damaged file raises almost anything
+            raise _refused(path, error) from error
+    found = found if isinstance(found, dict) else {}
+    where = next((key for key in _STATES if isinstance(found.get(key), dict)), None)
+    state = found if where is None else found[where]
+    # A copy of each: several may share memory, and safetensors wants them apart.
+    tensors = {
+        str(name): value.detach().clone(memory_format=torch.contiguous_format)
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+    if not tensors:
+        raise UserError(
+            f"{path} has no tensors by name, at its top or under {', '.join(_STATES)}",
+            "save the state dict alone: torch.save(model.state_dict(), FILE)",
+        )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    values = {**said.get("values", {}), **said.get("settings", {})}
-    return Foreign(path, digest, found, said["names"], said["where"], said.get("keys", []), values)
+    args = found.get("args")
+    said = found | (vars(args) if isinstance(args, argparse.Namespace) else args if isinstance(args, dict) else {})
+    values = {str(key): value for key, value in said.items() if isinstance(value, str | int | float)}
+    keys = [str(key) for key in found if key != where and (where or key not in tensors)]
+    return Foreign(path, digest, tensors, keys, values)
 
 
-def _report(path: Path, process: "subprocess.CompletedProcess[bytes]", say: Say) -> dict[str, Any]:
-    if process.returncode == -signal.SIGXCPU:
-        raise _refused(path, f"reading it takes more than {SECONDS} seconds")
-    if process.returncode:
-        last = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit {process.returncode}"]
-        if "PermissionError" in last[0]:
-            raise EnvironmentProblem(f"no permission to read {path}", "change the permissions of the file")
-        raise _refused(path, f"the process that read it ended with {last[0][:200]!r}")
-    said: dict[str, Any] = json.loads(process.stdout)
-    if "system" in said:
-        folder = tempfile.gettempdir()
-        raise EnvironmentProblem(
-            f"cannot read {path} or write to {folder}: {str(said['system']).lower()}",
-            "free some space there, or name another folder in the environment variable TMPDIR",
+def _refused(path: Path, error: Exception) -> UserError:
+    """The error for a file that torch does not load, with the names of functions and classes that it asks for."""
+    from torch.serialization import get_unsafe_globals_in_checkpoint
+
+    try:
+        names = sorted(get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # not a zip file, or damaged
+        names = []
+    names = names or re.findall(r"(?:GLOBAL |but got <class ')([\w.]+)", str(error))
+    if not names:
+        reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:200]
+        return UserError(
+            f"{path} is damaged, or torch.save did not write it: {reason or type(error).__name__}",
+            "get the file again, or ask for safetensors",
         )
-    if "refused" in said:
-        if said["names"]:
-            shown = (name if name.isprintable() else repr(name) for name in said["names"])
-            say(f"names in it: {', '.join(shown)}")
-        if NO_NEED in said["refused"]:
-            raise UserError(
-                f"{path} is {NO_NEED}", f"nothing was executed or written; use it as it is: --weights {path}"
-            )
-        raise _refused(path, said["refused"])
-    return said
-
-
-def _refused(path: Path, reason: str) -> UserError:
     return UserError(
-        f"{path} is refused: {reason}",
-        "nothing was executed or written; ask for model.state_dict() saved by torch.save, or for safetensors",
+        f"{path} is refused: loading it would run code or build objects ({', '.join(names)[:300]})",
+        "nothing of it was run; if you trust it, load it with torch.load(weights_only=False) and save its state_dict()",
     )
 
 
@@ -174,7 +168,7 @@ def _write_weights(foreign: Foreign, layout: Layout, name: str, target: Path, sa
     from gpaco import backbones
     from gpaco.files import write_atomic
 
-    tensors = {new: foreign.tensors[old].contiguous() for new, old in layout.backbone.items()}
+    tensors = {new: foreign.tensors[old] for new, old in layout.backbone.items()}
     if name and (misfit := backbones.misfit(name, {key: tuple(value.shape) for key, value in tensors.items()})):
         raise UserError(
             f"{foreign.path} does not fit {name}: {misfit}", "choose with --model the network that it was saved from"
@@ -182,7 +176,6 @@ def _write_weights(foreign: Foreign, layout: Layout, name: str, target: Path, sa
     about = {"model": name, "source": foreign.path.name, "source_sha256": foreign.sha256}
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, save(tensors, metadata=about))
-    if name:
-        say(f"to start from them: gpaco train DATA --out RUN --model {name} --weights {target}")
-    else:
-        say("which model they are of cannot be told (--model NAME checks one); names were kept as they are")
+    say(f"to start from them: gpaco train DATA --out RUN --model {name or 'NAME'} --weights {target}")
+    if not name:
+        say("the file does not say which model they are of; --model NAME checks that they fit")

@@ -1,19 +1,8 @@
-"""Whether a file of weights fits a model, and which model it was made for where it does not."""
+"""Whether a file of weights fits a model."""
 
-import re
 from collections.abc import Mapping
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
 
-import torch
 from torch import nn
-
-# Tried where the names give no hint, if the file has a layer that all of these have: a tenth of a second for each.
-_USUAL = {
-    "layer1.0.conv1.weight": ("resnet8", "resnet20", "resnet32", "resnet18", "resnet34", "resnet50", "resnet101"),
-    "blocks.0.attn.qkv.weight": ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224"),
-}
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -45,47 +34,12 @@ def _first(what: str, keys: list[str], few: int = 3) -> str:
     return f"{what}: {', '.join(keys[:few])}{more}"
 
 
-def fitting(given: Shapes, path: Path, asked: nn.Module) -> str:
-    """A model that a file of weights fits: looked for among names like the file's or that of `asked`; "" if none."""
-    usual = [name for key, names in _USUAL.items() if key in given for name in names]
-    for name in [*_alike(path, _config(asked).get("architecture", "")), *usual]:
-        with torch.device("meta"):
-            module = _build(name)
-        if not faults(module, given):
-            return name
-    return ""
-
-
 def classifiers_of(module: nn.Module) -> tuple[str, ...]:
     """The names of a model's classifiers in files of its weights."""
-    known = _config(module).get("classifier", ("fc", "linear")) or ()
+    known = getattr(module, "pretrained_cfg", {}).get("classifier", ("fc", "linear")) or ()  # timm's config
     return (known,) if isinstance(known, str) else tuple(known)
 
 
 def is_counter(key: str) -> bool:
     """Batch norm's counters of batches may be missing."""
     return key.endswith("num_batches_tracked")
-
-
-def _config(module: nn.Module) -> dict[str, Any]:
-    """What timm knows of a model; nothing about those that are not its own."""
-    return dict(getattr(module, "pretrained_cfg", {}))
-
-
-def _alike(path: Path, asked: str) -> list[str]:
-    """Names of timm's models that are written in the path of a file, then some like it or like the one asked for."""
-    from timm import list_models
-
-    known = list_models()
-    words = re.split(r"[.\-]", path.stem)
-    written = [word for word in (*words, path.parent.name.split(".")[0]) if word in set(known)]
-    alike = [name for word in (words[0], asked) for name in get_close_matches(word, known, n=4, cutoff=0.75)]
-    return list(dict.fromkeys([*written, *alike]))
-
-
-def _build(name: str) -> nn.Module:
-    from timm import create_model, is_model
-
-    from gpaco.backbones import build  # which asks here whether weights fit
-
-    return create_model(name, num_classes=0) if is_model(name) else build(name).module

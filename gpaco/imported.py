@@ -1,9 +1,9 @@
 """A run out of a checkpoint of the released PaCo or GPaCo code: `gpaco evaluate` and `gpaco predict` take it as one."""
 
+import csv
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpaco.converting import Foreign
 
 Say = Callable[[str], None]
-# Settings of a recipe that the released scripts keep under another name, in the "args" of a checkpoint.
+# Names in the "args" of a checkpoint of the released code: our names of the same settings.
 _ARGS = {"alpha": "method.alpha", "temperature": "method.temperature", "smoothing": "method.label_smoothing"}
 _ARGS |= {"drop_path": "model.drop_path", "input_size": "model.size"}
 _INATURALIST = 8142  # classes; the released models for it have a mean and a deviation of their own
@@ -40,7 +40,7 @@ def write_run(
     layout: Layout,
     model: str,
     folder: Path,
-    recipe: Path | str | Recipe | None,
+    recipe: Path | str | None,
     settings: Sequence[str],
     classes: Path | str | None,
     counts: Path | str | None,
@@ -49,7 +49,7 @@ def write_run(
     """Write a run folder: recipe.toml and one checkpoint, with the tensors in our names."""
     if not model:
         raise UserError(
-            f"which network {foreign.path.name} is of cannot be told from its shapes", "name it: --model resnet50"
+            f"{foreign.path.name} does not say which network it is of", "name it, for example --model resnet50"
         )
     tensors = {f"backbone.{new}": foreign.tensors[old] for new, old in layout.backbone.items()}
     tensors |= {new: foreign.tensors[old] for new, old in layout.run.items()}
@@ -91,45 +91,41 @@ def recipe_of(
     layout: Layout,
     model: str,
     tensors: dict[str, Tensor],
-    given: Path | str | Recipe | None,
+    given: Path | str | None,
     settings: Sequence[str],
     say: Say,
 ) -> Recipe:
-    """The recipe of the run: what was given, or else assumed, and on top what the file says and its tensors show."""
-    base = given if isinstance(given, Recipe) else Recipe(foreign.path.name) if given is None else recipes.load(given)
+    """Return the recipe of the run: the given one or the defaults, changed by what the checkpoint tells."""
+    base = Recipe(foreign.path.name) if given is None else recipes.load(given)
     if given is not None and base.model.name.split(".")[0] != model.split(".")[0]:
         raise UserError(
             f"the recipe {base.name} is for {base.model.name}, the checkpoint is of {model}", "choose another --recipe"
         )
-    assumed: dict[str, Any] = {}
-    if given is None:
-        assumed = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
-        assumed["method.prior"] = "none" if layout.projector == "mae" else "counts"  # as in the released scripts
-        if layout.projector == "mae":
-            assumed["model.interpolation"] = "bicubic"
-    said = {name: foreign.values[arg] for arg, name in _ARGS.items() if _is_number(foreign.values.get(arg))}
-    changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
-    for name, value in assumed.items():
-        if name not in said and name not in changed:
-            say(f"{name} = {value} is assumed: the file does not say  (--recipe or --set {name}= overrides)")
-    seen: dict[str, Any] = {"model.name": model}
-    if given is None:
-        seen |= {"method.name": layout.method, "method.start": "released"}
-    if isinstance(epoch := foreign.values.get("epoch"), int) and epoch >= 0:
+    vit = layout.projector == "mae"
+    assumed: dict[str, Any] = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
+    assumed |= {"method.prior": "none", "model.interpolation": "bicubic"} if vit else {"method.prior": "counts"}
+    named: dict[str, Any] = {"method.name": layout.method, "method.start": "released"}
+    args = {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
+    if isinstance(epoch := foreign.values.get("epoch"), int):
         # The scripts for ViTs write the number of the last epoch, from 0; the others how many there were.
-        seen["train.epochs"] = epoch + 1 if layout.projector == "mae" else max(epoch, 1)
+        args["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
+    shown: dict[str, Any] = {"model.name": model}
     if layout.projector != "none":
         last = max(name for name in tensors if re.fullmatch(r"projector\.\d\.weight", name))
-        seen |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
+        shown |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
     if queue := [name for name in layout.dropped if re.fullmatch(r"(module\.)?queue", name)]:
-        seen["method.memory"] = foreign.tensors[queue[0]].shape[0]
-    changes = [f"{name}={value}" for name, value in (assumed | said | seen).items()]
-    try:
-        recipe = recipes.override(replace(base, stage=()), changes)
-    except UserError as error:
-        raise UserError(f"{foreign.path}: {error.cause}", error.remedy) from None
+        shown["method.memory"] = foreign.tensors[queue[0]].shape[0]
+    layers = [("args", args), ("tensors", shown)]  # a later one overrides those before it, and --set overrides all
+    if given is None:
+        layers = [("assumed", assumed), ("layout", named), *layers]
+    table = {name: (value, source) for source, layer in layers for name, value in layer.items()}
+    changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
+    for name, (value, source) in table.items():
+        if source == "assumed" and name not in changed:
+            say(f"{name} = {value} is assumed: the file does not say  (--recipe or --set {name}= overrides)")
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
-    return recipes.override(replace(recipe, source=replace(recipe.source, note=note)), settings)
+    base = replace(base, stage=(), source=replace(base.source, note=note))
+    return recipes.override(base, [*(f"{name}={value}" for name, (value, _) in table.items()), *settings])
 
 
 def about_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> dict[str, Any]:
@@ -155,47 +151,42 @@ def centre_share(counts: list[int], recipe: Recipe) -> Tensor:
 def classes_of(
     number: int, classes: Path | str | None, counts: Path | str | None
 ) -> tuple[tuple[str, ...], list[int] | None]:
-    """Names of the classes, numbers from 0 unless given, and the training images of each, None unless given."""
-    names = tuple(map(str, range(number))) if classes is None else tuple(_lines(Path(classes)))
-    if counts is None:
-        numbers = None
+    """Return the names of the classes (numbers from 0 by default) and the training images of each (None by default)."""
+    found = None if counts is None else read_counts(Path(counts))
+    if classes is not None:
+        names = tuple(_lines(Path(classes)))
+    elif found is None or all(name.isdigit() for name in found):
+        names = tuple(map(str, range(number)))
     else:
-        found = read_counts(Path(counts))
-        if classes is None and not all(name.isdigit() for name in found):
-            names = tuple(found)
-        if unknown := [name for name in found if name not in set(names)]:
-            raise UserError(
-                f"{counts} has a class {unknown[0]!r} that the model has not{nearest(unknown[0], names)}",
-                "give the names of its classes with --classes FILE, or correct the file",
-            )
-        numbers = [found.get(name, 0) for name in names]
-    if len(names) != number or len(set(names)) != number:
-        where = counts if classes is None else classes
+        names = tuple(found)
+    if unknown := [name for name in found or () if name not in set(names)]:
         raise UserError(
-            f"the model has {number} classes, {where} has {len(set(names))} names", "give each class a name, in order"
+            f"{counts} has a class {unknown[0]!r} that the model does not have{nearest(unknown[0], names)}",
+            "give the names of its classes with --classes FILE, or correct the file",
         )
-    return names, numbers
+    if len(names) != number or len(set(names)) != number:
+        raise UserError(
+            f"the model has {number} classes, {classes or counts} has {len(set(names))} names",
+            "give each class a name, in order",
+        )
+    return names, None if found is None else [found.get(name, 0) for name in names]
 
 
 def read_counts(path: Path) -> dict[str, int]:
-    """Training images by class, from a number per line, rows of class,count, or a list of images with their labels."""
-    lines = _lines(path)
-    if all(line.isdigit() for line in lines):
-        return {str(c): int(line) for c, line in enumerate(lines)}
-    for pattern in (r"(.*\S)\s*,\s*(\d+)", r"(.*\S)\s+(\d+)"):
-        rows = [re.fullmatch(pattern, line) for line in lines]
-        first = 1 if rows[0] is None else 0  # a head
-        pairs = [(row[1], int(row[2])) for row in rows[first:] if row is not None]
-        if len(pairs) != len(lines) - first or not pairs:
-            continue
-        if "," not in pattern:
-            return Counter(str(label) for _, label in pairs)
-        if len(dict(pairs)) == len(pairs):
-            return dict(pairs)
-    raise UserError(
-        f"{path} does not say how many training images each class has",
-        "write a number per line, or rows of class,count, each class once; or give the list that was trained on",
-    )
+    """Return the training images of each class, from rows class,count with or without a header."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(_lines(path))]
+    if not rows[0][-1].isdigit():
+        rows = rows[1:]
+    if (
+        not rows
+        or any(len(row) != 2 or not row[1].isdigit() for row in rows)
+        or len({row[0] for row in rows}) < len(rows)
+    ):
+        raise UserError(
+            f"{path} does not say how many training images each class has",
+            "write rows class,count, each class once, for example: 0,1280",
+        )
+    return {name: int(count) for name, count in rows}
 
 
 def _lines(path: Path) -> list[str]:
@@ -205,7 +196,3 @@ def _lines(path: Path) -> list[str]:
     if not any(lines):
         raise UserError(f"{path} is empty", "give a text file with a line for each class")
     return [line for line in lines if line]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -35,10 +35,10 @@ class Released(nn.Module):
         logits: Tensor = self.linear(seen[0])
         return logits
 
-    def save(self, path: Path, **more: Any) -> Path:
-        """The checkpoint that the scripts write after an epoch: of the network as several processes wrap it."""
+    def save(self, path: Path, arch: str = "resnet32", **more: Any) -> Path:
+        """Write the checkpoint that the scripts write after an epoch: of the network as several processes wrap it."""
         state = {f"module.{name}": value for name, value in self.state_dict().items()}
-        torch.save({"epoch": 400, "arch": "a", "acc": torch.tensor(50.0), "state_dict": state, **more}, path)
+        torch.save({"epoch": 400, "arch": arch, "acc": torch.tensor(50.0), "state_dict": state, **more}, path)
         return path
 
 

@@ -37,7 +37,6 @@ COMMANDS = (
     "recipes",
     "show",
     "convert",
-    "weights",
 )
 QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
 
@@ -129,7 +128,7 @@ def test_version_is_printed(prints: Command) -> None:
     assert "--version" in prints("--help")
 
 
-@pytest.mark.parametrize("words", ["recipes [OPTIONS] [WORD]", "weights [OPTIONS] [FOLDER]", "train [OPTIONS] DATA"])
+@pytest.mark.parametrize("words", ["recipes [OPTIONS] [WORD]", "train [OPTIONS] DATA"])
 def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Command) -> None:
     assert prints(words.split()[0], "--help").startswith(f"Usage: gpaco {words}\n")
 
@@ -159,7 +158,6 @@ def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Comm
         (["train", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'\n  devices are cpu, cuda"),
         (["compare", "digits", "--out", "OUT", "--device", "gpu"], "no device 'gpu'"),
         (["compare", "digits", "--out", "OUT", "--methods", "ce,gpaco,ce"], "the method 'ce' is there twice"),
-        (["weights", "OUT"], "there is no folder OUT"),
         (["train", "digist", "--out", "OUT"], "did you mean 'digits'?"),
         (["compare", "digits", "--methods", "ce,gpco", "--out", "OUT"], "no method 'gpco'; did you mean 'gpaco'?"),
         (["show", "defualt"], "no recipe 'defualt'; did you mean 'default'?"),
