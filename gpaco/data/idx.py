@@ -38,7 +38,8 @@ def _samples(
     images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], classes: tuple[str, ...], split: str
 ) -> Samples:
     colours = np.repeat(images[..., None], 3, axis=3)
-    return Samples(labels, classes, images=colours, names=tuple(f"{split}/{i}" for i in range(len(labels))))
+    names = tuple(f"{split}/{i}" for i in range(len(labels)))
+    return Samples(labels.astype(np.int64), classes, images=colours, names=names)
 
 
 def _read_pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
