@@ -118,7 +118,7 @@ def _wrong(name: str, what: str) -> UserError:
     return UserError(f"{name!r} is not a CIFAR file: {what}", _AGAIN)
 
 
-def _dtype(name: Any, *_: object) -> np.dtype[Any]:
+def _dtype(name: Any, *_: object) -> Any:
     return np.dtype(name)  # numpy warns about the numbers that old pickles pass as its other arguments
 
 
