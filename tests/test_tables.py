@@ -1,6 +1,5 @@
 """Tables and list files: what is read, noted and refused, each with its line, and that nothing is touched."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -32,60 +31,39 @@ def test_a_table_gives_paths_labels_and_splits(tmp_path: Path) -> None:
     assert splits.train.load(1).shape == (10, 12, 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
+def test_odd_but_clear_tables_are_read_with_a_note(tmp_path: Path) -> None:
+    for text, note in (
         (b"\xef\xbb\xbfpath,label\r\na.png,x\r\nb.png,y\r\n", "path = 'path'"),
         (b"path;label\na.png;x\nb.png;y\n", "separated by ';'"),
-        (b"path\tlabel\na.png\tx\nb.png\ty\n", "separated by tabs"),
         (b"path , label\n a.png , x \n\n\n b.png , y", "label = 'label'"),
         (b'"path","label"\n"a.png","x"\n"b.png","y"\n', "path = 'path'"),
-        (b"a.png,x\nb.png,y\n", "no header; path = column 1, label = column 2"),
-        (b"x,a.png\ny,b.png\n", "no header; path = column 2, label = column 1"),
         (b"Image File Path,Class Name\na.png,x\nb.png,y\n", "path = 'Image File Path', label = 'Class Name'"),
         (b"filename,TARGET\na.png,x\nb.png,y\n", "label = 'TARGET'"),
-        (b"path,label\rb.png,y\ra.png,x\r", "path = 'path'"),
-        ("path,label\na.png,x\nb.png,y\n".encode("utf-16"), "UTF-16"),
         (b"path,label\na.png,x\nb.png,y\na.png,x\n./a.png,x\n", "dropped: 2 rows that repeat another"),
-    ],
-)
-def test_odd_but_clear_tables_are_read_with_a_note(tmp_path: Path, text: bytes, note: str) -> None:
-    splits = watched(table(tmp_path, text))
-    assert sorted(labelled(splits.train)) == [("a.png", "x"), ("b.png", "y")]
-    assert note in "; ".join(splits.notes)
+    ):
+        splits = watched(table(tmp_path, text))
+        assert sorted(labelled(splits.train)) == [("a.png", "x"), ("b.png", "y")]
+        assert note in "; ".join(splits.notes)
 
 
 def test_text_that_is_not_utf8_is_read_as_latin1_with_a_note(tmp_path: Path) -> None:
-    splits = watched(table(tmp_path, b"path,label\na.png,k\xe4fer\nb.png,owl\n"))
+    splits = watched(table(tmp_path, b"path;label\na.png;k\xe4fer\nb.png;owl\n"))
     assert splits.classes == ("käfer", "owl")
     assert "not UTF-8 (line 2), read as Latin-1" in splits.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("labels", "classes", "note"),
-    [
-        (["10", "2", "9"], ("2", "9", "10"), "with gaps"),
-        (["2.0", "1.0", "2"], ("1", "2"), "2 floats read as class numbers"),
-        (["007", "6", "8"], ("6", "007", "8"), ""),
-        (["-1", "1", "0"], ("-1", "0", "1"), ""),
-        (["2.0", "owl", "2"], ("2", "2.0", "owl"), ""),
-        (["1e1", "1", "2"], ("1", "2", "10"), "1 floats"),
-    ],
-)
-def test_number_labels_keep_their_order_and_whole_floats_are_classes(
-    tmp_path: Path, labels: list[str], classes: tuple[str, ...], note: str
-) -> None:
-    rows = "".join(f"{name},{label}\n" for name, label in zip(("a.png", "b.png", "c d.png"), labels, strict=True))
-    splits = watched(table(tmp_path, "path,label\n" + rows))
-    assert splits.classes == classes
-    assert note in "; ".join(splits.notes)
+def test_whole_numbers_are_classes_in_numeric_order_and_anything_else_is_sorted_as_text(tmp_path: Path) -> None:
+    for labels, classes in (
+        (("10", "2", "9"), ("2", "9", "10")),
+        (("-1", "1", "0"), ("-1", "0", "1")),
+        (("2.0", "owl", "2"), ("2", "2.0", "owl")),
+    ):
+        rows = "".join(f"{name},{label}\n" for name, label in zip(("a.png", "b.png", "c d.png"), labels, strict=True))
+        assert watched(table(tmp_path, "path,label\n" + rows)).classes == classes
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("path,label\na.png,1\nb.png,2.5\n", "line 3 of labels.csv: '2.5' is not a class"),
-        ("path,label\na.png,1\nb.png,nan\n", "line 3 of labels.csv has no label: 'nan'"),
+def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
+    for text, cause in (
         ("path,label\na.png,x\nb.png,\n", "line 3 of labels.csv has no label"),
         ("path,label\n,x\n", "line 2 of labels.csv has no path"),
         ("path,label\na.png\n", "line 2 of labels.csv has too few columns"),
@@ -95,9 +73,6 @@ def test_number_labels_keep_their_order_and_whole_floats_are_classes(
         ("path,label\na.png,x\nb.png,y\n\na.png,y\n", "lines 2 and 5 of labels.csv give 'a.png' two labels: 'x' and"),
         ("path,label\na.png,x\n../a.png,x\n", "line 3 of labels.csv leads out of the data folder: '../a.png'"),
         ("path,label\n/etc/passwd,x\n", "line 2 of labels.csv leads out"),
-        ("path,label\nsub/../../a.png,x\n", "line 2 of labels.csv leads out"),
-        ("path,label\n..\\a.png,x\n", "line 2 of labels.csv leads out"),
-        ("path,label\nC:\\a.png,x\n", "line 2 of labels.csv leads out"),
         ("path,label,split\na.png,x,train\nb.png,x,trian\n", "not train, val or test; did you mean 'train'?"),
         ("path,label,split\na.png,x,train\nb.png,y,test\n", "class 'y' of line 3 of labels.csv is only in test"),
         ("path,label,split\na.png,x,test\n", "has no training images"),
@@ -106,11 +81,12 @@ def test_number_labels_keep_their_order_and_whole_floats_are_classes(
         ('path,label\n"a.png,x\nb.png,y\n', "labels.csv: unexpected end of data"),
         ("", "is empty"),
         ("path,label\n", "names no image"),
-        ("path,label\na.png,x\0\n", "zero bytes"),
-    ],
-)  # fmt: skip
-def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path, text: str, cause: str) -> None:
-    assert cause in refused(table(tmp_path, text)).cause
+        ("a.png,x\nb.png,y\n", "no column of paths among 'a.png', 'x'"),
+    ):  # fmt: skip
+        assert cause in refused(table(tmp_path, text)).cause
+    utf_16 = refused(table(tmp_path, "path,label\na.png,x\n".encode("utf-16")))
+    assert "not UTF-8 text" in utf_16.cause
+    assert "save it as UTF-8" in utf_16.remedy
 
 
 def test_a_table_may_lead_outside_if_that_is_allowed(tmp_path: Path) -> None:
@@ -128,22 +104,6 @@ def test_a_table_reads_images_from_the_root_given(tmp_path: Path) -> None:
     assert "--root" in refused(tmp_path / "labels.csv").remedy
     assert len(watched(tmp_path / "labels.csv", root=tmp_path / "images").train) == 2
     assert "is not a folder" in refused(tmp_path / "labels.csv", root=tmp_path / "nowhere").cause
-
-
-def test_backslashes_are_folders_where_no_such_file_is(tmp_path: Path) -> None:
-    save(tmp_path / "sub" / "a.png")
-    splits = watched(table(tmp_path, "path,label\nsub\\a.png,x\nb.png,y\n"))
-    assert len(splits.train) == 2
-    assert "backslashes in 1 rows" in splits.notes[-1]
-
-
-def test_a_table_that_is_far_too_large_is_refused_at_once(tmp_path: Path) -> None:
-    with open(tmp_path / "bomb.csv", "wb") as file:
-        file.truncate(1 << 34)  # a hole of 16 GB
-    started = time.perf_counter()
-    with pytest.raises(UserError, match="more than the limit"):
-        read(tmp_path / "bomb.csv")
-    assert time.perf_counter() - started < 5
 
 
 def test_a_table_of_missing_files_is_not_read_to_its_end(tmp_path: Path) -> None:
@@ -184,14 +144,14 @@ def test_a_parquet_table_is_read_and_a_broken_one_refused(tmp_path: Path) -> Non
     columns = {
         "picture": [b"\x89PNG", b"x"],
         "file_name": ["a.png", "b.png"],
-        "label": pyarrow.array([3.0, 1.0]),
+        "label": pyarrow.array([10, 9]),
         "split": pyarrow.array(["train", "train"]).dictionary_encode(),
     }
     parquet.write_table(pyarrow.table(columns), path)
     splits = watched(path)
     assert splits.reader == "Parquet table"
-    assert splits.classes == ("1", "3")
-    assert labelled(splits.train) == [("a.png", "3"), ("b.png", "1")]
+    assert splits.classes == ("9", "10")
+    assert labelled(splits.train) == [("a.png", "10"), ("b.png", "9")]
     parquet.write_table(pyarrow.table(columns | {"label": ["x", None]}), path)
     assert "line 2 of labels.parquet has no label" in refused(path).cause
     path.write_bytes(path.read_bytes()[:-20])
@@ -210,7 +170,7 @@ def lists(folder: Path, **texts: str) -> Path:
 
 
 def test_the_label_of_a_list_line_is_after_the_last_blank(tmp_path: Path) -> None:
-    splits = watched(lists(tmp_path, train="\ufeffn 01/0 x.png 1\r\nn 01/1 x.png\t0\r\n\r\nn 01/2 x.png   1.0\r\n"))
+    splits = watched(lists(tmp_path, train="\ufeffn 01/0 x.png 1\r\nn 01/1 x.png\t0\r\n\r\nn 01/2 x.png   1\r\n"))
     assert splits.reader == "list file"
     assert splits.classes == ("0", "1")
     assert labelled(splits.train) == [("n 01/0 x.png", "1"), ("n 01/1 x.png", "0"), ("n 01/2 x.png", "1")]
@@ -237,26 +197,20 @@ def test_a_list_without_its_images_asks_for_their_root(tmp_path: Path) -> None:
     assert len(watched(path, root=tmp_path / "images").train) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
+def test_trouble_in_a_list_is_named_with_its_line(tmp_path: Path) -> None:
+    for text, cause in (
         ("n 01/0 x.png 0\nn 01/1 x.png 2\n", "class without a training image: '1'"),
         ("n 01/0 x.png 1\nn 01/1 x.png 2\n", "class without a training image: '0'"),
         ("n 01/0 x.png 0\nn 01/1 x.png 0.5\n", "line 2 of x_train.txt: the label '0.5' is not a class index"),
-        ("n 01/0 x.png -1\n", "line 1 of x_train.txt: the label '-1' is not a class index"),
-        ("n 01/0 x.png nan\n", "line 1 of x_train.txt: the label 'nan' is not a class index"),
         ("n 01/0 x.png 99999999999\n", "is not a class index"),
-        ("n 01/0 x.png cat\n", "the label 'cat' is not a number"),
+        ("n 01/0 x.png cat\n", "the label 'cat' is not a class index"),
         ("n01/0x.png\n", "a path and a label are needed"),
         ("n 01/0 x.png 0\nn 01/9 x.png 0\n", "1 of 2 images in x_train.txt do not exist; the first is 'n 01/9 x.png'"),
         ("../n 01/0 x.png 0\n", "line 1 of x_train.txt leads out"),
-        ("/n 01/0 x.png 0\n", "line 1 of x_train.txt leads out"),
         ("n 01/0 x.png 0\nn 01/0 x.png 1\n", "lines 1 and 2 of x_train.txt give 'n 01/0 x.png' two labels"),
         ("\n\n", "names no image"),
-    ],
-)  # fmt: skip
-def test_trouble_in_a_list_is_named_with_its_line(tmp_path: Path, text: str, cause: str) -> None:
-    assert cause in refused(lists(tmp_path, train=text)).cause
+    ):  # fmt: skip
+        assert cause in refused(lists(tmp_path, train=text)).cause
 
 
 def test_gaps_in_the_labels_of_a_list_can_be_allowed(tmp_path: Path) -> None:

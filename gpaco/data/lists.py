@@ -73,17 +73,9 @@ def _rows(text: str, file: Path, split: str) -> Iterator[Row]:
         parts = content.rsplit(None, 1)
         if len(parts) != 2:
             raise _bad_line(file, line, content, "a path and a label are needed")
-        yield Row(line, parts[0], str(_index(parts[1], file, line, content)), split)
-
-
-def _index(word: str, file: Path, line: int, content: str) -> int:
-    try:
-        number = float(word)
-    except ValueError:
-        raise _bad_line(file, line, content, f"the label {word!r} is not a number") from None
-    if not (number.is_integer() and 0 <= number < _MAX_CLASSES):  # not finite is no integer
-        raise _bad_line(file, line, content, f"the label {word!r} is not a class index, 0, 1, 2, ...")
-    return int(number)
+        if not parts[1].isdecimal() or int(parts[1]) >= _MAX_CLASSES:
+            raise _bad_line(file, line, content, f"the label {parts[1]!r} is not a class index, 0, 1, 2, ...")
+        yield Row(line, parts[0], parts[1], split)
 
 
 def _bad_line(file: Path, line: int, content: str, why: str) -> UserError:

@@ -1,6 +1,5 @@
 """Operations on one image, (H, W, 3) uint8 RGB, with OpenCV: what Pillow gives, within a grey level or two.
 
-Also the tables of 256 values behind every operation that treats each value by itself; batch_ops.py uses them too.
 Results do not depend on the number of threads.
 """
 
@@ -17,12 +16,7 @@ from gpaco.data.policies import GEOMETRIC, Box, Fill, Matrix, Step, affine
 
 Array = npt.NDArray[Any]
 
-TABLED = frozenset(
-    {"autocontrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "brightness", "contrast"}
-)
-COUNTED = frozenset({"autocontrast", "equalize"})  # those of them that need histograms
 _VALUES = np.arange(256)
-_FLOATS = _VALUES.astype(np.float32)  # Pillow blends in this precision
 _RESAMPLE = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 
 
@@ -32,7 +26,7 @@ def apply(image: Array, step: Step) -> Array:
         return _ENHANCE[step.name](image, step.value)
     if step.name in GEOMETRIC:
         return warp(image, affine(step.name, step.value, *image.shape[:2]), step.resample, step.fill)
-    return _apply_table(image, step)
+    return _by_table(image, step)
 
 
 def resized_crop(image: Array, box: Box, height: int, width: int, resample: str = "bilinear") -> Array:
@@ -130,32 +124,6 @@ def cutout(image: Array, row: int, column: int, side: int) -> Array:
     return image
 
 
-def value_tables(step: Step, histograms: Array, mean: int) -> Array:
-    """The new value for each of the 256 values: (256,), or (3, 256) where channels differ.
-
-    histograms: (3, 256) of the image's channels; mean: of its grey version. Used by those that need them.
-    """
-    value = step.value
-    match step.name:
-        case "autocontrast":
-            return autocontrast_tables(histograms)
-        case "equalize":
-            return equalize_tables(histograms)
-        case "invert":
-            table = 255 - _VALUES
-        case "posterize":
-            table = _VALUES & ~((1 << (8 - int(value))) - 1)
-        case "solarize":
-            table = np.where(value > _VALUES, _VALUES, 255 - _VALUES)
-        case "solarize_add":
-            table = np.where(_VALUES < 128, np.minimum(_VALUES + int(value), 255), _VALUES)
-        case "brightness":
-            table = np.minimum(_FLOATS * value, 255)
-        case _:  # contrast
-            table = np.minimum(np.maximum(mean + value * (_FLOATS - mean), 0), 255)
-    return table.astype(np.uint8)
-
-
 def autocontrast_tables(histograms: Array) -> Array:
     """Tables (N, 256) that stretch the range of values in each of the histograms (N, 256) to 0 .. 255."""
     present = histograms > 0
@@ -176,15 +144,30 @@ def equalize_tables(histograms: Array) -> Array:
     return np.where(step > 0, tables, _VALUES).astype(np.uint8)
 
 
-def _apply_table(image: Array, step: Step) -> Array:
-    histograms = np.zeros((3, 256))
-    if step.name in COUNTED:
-        histograms = np.stack([cv2.calcHist([image], [c], None, [256], [0, 256]).ravel() for c in range(3)])
-    table = value_tables(step, histograms, 0)
+def _by_table(image: Array, step: Step) -> Array:
+    """An operation that treats each value by itself: a new value for each of the 256 values, or of 256 per channel."""
+    value = step.value
+    match step.name:
+        case "autocontrast":
+            table = autocontrast_tables(_histograms(image))
+        case "equalize":
+            table = equalize_tables(_histograms(image))
+        case "invert":
+            table = 255 - _VALUES
+        case "posterize":
+            table = _VALUES & ~((1 << (8 - int(value))) - 1)
+        case "solarize":
+            table = np.where(value > _VALUES, _VALUES, 255 - _VALUES)
+        case _:  # solarize_add
+            table = np.where(_VALUES < 128, np.minimum(_VALUES + int(value), 255), _VALUES)
+    table = table.astype(np.uint8)
     return cv2.LUT(image, table if table.ndim == 1 else np.ascontiguousarray(table.T)[None])
 
 
-# Brightness and contrast have tables too, but on large images arithmetic is faster.
+def _histograms(image: Array) -> Array:
+    return np.stack([cv2.calcHist([image], [c], None, [256], [0, 256]).ravel() for c in range(3)])
+
+
 _ENHANCE = {
     "brightness": brightness,
     "contrast": contrast,

@@ -1,9 +1,8 @@
 """What is to be done to an image, drawn from uniform numbers: crops, colour jitter, RandAugment, AutoAugment.
 
-Nothing here touches a pixel. A draw takes numbers in [0, 1) and gives a box or a list of `Step`s; photo_ops.py and
-batch_ops.py carry them out. Tables and constants are those of the released code: old timm's RandAugment
-("rand-n{n}-m{m}-mstd0.5", level maps that do not all grow with m; MAE's "inc1" has those that do) and the AutoAugment
-policy found on CIFAR-10.
+Nothing here touches a pixel. A draw takes numbers in [0, 1) and gives a box or a list of `Step`s; photo_ops.py carries
+them out. Tables and constants are those of the released code: old timm's RandAugment ("rand-n{n}-m{m}-mstd0.5", level
+maps that do not all grow with m; MAE's "inc1" has those that do) and the AutoAugment policy found on CIFAR-10.
 """
 
 import math

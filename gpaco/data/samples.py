@@ -203,7 +203,7 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
 def in_memory(splits: Splits, *, largest: int = 64, progress: Callable[[int, int], None] | None = None) -> Splits:
     """The same with all images decoded, if all have one size of at most `largest` pixels a side; else unchanged.
 
-    Small images are augmented as whole batches, which is many times faster than file by file.
+    Small images take more time to read and decode than to augment.
     """
     parts = dict(splits.parts())
     if any(part.paths is None or len(part) == 0 for part in parts.values()):

@@ -2,16 +2,13 @@
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpaco.data.images import SUFFIXES
 from gpaco.data.rows import Found, Row, find, read_text
 from gpaco.data.samples import SPLIT_WORDS, Splits, some, with_training_images
 from gpaco.errors import UserError, nearest
@@ -20,8 +17,6 @@ from gpaco.errors import UserError, nearest
 _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")
 _LABEL = ("label", "class", "target", "species", "category", "labels", "classes", "y")
 _SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
-_MAX_ROWS = 50_000_000
-_NOTHING = ("", "nan", "none", "null", "na", "n/a")
 
 
 class _Columns(NamedTuple):
@@ -39,70 +34,33 @@ def read_table(
 ) -> Splits:
     """The images of a table. Relative paths start at `root`, the folder of the table unless given.
 
-    Classes are the labels that occur, numbers in numeric order, anything else sorted. Without a split column
-    everything is training data.
+    The first line names the columns. Classes are the labels that occur, whole numbers in numeric order, anything else
+    sorted as text. Without a split column everything is training data.
     """
     kind = "Parquet table" if path.suffix.lower() in (".parquet", ".pq") else f"{path.suffix[1:].upper()} table"
     lines, notes = (_parquet_lines(path), []) if kind == "Parquet table" else _text_lines(path)
-    columns, lines, guessed = _columns(lines, path)
+    columns, guessed = _columns(lines, path)
     found = find(_rows(lines, columns, path), path, path.parent if root is None else root, allow_outside)
     splits = _splits(found, path, kind, (*notes, guessed, *found.notes))
     return with_training_images(splits, allow_empty_classes)
 
 
 def _splits(found: Found, path: Path, kind: str, notes: tuple[str, ...]) -> Splits:
-    names, more = _class_names(found.rows, path)
-    known = {name for name, row in zip(names, found.rows, strict=True) if row.split == "train"}
+    known = {row.label for row in found.rows if row.split == "train"}
     if not known:
         raise UserError(f"{path.name} has no training images", "give some rows the split 'train'")
-    for name, row in zip(names, found.rows, strict=True):
-        if name not in known:
+    for row in found.rows:
+        if row.label not in known:
             raise UserError(
-                f"class {name!r} of line {row.line} of {path.name} is only in {row.split}, not in train",
+                f"class {row.label!r} of line {row.line} of {path.name} is only in {row.split}, not in train",
                 f"add training images for it, or take it out of {row.split}",
             )
-    classes = tuple(sorted(known, key=lambda name: (int(name), name) if more.numeric else (0, name)))
+    numeric = all(re.fullmatch(r"-?\d{1,30}", name) for name in known)
+    classes = tuple(sorted(known, key=lambda name: (int(name) if numeric else 0, name)))
     index = {name: c for c, name in enumerate(classes)}
-    labels = np.array([index[name] for name in names], np.int64)
+    labels = np.array([index[row.label] for row in found.rows], np.int64)
     train, val, test = (found.samples(split, labels, classes) for split in ("train", "val", "test"))
-    return Splits(train, val or None, test or None, kind, (*notes, *more.notes))
-
-
-class _Naming(NamedTuple):
-    numeric: bool
-    notes: tuple[str, ...]
-
-
-def _class_names(rows: Sequence[Row], path: Path) -> tuple[list[str], _Naming]:
-    """A class name for each row: labels as written, but 2.0 is class 2 where all labels are numbers."""
-    numbers = [_number(row.label) for row in rows]
-    if any(number is None for number in numbers):
-        if all(number is not None or row.label.lower() in _NOTHING for number, row in zip(numbers, rows, strict=True)):
-            row = next(row for row in rows if row.label.lower() in _NOTHING)
-            raise UserError(
-                f"line {row.line} of {path.name} has no label: {row.label!r} among numbers", "label or remove the row"
-            )
-        return [row.label for row in rows], _Naming(False, ())
-    for number, row in zip(numbers, rows, strict=True):
-        if number is None or not number.is_integer():
-            raise UserError(
-                f"line {row.line} of {path.name}: {row.label!r} is not a class", "labels are whole numbers or names"
-            )
-    written = [row.label if row.label.lstrip("-").isdecimal() else str(int(float(row.label))) for row in rows]
-    fractions = sum(name != row.label for name, row in zip(written, rows, strict=True))
-    found = sorted({int(name) for name in written})
-    notes = [f"labels: {fractions} floats read as class numbers"] if fractions else []
-    if found[-1] - found[0] >= len(found):
-        notes.append(
-            f"labels: {found[0]} to {found[-1]} with gaps; the {len(found)} numbers that occur are the classes"
-        )
-    return written, _Naming(True, tuple(notes))
-
-
-def _number(text: str) -> float | None:
-    if not re.fullmatch(r"[-+]?\d{1,30}(\.\d*)?([eE][-+]?\d{1,2})?", text):
-        return None
-    return float(text)
+    return Splits(train, val or None, test or None, kind, notes)
 
 
 def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Row]:
@@ -125,33 +83,24 @@ def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Ro
         yield Row(line, file, label, split)
 
 
-def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, Iterator[_Cells], str]:
-    """Which column is which, the lines that follow, and a note about the guess."""
-    first = next(lines, None)
-    if first is None:
+def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
+    """Which column is which by the first line, and a note about the guess."""
+    _, cells = next(lines, (0, []))
+    if not cells:
         raise UserError(f"{str(path)!r} is empty", "it needs a row per image: path,label")
-    line, cells = first
-    words = [re.sub(r"[\s\-.]+", "_", cell.strip().lower()) for cell in cells]
-    places = [_place(words, known) for known in (_PATH, _LABEL, _SPLIT)]
-    file, label, split = places
-    if file is not None and label is not None and not _looks_like_image(cells[file]):
-        note = f"columns: path = {cells[file]!r}, label = {cells[label]!r}"
-        note += "" if split is None else f", split = {cells[split]!r}"
-        unused = [cell for i, cell in enumerate(cells) if i not in places]
-        note += f"; not used: {some(unused)}" if unused else ""
-        return _Columns(file, label, split), lines, note
-    image = next((i for i, cell in enumerate(cells) if _looks_like_image(cell)), None)
-    if image is not None and len(cells) >= 2:
-        rest = [i for i in range(len(cells)) if i != image]
-        chosen = _Columns(image, rest[0], next((i for i in rest[1:] if cells[i].lower() in SPLIT_WORDS), None))
-        note = f"columns: no header; path = column {image + 1}, label = column {rest[0] + 1}"
-        note += "" if chosen.split is None else f", split = column {chosen.split + 1}"
-        return chosen, chain([(line, cells)], lines), note
-    what, known = ("paths", _PATH) if file is None else ("labels", _LABEL)
-    typo = next((hint for name in known[:6] if (hint := nearest(name, words))), "")
-    raise UserError(
-        f"{path.name} has no column of {what} among {some(cells, 12)}{typo}", "name the columns path and label"
-    )
+    words = [re.sub(r"[\s\-.]+", "_", cell.lower()) for cell in cells]
+    file, label, split = (_place(words, known) for known in (_PATH, _LABEL, _SPLIT))
+    if file is None or label is None:
+        what, known = ("paths", _PATH) if file is None else ("labels", _LABEL)
+        typo = next((hint for name in known[:6] if (hint := nearest(name, words))), "")
+        raise UserError(
+            f"{path.name} has no column of {what} among {some(cells, 12)}{typo}",
+            "name the columns in the first line: path,label",
+        )
+    note = f"columns: path = {cells[file]!r}, label = {cells[label]!r}"
+    note += "" if split is None else f", split = {cells[split]!r}"
+    unused = [cell for i, cell in enumerate(cells) if i not in (file, label, split)]
+    return _Columns(file, label, split), note + (f"; not used: {some(unused)}" if unused else "")
 
 
 def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
@@ -162,18 +111,13 @@ def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
     return next((i for name in known[:5] for i, word in enumerate(words) if name in word.split("_")), None)
 
 
-def _looks_like_image(cell: str) -> bool:
-    return os.path.splitext(cell)[1].lower() in SUFFIXES
-
-
 def _text_lines(path: Path) -> tuple[Iterator[_Cells], list[str]]:
     text, notes = read_text(path)
     head = text.split("\n", 1)[0]
-    marks = ("\t", ",", ";") if path.suffix.lower() == ".tsv" else (",", ";", "\t")
-    mark = max(marks, key=head.count)
-    if mark != marks[0]:
-        notes.append(f"columns are separated by {'tabs' if mark == chr(9) else repr(mark)}")
-    return _csv_lines(text, mark, path), notes
+    if path.suffix.lower() == ".tsv":
+        return _csv_lines(text, "\t", path), notes
+    mark = ";" if head.count(";") > head.count(",") else ","
+    return _csv_lines(text, mark, path), [*notes, "columns are separated by ';'"] if mark == ";" else notes
 
 
 def _csv_lines(text: str, mark: str, path: Path) -> Iterator[_Cells]:
@@ -203,16 +147,12 @@ def _parquet_lines(path: Path) -> Iterator[_Cells]:
     try:
         with parquet.ParquetFile(path) as file:
             plain = [field.name for field in file.schema_arrow if _is_plain(field.type, types)]
-            if file.metadata.num_rows > _MAX_ROWS:
-                raise UserError(f"{path.name} has {file.metadata.num_rows} rows, more than {_MAX_ROWS}", "split it")
             yield 0, plain
             line = 0
             for batch in file.iter_batches(batch_size=4096, columns=plain):
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     line += 1
                     yield line, ["" if cell is None else str(cell).strip() for cell in cells]
-    except UserError:
-        raise
     except Exception as error:  # Arrow's own and the system's
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read {str(path)!r} as Parquet: {reason}", "write the table again") from error

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpaco.data import batch_ops, photo_ops
+from gpaco.data import photo_ops
 from gpaco.data.policies import (
     DRAWS_OF_AUTO_AUGMENT,
     DRAWS_OF_CROP,
@@ -105,19 +105,26 @@ class _Kind:
     resample: str = "bilinear"
 
 
-def photo_view(image: Array, view: View, u: Array) -> Array:
-    """The view (size, size, 3) uint8 of one image (H, W, 3) uint8. u: (view.draws,) uniform numbers, or more."""
-    draws = _checked(u, view, 1).tolist()
+def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -> Array:
+    """The view (size, size, 3) uint8 of one image (H, W, 3) uint8. u: (view.draws,) uniform numbers, or more.
+
+    in_memory: it is one of many small images of the same size: `plain` shifts it, and no part is cut off to resize it
+    """
+    draws = u.tolist()
+    if len(draws) < view.draws:
+        raise ValueError(f"view {view.name!r} needs {view.draws} uniform numbers for an image, got {len(draws)}")
     kind, size = VIEWS[view.name], view.size
     height, width = image.shape[:2]
-    scale = view.crop_scale or kind.scale
+    scale = view.crop_scale or (None if in_memory and view.name == "plain" else kind.scale)
     if scale:
         out = photo_ops.resized_crop(image, crop_box(height, width, scale, draws), size, size, kind.resample)
     else:
-        whole, pad = eval_photo(image, size, size), _pad(size)
+        pad = max(1, size // 8)
         top, left = (int(draw * (2 * pad + 1)) for draw in draws[_PLACE])
-        out = np.pad(whole, ((pad, pad), (pad, pad), (0, 0)))[top : top + size, left : left + size]
-    if _may_flip(view, height, width) and draws[_FLIP] < 0.5:
+        padded = np.zeros((size + 2 * pad, size + 2 * pad, 3), np.uint8)
+        padded[pad:-pad, pad:-pad] = _whole(image, size) if in_memory else eval_photo(image, size, size)
+        out = padded[top : top + size, left : left + size]
+    if view.flip and min(height, width) > _TINY and draws[_FLIP] < 0.5:
         out = photo_ops.mirrored(out)
     for step in kind.steps(view, draws):
         out = photo_ops.apply(out, step)
@@ -129,29 +136,10 @@ def photo_view(image: Array, view: View, u: Array) -> Array:
 
 def batch_view(images: Array, view: View, u: Array) -> Tensor:
     """The views (B, 3, size, size) uint8 of images (B, H, W, 3) uint8 in memory. u: (B, view.draws), or more."""
-    u = _checked(u, view, 2)
-    if len(u) != len(images):
-        raise ValueError(f"every image needs a row of uniform numbers, got {len(u)} rows for {len(images)} images")
-    kind, size = VIEWS[view.name], view.size
-    height, width = images.shape[1:3]
-    scale = view.crop_scale or (kind.scale if view.name != "plain" else None)
-    rows = u.tolist()
-    if scale:
-        boxes = [crop_box(height, width, scale, draws) for draws in rows]
-        out = batch_ops.resized_crops(_channels_first(images), boxes, size, size, kind.resample)
-    else:
-        if (height, width) != (size, size):
-            images = eval_batch(images, size).permute(0, 2, 3, 1).numpy()
-        pad = _pad(size)
-        tops, lefts = (u[:, _PLACE] * (2 * pad + 1)).astype(np.int64).T
-        out = batch_ops.shifted(images, tops, lefts, pad)
-    if _may_flip(view, height, width):
-        out = batch_ops.mirrored(out, torch.from_numpy(u[:, _FLIP] < 0.5))
-    out = batch_ops.apply(out, [kind.steps(view, draws) for draws in rows])
-    if kind.hole:
-        centres = torch.from_numpy((u[:, _HOLE] * size).astype(np.int64))
-        out = batch_ops.cutout(out, centres[:, 0], centres[:, 1], size // 2)
-    return out.contiguous()
+    out = np.empty((len(images), view.size, view.size, 3), np.uint8)
+    for target, image, row in zip(out, images, u, strict=True):
+        target[:] = photo_view(image, view, row, in_memory=True)
+    return _channels_first(out)
 
 
 def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
@@ -169,34 +157,27 @@ def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear")
 
 def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
     """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
-    batch, height, width, _ = images.shape
-    out = _channels_first(images)
-    if (height, width) == (size, size):
-        return out
-    return batch_ops.resized_crops(out, [Box(0, 0, height, width)] * batch, size, size, resample)
+    out = np.empty((len(images), size, size, 3), np.uint8)
+    for target, image in zip(out, images, strict=True):
+        target[:] = _whole(image, size, resample)
+    return _channels_first(out)
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(images / 255 - mean) / std as float32. images: (B, 3, H, W) uint8; mean, std: one number per channel."""
-    shift = 255 * torch.tensor(mean, device=images.device).view(-1, 1)
-    scale = 1 / (255 * torch.tensor(std, device=images.device).view(-1, 1))
-    if images.is_contiguous():
-        flat = images.flatten(2)  # (B, 3, H W)
-    else:  # pixel by pixel: a row of pixels at a time is three times faster than a pixel at a time
-        flat = images.permute(0, 2, 3, 1).flatten(2)  # (B, H, W 3)
-        shift, scale = shift.repeat(images.shape[3], 1).view(-1), scale.repeat(images.shape[3], 1).view(-1)
-    out = _room(flat)
-    cpu = images.device.type == "cpu"
-    few = max(1, 2**18 // max(1, images[:1].numel())) if cpu else max(1, len(images))  # that stay in a cache
-    for part, target in zip(flat.split(few), out.split(few), strict=True):
-        target.copy_(part).sub_(shift).mul_(scale)
-    return out.view(images.shape) if images.is_contiguous() else out.view(-1, *images.shape[2:], 3).permute(0, 3, 1, 2)
+    # A whole image in the same memory layout: if channels come last, to repeat three numbers is slow.
+    shift, scale = (torch.empty_like(images[:1], dtype=torch.float32) for _ in range(2))
+    shift.copy_(255 * torch.tensor(mean).view(-1, 1, 1))
+    scale.copy_(1 / (255 * torch.tensor(std).view(-1, 1, 1)))
+    return images.float().sub_(shift).mul_(scale)
 
 
-def _room(like: Tensor) -> Tensor:
-    if like.device.type != "cpu":
-        return torch.empty_like(like, dtype=torch.float32)
-    return torch.from_numpy(np.empty(like.shape, np.float32))  # in huge pages, which torch does not ask for: faster
+def _whole(image: Array, size: int, resample: str = "bilinear") -> Array:
+    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
 
 
 def _nothing(view: View, draws: Sequence[float]) -> list[Step]:
@@ -237,20 +218,6 @@ def _blur(draws: Sequence[float], probability: float) -> list[Step]:
 
 def _channels_first(images: Array) -> Tensor:
     return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
-
-
-def _pad(size: int) -> int:
-    return max(1, size // 8)
-
-
-def _may_flip(view: View, height: int, width: int) -> bool:
-    return view.flip and min(height, width) > _TINY
-
-
-def _checked(u: Array, view: View, dims: int) -> Array:
-    if u.ndim != dims or u.shape[-1] < view.draws:
-        raise ValueError(f"view {view.name!r} needs {view.draws} uniform numbers for an image, got shape {u.shape}")
-    return u
 
 
 VIEWS = {
