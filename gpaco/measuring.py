@@ -3,8 +3,8 @@
 A training step is set up again with the method of the run: its views, its memory and a batch. All figures are read off
 that loss by autograd, so a new method needs nothing here. Row i of the gradient of the loss, summed over the anchors,
 at the class logits is p_i - t_i: the probabilities of the centers less their targets. With all logits moved far down
-p_i is 0, which leaves the targets. The mass on the positives is read off in the same way, with a shift of the
-similarities between samples of the same class. No other process takes part.
+p_i is 0, which leaves the targets. The mass on the positives is read off in the same way: at a shift of the
+similarities between samples of the same class, and with all logits moved far up. No other process takes part.
 
 Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D numbers in an embedding, M references.
 """
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 CHUNK = 64  # images probed in one step, at most
 BATCH = 256  # other images of a step, at most
 PARAMETRIC = ("gpaco", "paco")  # methods with one softmax over centers and samples
-_FAR = 1e4  # a logit moved down by this has no probability
+_FAR = 1e4  # logits moved down by this have no probability, moved up all of it
 _SHIFT = 1e-8  # of a similarity: too small to matter, large enough for a gradient
 
 
@@ -231,8 +231,8 @@ class _Network:
         if self.settings.name != "class-balanced":
             return loss * len(labels)
         # A mean with weights: those of this step are taken out, and the mean weight of a training step put in.
-        weights = class_balanced_weights(self.shown, beta=self.settings.beta).to(loss)
-        return loss * weights[labels].sum() / (weights * self.shown / self.shown.sum()).sum()
+        weights = class_balanced_weights(self.shown, beta=self.settings.beta)
+        return loss * weights.to(loss)[labels].sum() / float((weights * self.shown).sum() / self.shown.sum())
 
     def _masses(self, step: "_Step", held: Tensor, held_labels: Tensor) -> tuple[Tensor, ...]:
         """The gradient at the logits; the mass on the own center and on the positives, and the number of these."""
@@ -254,11 +254,13 @@ class _Network:
         keys = None if step.keys is None else marked(step.keys, step.labels)
         step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
         gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
-        (far,) = torch.autograd.grad(self._loss(step._replace(logits=step.logits - _FAR)), step.logits)
-        centre = (gradient - far).gather(1, labels.unsqueeze(1)).squeeze(1)
+        # Centers without any mass leave their targets, centers with all of it leave the targets of the samples.
+        low, high = (self._loss(step._replace(logits=step.logits + far)) for far in (-_FAR, _FAR))
+        (no_centre,) = torch.autograd.grad(low, step.logits, retain_graph=True)
+        (no_samples,) = torch.autograd.grad(high, shift)
+        centre = (gradient - no_centre).gather(1, labels.unsqueeze(1)).squeeze(1)
         mine = marks[labels]  # (A, classes of this step)
-        asked = mine.t() @ (1 + far.sum(1))  # targets of the positives; those of the centers are -far
-        together = mine @ ((asked + self.settings.temperature * at_shift) / mine.sum(0))
+        together = mine @ (self.settings.temperature * (at_shift - no_samples) / mine.sum(0))
         everyone = [labels, held_labels] if keys is None else [labels, held_labels, step.labels]
         counts = torch.stack([_one_hot(part, num_classes).sum(0) for part in everyone]).sum(0)
         return gradient, centre, together, counts[labels] - 1
