@@ -14,7 +14,6 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 from gpaco.errors import UserError
 from gpaco.metrics import (
     adjust,
-    confusion,
     ece,
     groups,
     long_tailed_prior,
@@ -60,7 +59,6 @@ def test_a_summary_agrees_with_scikit_learn_and_torchmetrics(n: int, c: int) -> 
         assert ours["top5"] == pytest.approx(top5, abs=1e-12)
     else:
         assert ours["top5"] == 1.0
-    assert (confusion(labels, predictions, c) == sklearn.confusion_matrix(labels, predictions)).all()
 
     scores, truth = torch.from_numpy(logits), torch.from_numpy(labels)
     for value, metric in (
@@ -183,12 +181,11 @@ def test_calibration_error_by_hand() -> None:
 
 def test_accuracy_under_a_prior_is_the_accuracy_of_test_images_drawn_with_it() -> None:
     logits, labels, counts = case(4000, 6)
-    ours = summarise(logits, labels, counts, names(6), prior=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    ours = summarise(logits, labels, counts, names(6))
     correct = logits.argmax(1) == labels
     for key, prior in (
         ("long_tailed", counts / counts.sum()),
         ("reversed", counts[::-1] / counts.sum()),
-        ("under_prior", np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])),
     ):
         weights = (prior / np.bincount(labels))[labels]
         assert ours[key] == pytest.approx(sklearn.accuracy_score(labels, logits.argmax(1), sample_weight=weights))
