@@ -170,7 +170,7 @@ def _loaded(data: Dataset[Any], items: Sequence[Item], workers: int) -> Iterator
     loader: DataLoader[Any] = DataLoader(
         data,
         batch_size=None,
-        sampler=items,  # type: ignore[arg-type]
+        sampler=items,
         num_workers=workers,
         collate_fn=_same,
         prefetch_factor=4 if workers else None,

@@ -10,6 +10,7 @@ Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D nu
 """
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.classical import class_balanced_weights
+from gpaco.contrast import class_counts
 from gpaco.data.loading import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
 from gpaco.data.views import normalise
@@ -173,7 +175,7 @@ class _Network:
                 part.push = lambda *rows: None  # type: ignore[method-assign]
             if isinstance(part, GPaCoLoss):
                 part.contrast = "local"
-                part._centre_share = lambda sources, keys, own=part.centre_share: own  # type: ignore[method-assign]
+                part._centre_share = partial(_always, part.centre_share)  # type: ignore[method-assign]
         return method, keys
 
     @torch.no_grad()
@@ -243,14 +245,12 @@ class _Network:
 
         def marked(embeddings: Tensor, labels: Tensor) -> Tensor:
             """With one more number for each class: the products of these are the shifts."""
-            return torch.cat([embeddings, _one_hot(labels, num_classes) @ marks * shift.sqrt()], 1)
+            columns = marks[labels] if labels.dim() == 1 else labels.to(marks) @ marks
+            return torch.cat([embeddings, columns * shift.sqrt()], 1)
 
         memory = self._memory()
-        memory.embeddings, memory.labels, memory.pushed = (
-            marked(held, held_labels),
-            held_labels,
-            torch.tensor(len(held)),
-        )
+        memory.embeddings, memory.labels = marked(held, held_labels), held_labels
+        memory.pushed = torch.tensor(len(held))
         keys = None if step.keys is None else marked(step.keys, step.labels)
         step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
         gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
@@ -262,7 +262,7 @@ class _Network:
         mine = marks[labels]  # (A, classes of this step)
         together = mine @ (self.settings.temperature * (at_shift - no_samples) / mine.sum(0))
         everyone = [labels, held_labels] if keys is None else [labels, held_labels, step.labels]
-        counts = torch.stack([_one_hot(part, num_classes).sum(0) for part in everyone]).sum(0)
+        counts = class_counts(everyone, num_classes, ignore_index=-100, dtype=torch.float32)
         return gradient, centre, together, counts[labels] - 1
 
 
@@ -280,5 +280,5 @@ class _Step(NamedTuple):
         return self.labels.repeat(self.views)
 
 
-def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    return F.one_hot(labels, num_classes).float() if labels.dim() == 1 else labels.float()
+def _always(value: Tensor, *arguments: Any) -> Tensor:
+    return value

@@ -121,7 +121,7 @@ def test_no_test_image_at_all_gives_none_everywhere() -> None:
 
 def test_a_summary_is_plain_json() -> None:
     logits, labels, counts = case(300, 6, absent=(2,))
-    ours = summarise(logits, labels, counts, names(6), prior=np.full(6, 1 / 6))
+    ours = summarise(logits, labels, counts, names(6))
     assert json.loads(json.dumps(ours, allow_nan=False)) == ours
 
 
@@ -229,8 +229,6 @@ def test_adjusting_to_a_prior_and_back_changes_nothing_and_is_bayes_rule() -> No
         ({"counts": [1, 2]}, "2 counts do not fit 3 class names"),
         ({"logits": np.array([[0, 1, np.nan]] * 3)}, "not finite"),
         ({"logits": np.array([[0, 1, np.inf]] * 3)}, "not finite"),
-        ({"prior": [0.5, 0.5]}, "one probability"),
-        ({"prior": [0.5, 0.6, -0.1]}, "not negative"),
     ],
 )
 def test_wrong_input_is_named_with_a_remedy(change: dict[str, Any], words: str) -> None:
