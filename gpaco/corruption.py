@@ -20,7 +20,6 @@ KINDS = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 CORRUPTIONS = tuple(name for kind in KINDS.values() for name in kind)
-COMMON, EXTRA = CORRUPTIONS, tuple[str, ...]()  # for pages/corruption_file.py
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST = 32  # pixels: what the definitions need
 VERSION = 1  # of the pictures: results made of others are not used again

@@ -40,7 +40,7 @@ def tables(data: Facts) -> dict[str, Table]:
             _fields(data, "reliability", ["group", "lower", "upper", "images", "confidence", "accuracy"]),
         ),
         "temperature": (["run", "temperature", "group", "ece_before", "ece_after"], _temperature(data)),
-        "gradients": (["run", "class", "train", "at_centre"], _gradients(data)),
+        "gradients": (["run", "class", "train", "at_centre", "at_features"], _gradients(data)),
         "optimum": (
             ["run", "class", "shown", "positives", "centre", "each_positive", "supcon", *_MEASURED],
             _optimum(data),
@@ -178,7 +178,7 @@ def _gradients(data: Facts) -> Iterator[list[Any]]:
     for run in data["runs"]:
         found = run["gradients"]
         for c, name in enumerate(data["classes"] if found else []):
-            yield [run["name"], name, run["train"][c], found["centres"][c]]
+            yield [run["name"], name, run["train"][c], found["centres"][c], found["features"][c]]
 
 
 def _optimum(data: Facts) -> Iterator[list[Any]]:
