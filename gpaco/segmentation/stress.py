@@ -40,12 +40,12 @@ def scene_robustness(
     say: Say,
     bar: Bar,
 ) -> dict[str, Any]:
-    """What `gpaco.robustness` returns for a run that segments. Pictures are corrupted at their own size."""
+    """What `gpaco.robustness` returns for a run that segments. Images are corrupted at their own size."""
     predictor = load_segmenter(run, which=which, device=device)
     part, whole = scenes_of(run, data, predictor.classes, say)
     numbers = np.sort(permutation(seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
-        raise UserError(f"a subset of {subset} pictures is none", "--subset 100 is usual")
+        raise UserError(f"a subset of {subset} images is none", "--subset 100 is usual")
     scenes = whole.subset(numbers)
     names = chosen(corruptions)
     conditions = [CLEAN, *((name, severity) for name in CORRUPTIONS if name in names for severity in severities)]
@@ -120,8 +120,8 @@ class _Test:
                 )
                 # A group of classes that no mask has would get an IoU from mistakes alone.
                 there = {row["group"] for row in result["per_class"] if row["test"]}
-                lost = {name: 1 - result[name] if name in there else None for name in GROUPS}
-                yield condition, {"n": len(self.scenes), "error": 1 - result["miou"], **lost}
+                lost = {name: _lost(result[name]) if name in there else None for name in GROUPS}
+                yield condition, {"n": len(self.scenes), "error": _lost(result["miou"]), **lost}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +141,10 @@ class _Change:
     def _corrupt(self, image: Pixels, index: int) -> Pixels:
         name, severity = self.condition
         return corrupt(image, name, severity, seed=self.seed, index=index, constants=self.constants)
+
+
+def _lost(iou: float | None) -> float | None:
+    return None if iou is None else 1 - iou
 
 
 def _part_of_bar(show: Callable[[int, int], None], done: int, parts: int) -> Callable[[int, int], None]:
