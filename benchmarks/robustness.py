@@ -4,8 +4,8 @@
         [--set section.key=value ...]
 
 DATA is CIFAR-100 or Fashion-MNIST, made long-tailed. Methods are trained by `compare` into DIR, one seed of all before
-the next, and tested by `robustness` on the 75 common conditions. A line for each method, seed and group is added to
-benchmarks/results/robustness.csv as soon as it is known; the same command goes on where it stopped. At the end, the
+the next, and tested by `robustness` on the 75 conditions. A line for each method, seed and group is added to
+benchmarks/results/robustness.csv as soon as it is known; the same command resumes where it stopped. At the end, the
 table of docs/robustness.md: means over seeds with half of the 95 % interval.
 """
 
@@ -19,7 +19,7 @@ from loss import machine
 import gpaco
 from gpaco.comparison import interval
 from gpaco.console import bar
-from gpaco.corruption import COMMON
+from gpaco.corruption import CORRUPTIONS
 
 GROUPS = ("all", "many", "medium", "few")
 FIGURES = ("clean_error", "mean_error")
@@ -32,7 +32,7 @@ def rows_of(result: dict[str, Any]) -> dict[str, dict[str, float | None]]:
         own = result if group == "all" else result["groups"][group]
         key = "error" if group == "all" else group
         rows[group] = {figure: own[figure] for figure in FIGURES}
-        rows[group] |= {name: result["corruptions"][name]["mean"][key] for name in COMMON}
+        rows[group] |= {name: result["corruptions"][name]["mean"][key] for name in CORRUPTIONS}
     return rows
 
 
@@ -73,7 +73,7 @@ def main() -> None:
         "epochs": str(options.epochs),
         "subset": str(options.subset),
     }
-    head = [*what, "method", "seed", "group", *FIGURES, *COMMON, "machine"]
+    head = [*what, "method", "seed", "group", *FIGURES, *CORRUPTIONS, "machine"]
     options.results.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         with file.open("w", newline="") as target:
@@ -98,7 +98,6 @@ def main() -> None:
                 continue
             result = gpaco.robustness(
                 row["runs"][seed],
-                corruptions="common",
                 subset=options.subset,
                 say=print,
                 bar=lambda title: bar(title, False),

@@ -1,8 +1,8 @@
 """What the loss asks of a model, and what a model does: the analysis of the paper as numbers.
 
 Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
-Measured on a run: `class_gradient_norms` (Fig. 2), `measured_mass`, `feature_geometry`; `analyse` is all of them ready
-for JSON. An array has one number for each class, nan where there is none.
+Measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`; `analyse` is both of them ready for JSON. An
+array has one number for each class, nan where there is none.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,20 +16,18 @@ from gpaco.optimum import ExtraLoss, Optimum, extra_loss_curve, optimal_probabil
 
 if TYPE_CHECKING:
     from gpaco.data.samples import Samples
-    from gpaco.measuring import Measured
+    from gpaco.measuring import Probe
     from gpaco.run import Predictor, Run
     from gpaco.settings import Recipe
 
 __all__ = [
     "ExtraLoss",
-    "Geometry",
     "GradientNorms",
     "Mass",
     "Optimum",
     "analyse",
     "class_gradient_norms",
     "extra_loss_curve",
-    "feature_geometry",
     "log_log_slope",
     "measured_mass",
     "optimal_probabilities",
@@ -66,9 +64,7 @@ class GradientNorms:
     centres: Floats  # at the centre of the class, over all images as training shows them
     pull: Floats  # the part of it that comes from images of the class
     push: Floats  # and the part from all other images
-    features: Floats  # at the features of an image of the class
     slope: float | None  # of `centres` against the training images of a class: 0 is balanced
-    features_slope: float | None  # of `features`
 
 
 def class_gradient_norms(
@@ -85,8 +81,7 @@ def class_gradient_norms(
 
     `centres` is the mean of its length over training images. They are sampled by class, the same number of each where
     there are so many, and weighed as often as training shows them. Rows of a gradient add up over a batch: what is
-    measured is how strongly a class's centre is moved, not by how much the movements cancel. `features` is the length
-    of the gradient at the features, references held fixed: per image, whatever the frequency of its class.
+    measured is how strongly a class's centre is moved, not by how much the movements cancel.
 
     Args:
         data: other images than the run's training part.
@@ -107,53 +102,27 @@ def class_gradient_norms(
 
 @dataclass(frozen=True)
 class Mass:
-    """Mean softmax probabilities of the anchors of each class, and those of the optimum for the same references."""
+    """Mean softmax probabilities of the anchors of each class; all nan unless the method is GPaCo or PaCo."""
 
     method: str
     stage: str
     images: int
     positives: Floats  # number of an anchor's positives
-    centre: Floats  # on the own centre
+    centre: Floats  # on the own center
     each: Floats  # on each positive
     together: Floats  # on all positives
-    asked_centre: Floats
-    asked_each: Floats
-    asked_together: Floats
-    p_sup: Floats  # on all centres together, where one softmax holds centres and references
 
 
 def measured_mass(
     run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
 ) -> Mass:
-    """Softmax mass of each class on its own centre and on its positives, to compare with `optimal_probabilities`.
+    """Softmax mass of each class on its own center and on its positives, to compare with `optimal_probabilities`.
 
-    Measured in the softmax of the loss that the run was trained with, as in `class_gradient_norms`. The figures
-    `asked_...` are the optimum for the positives that each anchor really had. Methods without embeddings have no
-    positives; SupCon has no centres; multitask has one softmax for each. In a run of several stages the last one
-    that contrasts is measured.
+    It is read off the gradient of the loss that the run was trained with, as in `class_gradient_norms`. In a run of
+    several stages the last one with parametric contrast is measured.
     """
-    stage = _contrasting(_stages(run))
+    stage = _parametric(_stages(run))
     return _mass(stage, _measure(stage, data, images, seed))
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Where the features and the centre of each class lie."""
-
-    centre_norm: Floats  # length of the centre
-    nearest_centre: Floats  # cosine between it and the nearest other one, all seen from their mean
-    spread: Floats  # of an image's features round the mean of its class, in units of the spread of all features
-    margin: Floats  # own logit less the best other one, mean over the images of the class
-
-
-def feature_geometry(
-    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
-) -> Geometry:
-    """Lengths and angles of the centres, and how images lie round them, for each class; sampled as the gradients are.
-
-    As training goes on, classes contract (spread near 0) and centres move apart (cosines near -1 / (C - 1)).
-    """
-    return _geometry(_measure(_stages(run)[-1], data, images, seed))
 
 
 def analyse(
@@ -162,25 +131,24 @@ def analyse(
     """Everything that was measured on a run, ready for JSON: `analysis.json` of its folder, written by training.
 
     Keys: `method`, `counts` (training images), `shown` (as the sampler shows them), `settings` (alpha, memory, batch
-    and views for `optimal_probabilities`; None without contrast), and `gradients`, `mass`, `geometry` with the fields
-    of `GradientNorms`, `Mass` and `Geometry`. At most 1,000 images, and no more than SECONDS allow.
+    and views for `optimal_probabilities`; None without parametric contrast), and `gradients` and `mass` with the
+    fields of `GradientNorms` and `Mass`. At most 1,000 images, and no more than SECONDS allow.
 
     Args:
         samples: the training images; read again from the run's data unless given.
         predictor: the run's model, if it is loaded already.
     """
     stages = _stages(run)
-    last, contrasting = stages[-1], _contrasting(stages)
+    last, parametric = stages[-1], _parametric(stages)
     measured = _measure(last, samples, predictor=predictor, seconds=SECONDS)
-    other = measured if contrasting is last else _measure(contrasting, samples, seconds=SECONDS)
+    other = measured if parametric is last else _measure(parametric, samples, seconds=SECONDS)
     return {
         "method": stages[0].method,
         "counts": [int(count) for count in measured.counts],
         "shown": _plain(measured.shares * measured.counts.sum()),
         "settings": other.settings,
         "gradients": _plain(asdict(_gradient_norms(last, measured))),
-        "mass": _plain(asdict(_mass(contrasting, other))),
-        "geometry": _plain(asdict(_geometry(measured))),
+        "mass": _plain(asdict(_mass(parametric, other))),
     }
 
 
@@ -209,11 +177,11 @@ def _stages(run: "Run | Path | str") -> list[_Stage]:
     ]
 
 
-def _contrasting(stages: list[_Stage]) -> _Stage:
-    """The last stage that contrasts images with each other, or the last one if none does."""
-    from gpaco.methods import WITHOUT_PROJECTOR
+def _parametric(stages: list[_Stage]) -> _Stage:
+    """The last stage with parametric contrast, or the last one if none has it."""
+    from gpaco.measuring import PARAMETRIC
 
-    return next((stage for stage in reversed(stages) if stage.method not in WITHOUT_PROJECTOR), stages[-1])
+    return next((stage for stage in reversed(stages) if stage.method in PARAMETRIC), stages[-1])
 
 
 def _measure(
@@ -223,7 +191,7 @@ def _measure(
     seed: int = 0,
     predictor: "Predictor | None" = None,
     seconds: float | None = None,
-) -> "Measured":
+) -> "Probe":
     from gpaco.data.samples import Samples
     from gpaco.measuring import measure
     from gpaco.preparing import splits_of
@@ -235,76 +203,27 @@ def _measure(
 # From what was measured to classes
 
 
-def _gradient_norms(stage: _Stage, measured: "Measured") -> GradientNorms:
+def _gradient_norms(stage: _Stage, measured: "Probe") -> GradientNorms:
     labels, shares = measured.labels, measured.shares
     number = np.bincount(labels, minlength=len(shares))
     seen = number > 0
     # An anchor stands for all that training shows of its class.
     weight = (shares / np.maximum(number, 1) / shares[seen].sum())[labels]
-    lengths = measured.centre_gradients * weight[:, None]
+    lengths = measured.gradients * weight[:, None]
     anchors = np.arange(len(labels))
     pull: Floats = np.bincount(labels, lengths[anchors, labels], minlength=len(shares)).astype(np.float64)
     pull[~seen & (shares > 0)] = np.nan  # no image of it was looked at
     lengths[anchors, labels] = 0
     push = lengths.sum(0)
-    features = _means(measured.feature_gradients, labels, len(shares))
-    return GradientNorms(
-        stage.method,
-        stage.name,
-        measured.images,
-        pull + push,
-        pull,
-        push,
-        features,
-        log_log_slope(measured.counts, pull + push),
-        log_log_slope(measured.counts, features),
-    )
+    slope = log_log_slope(measured.counts, pull + push)
+    return GradientNorms(stage.method, stage.name, measured.images, pull + push, pull, push, slope)
 
 
-def _mass(stage: _Stage, measured: "Measured") -> Mass:
-    def means(values: NDArray[Any]) -> Floats:
-        return _means(values, measured.labels, len(measured.shares))
-
-    positives = np.where(measured.positives > 0, measured.positives, np.nan)
-    return Mass(
-        stage.method,
-        stage.name,
-        measured.images,
-        means(measured.positives),
-        means(measured.centre),
-        means(measured.together / positives),
-        means(measured.together),
-        means(measured.asked_centre),
-        means(measured.asked_together / positives),
-        means(measured.asked_together),
-        means(measured.p_sup),
-    )
-
-
-def _geometry(measured: "Measured") -> Geometry:
-    centres, features, labels = measured.centres, measured.features, measured.labels
-    middle = centres - centres.mean(0)
-    unit = middle / np.maximum(np.linalg.norm(middle, axis=1, keepdims=True), 1e-12)
-    nearest = np.full(len(centres), np.nan)
-    for start in range(0, len(centres) if len(centres) > 1 else 0, 512):  # all pairs of 10,000 would be a gigabyte
-        cosines = unit[start : start + 512] @ unit.T
-        own = np.arange(len(cosines))
-        cosines[own, start + own] = -np.inf
-        nearest[start : start + 512] = cosines.max(1)
-    sizes = np.bincount(labels, minlength=len(centres))
-    means = np.zeros_like(centres)
-    np.add.at(means, labels, features)
-    means /= np.maximum(sizes, 1)[:, None]
-    within = _means(((features - means[labels]) ** 2).sum(1), labels, len(centres))
-    # Of n images the squared distance to their own mean is too small by (n - 1) / n; one image has none.
-    within = np.where(sizes > 1, within * sizes / np.maximum(sizes - 1, 1), np.nan)
-    everything = float(((features - features.mean(0)) ** 2).sum(1).mean())
-    return Geometry(
-        np.linalg.norm(centres, axis=1),
-        nearest,
-        np.sqrt(within / everything) if everything else np.full(len(centres), np.nan),
-        _means(measured.margins, labels, len(centres)),
-    )
+def _mass(stage: _Stage, measured: "Probe") -> Mass:
+    each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
+    values = (measured.positives, measured.centre, each, measured.together)
+    means = (_means(value, measured.labels, len(measured.shares)) for value in values)
+    return Mass(stage.method, stage.name, measured.images, *means)
 
 
 def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> Floats:

@@ -373,52 +373,27 @@ def robustness(
     baseline: Annotated[str | None, typer.Option(help="For mCE: another run, or alexnet (ImageNet only).")] = None,
     clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-C.")] = None,
     corruptions: Annotated[
-        str | None, typer.Option(help="Comma-separated names, or noise, blur, weather, digital, extra, common.")
+        str | None, typer.Option(help="Comma-separated names, or noise, blur, weather or digital.")
     ] = None,
     severities: Annotated[str | None, typer.Option(help="Comma-separated, 1 to 5.")] = None,
     subset: Annotated[int | None, typer.Option(help="A quick look at so many images, of all classes.")] = None,
     seed: Annotated[int, typer.Option(help="Of the corruptions and the subset.")] = 0,
-    constants: Annotated[str | None, typer.Option(help="imagenet or cifar; by the size of the images.")] = None,
-    preprocessing: Annotated[str, typer.Option(help="Of ImageNet-C: official, or the paper's (256, crop 224).")] = (
-        "official"
-    ),
     restrict: Restrict = False,
     prior: Prior = None,
     unbiased: Unbiased = False,
-    checkpoint: Annotated[str, typer.Option(help="best or last.")] = "best",
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
-    workers: Annotated[int | None, typer.Option(help="Processes that make pictures; one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that make images; one for each core.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results, if not the run's.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Errors on corrupted images, by corruption, severity and group of classes. Goes on where it stopped."""
+    """Errors on corrupted images, by corruption, severity and group of classes. Resumes where it stopped."""
+    options = {name: value for name, value in locals().items() if name not in ("as_json", "debug")}
     from gpaco.stress import robustness as test_robustness
     from gpaco.stress_results import table
 
-    result = test_robustness(
-        run,
-        data,
-        baseline=baseline,
-        clean=clean,
-        corruptions=corruptions,
-        severities=severities,
-        subset=subset,
-        seed=seed,
-        constants=constants,
-        preprocessing=preprocessing,
-        restrict=restrict,
-        prior=prior,
-        unbiased=unbiased,
-        which=checkpoint,
-        on_bad_image=on_bad_image,
-        workers=workers,
-        device=device,
-        out=out,
-        say=say(as_json),
-        bar=lambda title: bar(title, as_json),
-    )
+    result = test_robustness(**options, say=say(as_json), bar=lambda title: bar(title, as_json))
     print(json.dumps(result) if as_json else table(result))
     if data is None and out is None:
         words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])

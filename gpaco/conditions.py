@@ -3,10 +3,8 @@
 Pictures come from one of three sources: `Pictures` below, `Tree` and `Arrays` of data/shifted.py.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import cv2
@@ -79,22 +77,6 @@ class Pictures:
 
         return corrupted(image, change)
 
-    def fingerprint(self, condition: Condition) -> str:
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        """A digest of all pixels, or of the files' names, sizes and times, and of the labels."""
-        samples, state = self.samples, hashlib.sha256()
-        state.update(repr((samples.classes, samples.labels.tolist())).encode(errors="surrogateescape"))
-        if samples.images is not None:
-            state.update(np.ascontiguousarray(samples.images).data)
-        for path in samples.paths or ():
-            place = path.stat() if path.exists() else None
-            about = (place.st_size, place.st_mtime_ns) if place else None
-            state.update(f"{path} {about}\n".encode(errors="surrogateescape"))
-        return state.hexdigest()
-
 
 Source = Pictures | Tree | Arrays
 
@@ -135,42 +117,29 @@ def answers_under(
     *,
     skip: bool = False,
     workers: int = 0,
-    batch_size: int | None = None,
     show: Show | None = None,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
     """For one condition after the other: the class that the model gives each of `indices`, and the bad files.
 
-    A picture that cannot be read has the class -1 if it may be skipped, and is listed with the reason; else it is
-    an error. Pictures are made by `workers` processes with one thread each, which on a CPU also ask the model.
+    An image that cannot be read has the class -1 if it may be skipped, and is listed with the reason; else it is
+    an error. Images are made by `workers` processes with one thread each, which on a CPU also run the model.
     """
-    model = _Model(predictor, answers)
+    images, model = _Images(source, view), _Model(predictor, answers)
     on_cpu = predictor.mean.device.type == "cpu"
-    batch_size = batch_size or (64 if on_cpu else 256)  # what stays in the cache of a processor
-    chunks = [indices[k : k + batch_size].tolist() for k in range(0, len(indices), batch_size)]
-    loader: DataLoader[Any] = DataLoader(
-        _Shown(source, view, model if on_cpu else None),
-        batch_size=None,
-        sampler=[(condition, chunk) for condition in conditions for chunk in chunks],
-        num_workers=workers,
-        collate_fn=_same,
-        prefetch_factor=4 if workers else None,
-    )
-    # Before the processes are there: OpenCV's threads do not live on in them, and waiting for them would take for ever.
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    batches, done = iter(loader), 0
-    cv2.setNumThreads(threads)
+    size = 64 if on_cpu else 256  # on a CPU what stays in its cache
+    chunks = [indices[k : k + size].tolist() for k in range(0, len(indices), size)]
+    items = [(condition, chunk) for condition in conditions for chunk in chunks]
+    batches = _answers_of_workers(images, model, items, workers) if on_cpu else _answers(images, model, items, workers)
+    done = 0
     for condition in conditions:
         parts, bad = [], []
         for chunk in chunks:
             found, errors = next(batches)
-            if errors and (not skip or _ALL in errors):
+            if errors and not skip:
                 raise next(iter(errors.values()))
             bad += [(chunk[place], error.cause) for place, error in errors.items()]
             classes = np.full(len(chunk), -1, np.int64)
-            if len(errors) < len(chunk):
-                good = [place for place in range(len(chunk)) if place not in errors]
-                classes[good] = found if on_cpu else model(found)
+            classes[[place for place in range(len(chunk)) if place not in errors]] = found
             parts.append(classes)
             done += len(chunk)
             if show is not None:
@@ -178,7 +147,40 @@ def answers_under(
         yield condition, np.concatenate(parts), bad
 
 
-_ALL = -1  # the place of an error that is not of one picture
+Item = tuple[Condition, list[int]]
+Errors = dict[int, UserError]  # by the place of the image in its batch
+Batch = tuple[NDArray[np.int64], Errors]  # classes of the images that could be read
+
+
+def _answers_of_workers(images: "_Images", model: "_Model", items: Sequence[Item], workers: int) -> Iterator[Batch]:
+    """The model runs in the processes that make the images."""
+    for found, errors in _loaded(_Answers(images, model), items, workers):
+        if isinstance(found, UserError):
+            raise found
+        yield found, errors
+
+
+def _answers(images: "_Images", model: "_Model", items: Sequence[Item], workers: int) -> Iterator[Batch]:
+    """The model runs here, on its device."""
+    for found, errors in _loaded(images, items, workers):
+        yield model(found), errors
+
+
+def _loaded(data: Dataset[Any], items: Sequence[Item], workers: int) -> Iterator[Any]:
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=None,
+        sampler=items,
+        num_workers=workers,
+        collate_fn=_same,
+        prefetch_factor=4 if workers else None,
+    )
+    # Before the processes start: the threads of OpenCV do not survive in them, and waiting for them would never end.
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    batches = iter(loader)
+    cv2.setNumThreads(threads)
+    return batches
 
 
 @dataclass(frozen=True)
@@ -187,34 +189,43 @@ class _Model:
     answers: Answers
 
     def __call__(self, images: torch.Tensor) -> NDArray[np.int64]:
+        if not len(images):
+            return np.zeros(0, np.int64)
         with torch.inference_mode():
             return self.answers(self.predictor(images.to(self.predictor.mean.device)).float().cpu().numpy())
 
 
-_Found = tuple[torch.Tensor | NDArray[np.int64], dict[int, UserError]]
+class _Images(Dataset[tuple[torch.Tensor, Errors]]):
+    """Images as the model sees them, by condition and indices."""
 
+    def __init__(self, source: Source, view: dict[str, Any]) -> None:
+        self.source, self.view = source, view
 
-class _Shown(Dataset[_Found]):
-    """Pictures as the model sees them, or what it says of them, by (condition, indices), and errors by their place."""
-
-    def __init__(self, source: Source, view: dict[str, Any], model: _Model | None) -> None:
-        self.source, self.view, self.model = source, view, model
-
-    def __getitem__(self, item: tuple[Condition, list[int]]) -> _Found:
+    def __getitem__(self, item: Item) -> tuple[torch.Tensor, Errors]:
         condition, indices = item
-        pictures, errors = [], {}
+        images, errors = [], {}
         for place, i in enumerate(indices):
             try:
-                pictures.append(as_tested(self.source.load(condition, i), self.view))
-            except UserError as error:  # which no worker can raise whole
+                images.append(as_tested(self.source.load(condition, i), self.view))
+            except UserError as error:  # a worker that raises it would lose its remedy
                 errors[place] = error
-        if not pictures:
+        if not images:
             return torch.zeros(0), errors
-        images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
+        return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous(), errors
+
+
+class _Answers(Dataset[tuple[NDArray[np.int64] | UserError, Errors]]):
+    """What the model answers for these images; or the error that it raises."""
+
+    def __init__(self, images: _Images, model: _Model) -> None:
+        self.images, self.model = images, model
+
+    def __getitem__(self, item: Item) -> tuple[NDArray[np.int64] | UserError, Errors]:
+        images, errors = self.images[item]
         try:
-            return images if self.model is None else self.model(images), errors
+            return self.model(images), errors
         except UserError as error:
-            return images, {_ALL: error}
+            return error, errors
 
 
 def _same(found: Any) -> Any:

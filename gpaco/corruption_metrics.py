@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpaco.corruption import COMMON, SEVERITIES
+from gpaco.corruption import CORRUPTIONS, SEVERITIES
 from gpaco.metrics import GROUPS, groups
 
 # Of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalising; and on the
@@ -70,7 +70,7 @@ def severity_mean(by_severity: Mapping[int, float | None]) -> float | None:
 
 def mean_error(means: Means) -> float | None:
     """The mean over the 15 corruptions."""
-    return _mean([means.get(name) for name in COMMON])
+    return _mean([means.get(name) for name in CORRUPTIONS])
 
 
 def mce(means: Means, baseline: Means) -> float | None:
@@ -79,7 +79,7 @@ def mce(means: Means, baseline: Means) -> float | None:
     >>> mce(ALEXNET, ALEXNET)
     1.0
     """
-    return _mean([_ratio(means.get(name), baseline.get(name)) for name in COMMON])
+    return _mean([_ratio(means.get(name), baseline.get(name)) for name in CORRUPTIONS])
 
 
 def relative_mce(means: Means, clean: float | None, baseline: Means, baseline_clean: float | None) -> float | None:
@@ -91,11 +91,11 @@ def relative_mce(means: Means, clean: float | None, baseline: Means, baseline_cl
     if clean is None or baseline_clean is None:
         return None
     added, added_there = _above(means, clean), _above(baseline, baseline_clean)
-    return _mean([_ratio(added[name], added_there[name]) for name in COMMON])
+    return _mean([_ratio(added[name], added_there[name]) for name in CORRUPTIONS])
 
 
 def _above(means: Means, clean: float) -> dict[str, float | None]:
-    return {name: None if (value := means.get(name)) is None else value - clean for name in COMMON}
+    return {name: None if (value := means.get(name)) is None else value - clean for name in CORRUPTIONS}
 
 
 def _ratio(value: float | None, other: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The nineteen ways in which a picture is corrupted, as Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
+"""The fifteen ways in which an image is corrupted, as Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
 
 Each is a function of a picture (H, W, 3) uint8, its constants (corruption.py has them) and a random generator, for any
 size from 32 x 32 on. Values are cut off, not rounded, to whole numbers, as in the released scripts; where those called
@@ -23,8 +23,6 @@ from gpaco.errors import EnvironmentProblem
 Pixels = NDArray[np.uint8]
 Floats = NDArray[Any]
 
-WATER, MUD = np.array([175, 238, 238]) / 255, np.array([63, 42, 20]) / 255
-
 
 def gaussian_noise(image: Pixels, sigma: float, draw: Generator) -> Pixels:
     return _bytes(_unit(image) + draw.normal(scale=sigma, size=image.shape))
@@ -38,15 +36,6 @@ def impulse_noise(image: Pixels, share: float, draw: Generator) -> Pixels:
     """Salt and pepper, in each colour by itself."""
     hit, white = draw.random(image.shape) <= share, draw.random(image.shape) <= 0.5
     return np.where(hit, np.where(white, np.uint8(255), np.uint8(0)), image)
-
-
-def speckle_noise(image: Pixels, sigma: float, draw: Generator) -> Pixels:
-    x = _unit(image)
-    return _bytes(x + x * draw.normal(scale=sigma, size=image.shape))
-
-
-def gaussian_blur(image: Pixels, sigma: float, draw: Generator) -> Pixels:
-    return _bytes(_smooth(_unit(image), sigma))
 
 
 def defocus_blur(image: Pixels, lens: tuple[float, float], draw: Generator) -> Pixels:
@@ -117,19 +106,6 @@ def brightness(image: Pixels, more: float, draw: Generator) -> Pixels:
     return _bytes(np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter))
 
 
-def saturate(image: Pixels, colour: tuple[float, float], draw: Generator) -> Pixels:
-    """Saturation times one number plus another. Grey has the hue 0: it turns red."""
-    times, more = colour
-    x = _unit(image)
-    value = x.max(2, keepdims=True)
-    spread = value - x.min(2, keepdims=True)
-    grey = spread == 0
-    saturation = spread / np.where(value > 0, value, 1)
-    wanted = np.clip(saturation * times + more, 0, 1)
-    depth = np.where(grey, [0.0, 1.0, 1.0], (value - x) / np.where(grey, 1, spread))
-    return _bytes(value - value * wanted * depth)
-
-
 def contrast(image: Pixels, share: float, draw: Generator) -> Pixels:
     x = _unit(image)
     means = x.mean((0, 1), keepdims=True)
@@ -170,26 +146,6 @@ def jpeg_compression(image: Pixels, quality: int, draw: Generator) -> Pixels:
     Image.fromarray(image).save(file, "JPEG", quality=quality)
     with Image.open(file) as compressed:
         return np.array(compressed)
-
-
-def spatter(image: Pixels, drops: tuple[float, float, float, float, float, int], draw: Generator) -> Pixels:
-    """Drops of water, or flecks of mud where the last constant is 1."""
-    mean, sigma, size, least, strength, muddy = drops
-    x = _unit(image)
-    liquid = _smooth(draw.normal(mean, sigma, image.shape[:2]), size)
-    liquid = np.where(liquid < least, 0, liquid)
-    if muddy:
-        cover = _smooth((liquid > least).astype(np.float32), strength)[..., None]
-        cover = np.where(cover < 0.8, 0, cover)
-        return _bytes(x * (1 - cover) + MUD * cover)
-    liquid = (np.clip(liquid, 0, 1) * 255).astype(np.uint8)
-    edge = cv2.distanceTransform(255 - cv2.Canny(liquid, 50, 150), cv2.DIST_L2, 5)
-    edge = cv2.equalizeHist(cv2.blur(np.minimum(edge, 20), (3, 3)).astype(np.uint8))
-    edge = cv2.filter2D(edge, cv2.CV_8U, np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]))
-    wet = liquid * cv2.blur(edge, (3, 3)).astype(np.float32)
-    if wet.max() == 0:  # no drop fell on so small a picture
-        return image
-    return _bytes(x + WATER * (wet / wet.max() * strength)[..., None])
 
 
 def frost_folder() -> Path:

@@ -57,17 +57,6 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | No
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> Ints:
-    """How often each class (row) was taken for each class (column): (C, C).
-
-    >>> confusion([0, 0, 1], [0, 1, 1], 2).tolist()
-    [[1, 1], [0, 1]]
-    """
-    labels, predictions = _labels(labels, num_classes), _labels(predictions, num_classes)
-    places = labels * num_classes + predictions
-    return np.bincount(places, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
-
-
 def adjust(logits: NDArray[Any], from_log_prior: ArrayLike, to_log_prior: ArrayLike) -> NDArray[Any]:
     """Logits that were right under one class distribution, made right under another: both priors are (C,) logs."""
     shift = np.asarray(to_log_prior, np.float64) - np.asarray(from_log_prior, np.float64)
@@ -125,13 +114,12 @@ def summarise(
     *,
     many: float = 100,
     few: float = 20,
-    prior: ArrayLike | None = None,
 ) -> dict[str, Any]:
     """Everything that is reported about a test set, ready for JSON.
 
     `top1` and `top5` count images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 as soon
-    as one class is never found. `long_tailed`, `reversed` and, if a `prior` is given, `under_prior` are top-1 accuracy
-    with the test images re-weighted to that class distribution. Equal logits go to the class that comes first.
+    as one class is never found. `long_tailed` and `reversed` are top-1 accuracy with the test images re-weighted to
+    that class distribution. Equal logits go to the class that comes first.
 
     Args:
         logits: (N, C).
@@ -140,7 +128,6 @@ def summarise(
             groups, and nothing is said about training's distribution.
         classes: C names.
         many, few: cuts of the groups, see `groups`.
-        prior: class probabilities (C,) expected at test time.
     """
     num_classes, known = len(classes), counts is not None
     train = np.zeros(num_classes, np.int64) if counts is None else np.asarray(counts)
@@ -182,8 +169,6 @@ def summarise(
         "cuts": {"many": many, "few": few},
         "absent": int((test == 0).sum()),
     }
-    if prior is not None:
-        summary["under_prior"] = reweighted_accuracy(recalls, prior)
     summary["per_class"] = [
         {
             "name": str(classes[c]),

@@ -1,17 +1,14 @@
-"""robustness(): how a run does on corrupted pictures, on those of published sets, and which classes suffer first."""
+"""robustness(): errors of a run on corrupted images and on published sets, by corruption, severity and group."""
 
-import hashlib
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpaco.conditions import CLEAN, Pictures, Source, answers_under
@@ -19,29 +16,30 @@ from gpaco.corruption import CONSTANTS, VERSION
 from gpaco.corruption_metrics import ALEXNET, ALEXNET_CLEAN, errors
 from gpaco.data.class_maps import is_imagenet
 from gpaco.data.shifted import Condition, Tree
-from gpaco.data.splitting import stratified_subset
 from gpaco.devices import choose_device
 from gpaco.distortions import frost_folder
 from gpaco.errors import UserError, nearest
 from gpaco.evaluation import check_correction
-from gpaco.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.known_conditions import KnownConditions, Row, model_digest
 from gpaco.matching import Match, restricted
 from gpaco.metrics import GROUPS, groups
 from gpaco.priors import final_logits
 from gpaco.run import Predictor, Run, as_run, load_classifier
 from gpaco.stress_data import (
-    clean_source,
+    Part,
+    clean_part,
     conditions_of,
     matched_classes,
+    part_of,
     replace_about,
     severities_of,
     source_of,
     view_for,
 )
-from gpaco.stress_results import Bar, Measured, Say, summary
+from gpaco.stress_results import Bar, Measured, Say, summary, write_result
 
 PREPROCESSING = ("official", "paper")
-_WORTH_WORKERS = 2000  # pictures; fewer are made before other processes have started
+_WORTH_WORKERS = 2000  # images; fewer are made before other processes have started
 
 
 def robustness(
@@ -69,7 +67,7 @@ def robustness(
 ) -> dict[str, Any]:
     """Errors of a run by corruption, severity and group, and their means (docs/robustness.md has every key).
 
-    What is known from a run of the same command that was stopped is not computed again.
+    The same call resumes where it stopped: conditions in the log are not computed again.
 
     Args:
         run: a run.
@@ -79,32 +77,25 @@ def robustness(
         clean: the clean images of a published corrupted set.
         corruptions, severities: comma-separated; all unless given.
         subset: about so many images, with all classes in proportion, chosen by `seed`.
-        seed: of the corruptions, picture by picture, and of the subset.
-        constants: "imagenet" or "cifar"; by the size of the pictures unless given.
-        preprocessing: "official", or "paper" (resize 256, crop 224 also where pictures have 224 pixels).
+        seed: of the corruptions, image by image, and of the subset.
+        constants: "imagenet" or "cifar"; by the size of the images unless given.
+        preprocessing: "official", or "paper" (resize 256, crop 224 also where images have 224 pixels).
         restrict: let the model answer with the classes of the data only; ImageNet-R and -A always do.
         on_bad_image: "error", or "skip", which lists what it leaves out.
         out: folder for `robustness*.json` and `robustness.jsonl`; the run's unless given.
     """
-    for value, known, what in (
-        (preprocessing, PREPROCESSING, "preprocessing"),
-        (on_bad_image, ("error", "skip"), "on_bad_image"),
-        (constants, (None, *CONSTANTS), "a table of constants"),
-    ):
-        if value not in known:
-            words = [word for word in known if word]
-            raise UserError(f"{what} is {' or '.join(words)}, got {value!r}{nearest(str(value), words)}", "see --help")
+    _check_words(preprocessing, on_bad_image, constants)
     bar = bar or (lambda title: nullcontext(lambda done, total: None))
     wanted, processes = severities_of(severities), _workers(workers)
-    run = as_run(run)
-    where = choose_device(device)
+    run, where = as_run(run), choose_device(device)
+    folder = Path(out) if out is not None else run.folder
     if run.recipe.train.task == "segmentation":
         from gpaco.segmentation.stress import scene_robustness
 
         if clean or restrict or prior or unbiased or workers or preprocessing != "official" or on_bad_image != "error":
             raise UserError(
-                "of a segmenter, robustness takes no --clean, --restrict, --prior, --unbiased, --preprocessing, "
-                "--on-bad-image or --workers",
+                "of a segmenter, robustness takes no --clean, --restrict, --prior, --unbiased, --on-bad-image, "
+                "--workers and no preprocessing",
                 "leave them out",
             )
         return scene_robustness(
@@ -118,12 +109,13 @@ def robustness(
             constants=constants,
             which=which,
             device=where,
-            out=out,
+            folder=folder,
             say=say,
             bar=bar,
         )
     predictor = load_classifier(run, which=which, device=where)
     check_correction(predictor, prior, unbiased)
+
     others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
     with bar("looking through the folders") as show:
         source, stem = source_of(run, predictor, data, constants, seed, others=others, show=show, say=say)
@@ -132,50 +124,34 @@ def robustness(
     conditions = conditions_of(source, corruptions, wanted, notes)
     if isinstance(source, Pictures) and any(name == "frost" for name, _ in conditions):
         frost_folder()  # an error now rather than in the middle
-    indices = found.known if subset is None else found.known[stratified_subset(found.labels[found.known], subset, seed)]
-    restrict = restrict or source.reader in ("imagenet-r", "imagenet-a")
-
-    folder = Path(out) if out is not None else run.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "robustness.jsonl"
-    jobs = [(source, conditions, found, indices)]
+    place = str(data) if data is not None else run.recipe.data.path
+    parts = [part_of(place, source, found, conditions, subset, seed)]
     if clean is not None:
         if isinstance(source, Pictures):
-            raise UserError(f"the clean error of {source.reader} pictures is that of the data", "leave out --clean")
-        jobs.append(clean_source(run, clean, predictor, subset, seed))
+            raise UserError(f"the clean error of {source.reader} images is that of the data", "leave out --clean")
+        parts.append(clean_part(run, clean, predictor.classes, subset, seed))
     other = _baseline(baseline, source, found, predictor, which, notes)
-    say(
-        f"{len(indices):,} pictures ({source.reader}), {sum(condition != CLEAN for condition in conditions)} conditions"
+
+    folder.mkdir(parents=True, exist_ok=True)
+    restrict = restrict or source.reader in ("imagenet-r", "imagenet-a")
+    setup = _Setup(
+        parts, preprocessing, restrict, prior, unbiased, subset, seed, which, folder, on_bad_image == "skip", processes
     )
-
-    def measured(model: Predictor) -> Measured:
-        """The errors of a model under every condition, from the log where they are there."""
-        result = Measured({}, [])
-        for pictures, wanted_here, matching, rows in jobs:
-            own = replace_about(pictures, model)
-            setup = _Setup(model, own, matching, rows, view_for(own, model, preprocessing), restrict, prior, unbiased)
-            _measure(setup, wanted_here, log, result, on_bad_image == "skip", processes, bar, say)
-        return result
-
-    mine = measured(predictor)
+    tested = sum(condition != CLEAN for condition in conditions)
+    say(f"{len(parts[0].indices):,} images ({source.reader}), {tested} conditions")
+    mine = setup.measure(run, predictor, bar, say)
     if isinstance(other, Predictor):
         say(f"the baseline, {baseline}:")
         alike = other.about["counts"] == predictor.about["counts"]
-        other = replace(measured(other), name=str(baseline), by_group=alike)
-    about = predictor.about
-    sizes: dict[str, int | None] = dict.fromkeys(GROUPS)
-    if about["counts"] is None:
-        notes.append("the run does not know its class counts: no many, medium and few")
-    else:
-        group = groups(about["counts"], about["many"], about["few"])
-        sizes = {name: int(((group == name) & found.there).sum()) for name in GROUPS}
-    cuts = {"many": about["many"], "few": about["few"]}
-    result = summary(mine, other, sizes, cuts, conditions, notes)
+        other = replace(setup.measure(others[0], other, bar, say), name=str(baseline), by_group=alike)
+
+    cuts = {key: predictor.about[key] for key in ("many", "few")}
+    result = summary(mine, other, _group_sizes(predictor, found, notes), cuts, conditions, notes)
     result |= {
         "run": str(run.folder),
-        "data": str(data) if data is not None else run.recipe.data.path,
+        "data": place,
         "set": source.reader,
-        "n": len(indices),
+        "n": len(parts[0].indices),
         "subset": subset,
         "seed": seed,
         "constants": source.corrupting.constants if isinstance(source, Pictures) and source.corrupting else None,
@@ -184,27 +160,92 @@ def robustness(
         "prior": prior,
         "unbiased": unbiased,
     }
-    name = "robustness" + (f"-{stem}" if stem else "") + ".json"
-    write_atomic(folder / name, json.dumps(result, indent=1))
-    say(f"written: {folder / name}")
+    write_result(folder, stem, result, say)
     return result
 
 
 @dataclass(frozen=True, eq=False)
 class _Setup:
-    """Everything that an error depends on, beside the condition."""
+    """A test of any model: everything that an error depends on beside the model and the condition."""
 
-    model: Predictor
-    source: Source
+    parts: Sequence[Part]
+    preprocessing: str
+    restrict: bool
+    prior: str | None
+    unbiased: bool
+    subset: int | None
+    seed: int
+    which: str
+    folder: Path  # of the log
+    skip: bool  # leave out images that cannot be read
+    workers: int
+
+    def measure(self, run: Run, model: Predictor, bar: Bar, say: Say) -> Measured:
+        """Errors of a model under every condition, from the log where they are there."""
+        result, digest = Measured({}, []), model_digest(run, self.which)
+        for part in self.parts:
+            part = replace(part, source=replace_about(part.source, model))
+            known = KnownConditions(self.folder / "robustness.jsonl", digest, self._arguments(part, model))
+            compute = partial(self._rows, part, model, bar)
+            rows = known.complete(part.conditions, compute, say, lambda row: self.skip or not row["skipped"])
+            result.rows.update(rows)
+            for (name, severity), row in rows.items():
+                result.skipped.extend(f"{name} {severity}: {image}: {reason}" for image, reason in row["skipped"])
+        return result
+
+    def _arguments(self, part: Part, model: Predictor) -> dict[str, Any]:
+        corrupting = part.source.corrupting if isinstance(part.source, Pictures) else None
+        return {
+            "version": VERSION,
+            "data": part.data,
+            "set": part.source.reader,
+            "images": len(part.indices),
+            "subset": self.subset,
+            "seed": self.seed,
+            "constants": corrupting and corrupting.constants,
+            "preprocessing": self.preprocessing,
+            "restrict": self.restrict,
+            "prior": self.prior,
+            "unbiased": self.unbiased,
+            "tuned": model.about["tuned"],
+        }
+
+    def _rows(
+        self, part: Part, model: Predictor, bar: Bar, conditions: Sequence[Condition]
+    ) -> Iterator[tuple[Condition, Row]]:
+        about, labels = model.about, part.match.labels[part.indices]
+        few = len(conditions) * len(part.indices) < _WORTH_WORKERS
+        with bar("robustness") as show:
+            for condition, classes, bad in answers_under(
+                model,
+                part.source,
+                conditions,
+                part.indices,
+                view_for(part.source, model, self.preprocessing),
+                _Choice(about, part.match, self.restrict, self.prior, self.unbiased),
+                skip=self.skip,
+                workers=0 if few else self.workers,
+                show=show,
+            ):
+                good = classes >= 0
+                if not good.any():
+                    raise UserError(f"no image under {condition[0]} {condition[1]} can be read", "look at the files")
+                row = errors(classes[good], labels[good], about["counts"], about["many"], about["few"])
+                yield condition, row | {"skipped": [[part.source.names[i], reason] for i, reason in bad]}
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """The class that wins, from logits (N, C)."""
+
+    about: dict[str, Any]
     match: Match
-    indices: NDArray[np.int64]
-    view: dict[str, Any]
     restrict: bool
     prior: str | None
     unbiased: bool
 
-    def answers(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
-        logits = final_logits(logits, self.model.about, prior=self.prior, unbiased=self.unbiased)
+    def __call__(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
+        logits = final_logits(logits, self.about, prior=self.prior, unbiased=self.unbiased)
         logits = restricted(logits, self.match.there) if self.restrict else logits
         if not np.isfinite(logits.max(1)).all():
             raise UserError(
@@ -213,83 +254,25 @@ class _Setup:
             )
         return np.asarray(logits.argmax(1))
 
-    def key(self, condition: Condition) -> str:
-        """A digest of all of it: two results with the same key are the same."""
-        words = [condition, self.source.fingerprint(condition)]
-        return hashlib.sha256(self._common + json.dumps(words).encode()).hexdigest()
 
-    @cached_property
-    def _common(self) -> bytes:
-        about, state = self.model.about, hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            state.update(name.encode())
-            state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        zeros = np.zeros((1, len(about["classes"])), np.float32)
-        state.update(final_logits(zeros, about, prior=self.prior, unbiased=self.unbiased).tobytes())
-        how = self.source.corrupting if isinstance(self.source, Pictures) else None
-        words = [VERSION, self.source.reader, self.restrict, how and [how.constants, how.seed]]
-        words += [[about[key] for key in ("classes", "counts", "mean", "std", "many", "few", "whole", "resize")]]
-        words += [about["tuned"]]  # is neither in the weights nor in what `final_logits` adds
-        words += [[self.view.get(key) for key in ("whole", "size", "resize", "interpolation")]]
-        state.update(json.dumps(words).encode())
-        for array in (self.indices, self.match.labels, self.match.there):
-            state.update(array.tobytes())
-        return state.digest()
+def _check_words(preprocessing: str, on_bad_image: str, constants: str | None) -> None:
+    for value, known, what in (
+        (preprocessing, PREPROCESSING, "preprocessing"),
+        (on_bad_image, ("error", "skip"), "on_bad_image"),
+        (constants or "cifar", tuple(CONSTANTS), "a table of constants"),
+    ):
+        if value not in known:
+            raise UserError(f"{what} is {' or '.join(known)}, got {value!r}{nearest(value, known)}", "see --help")
 
 
-def _measure(
-    setup: _Setup,
-    conditions: Sequence[Condition],
-    log: Path,
-    result: Measured,
-    skip: bool,
-    workers: int,
-    bar: Bar,
-    say: Say,
-) -> None:
-    """Add the errors under each condition to `result`: from the log, or computed and written there."""
-    keys = {}
-    with bar("looking at the files") as show:
-        for condition in conditions:
-            keys[condition] = setup.key(condition)
-            show(len(keys), len(conditions))
-    known = {row["key"]: row for row in trim_jsonl(log, lambda row: "key" in row) if skip or not row["skipped"]}
-    rows = {condition: known[key] for condition, key in keys.items() if key in known}
-    if rows and len(rows) < len(conditions):
-        say(f"{len(rows)} conditions are known from before")
-    missing = [condition for condition in conditions if condition not in rows]
-    about, source = setup.model.about, setup.source
-    few = len(missing) * len(setup.indices) < _WORTH_WORKERS
-    with bar("robustness") as show:
-        for condition, classes, bad in answers_under(
-            setup.model,
-            source,
-            missing,
-            setup.indices,
-            setup.view,
-            setup.answers,
-            skip=skip,
-            workers=0 if few else workers,
-            show=show,
-        ):
-            good = classes >= 0
-            labels = setup.match.labels[setup.indices][good]
-            row = {
-                "key": keys[condition],
-                "condition": condition[0],
-                "severity": condition[1],
-                **errors(classes[good], labels, about["counts"], about["many"], about["few"]),
-                "skipped": [[source.names[i], reason] for i, reason in bad],
-            }
-            if not good.any():
-                raise UserError(f"not one picture under {condition[0]} {condition[1]} can be read", "look at the files")
-            append_jsonl(log, row)
-            rows[condition] = row
-    for condition in conditions:
-        result.rows[condition] = rows[condition]
-        result.skipped.extend(
-            f"{condition[0]} {condition[1]}: {name}: {reason}" for name, reason in rows[condition]["skipped"]
-        )
+def _group_sizes(predictor: Predictor, found: Match, notes: list[str]) -> dict[str, int | None]:
+    """Number of classes of each group that have images; None for all if the run does not know its counts."""
+    about = predictor.about
+    if about["counts"] is None:
+        notes.append("the run does not know its class counts: no many, medium and few")
+        return dict.fromkeys(GROUPS)
+    group = groups(about["counts"], about["many"], about["few"])
+    return {name: int(((group == name) & found.there).sum()) for name in GROUPS}
 
 
 def _baseline(
@@ -318,13 +301,13 @@ def _baseline(
                 "give a run of yours: --baseline RUN",
             )
         if not isinstance(source, Tree):
-            notes.append("AlexNet's errors are of the published files of ImageNet-C, not of pictures corrupted here")
+            notes.append("AlexNet's errors are of the published files of ImageNet-C, not of images corrupted here")
         return Measured.of_means("AlexNet", ALEXNET, ALEXNET_CLEAN)
     other = load_classifier(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.about["size"] != predictor.about["size"]:
-        notes.append(f"the baseline sees pictures of {other.about['size']} pixels, the run {predictor.about['size']}")
+        notes.append(f"the baseline sees images of {other.about['size']} pixels, the run {predictor.about['size']}")
     if other.about["counts"] != predictor.about["counts"]:
         notes.append("the baseline was trained on other class counts: no mce by group")
     return other

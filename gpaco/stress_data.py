@@ -1,7 +1,7 @@
-"""What robustness() is to look at: which pictures, of which classes, under which conditions, at which size."""
+"""What robustness() tests on: which images, of which classes, under which conditions, at which size."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,27 @@ from gpaco.run import Predictor, Run
 from gpaco.stress_results import missing_conditions
 
 Show = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images to test on, with their classes in the model's numbering, and the conditions to test them under."""
+
+    data: str  # where they come from
+    source: Source
+    match: Match
+    indices: NDArray[np.int64]
+    conditions: tuple[Condition, ...]
+
+
+def part_of(
+    data: str, source: Source, found: Match, conditions: tuple[Condition, ...], subset: int | None, seed: int
+) -> Part:
+    """The images of known classes, or a subset of them."""
+    indices = found.known
+    if subset is not None:
+        indices = indices[stratified_subset(found.labels[indices], subset, seed)]
+    return Part(data, source, found, indices, conditions)
 
 
 def source_of(
@@ -61,14 +82,10 @@ def corrupted_source(samples: Samples, predictor: Predictor, constants: str | No
     return Pictures(samples, "corrupted here", Corrupting(predictor.about, table, seed))
 
 
-def clean_source(
-    run: Run, clean: Path | str, predictor: Predictor, subset: int | None, seed: int
-) -> tuple[Source, tuple[Condition, ...], Match, NDArray[np.int64]]:
-    pictures = Pictures(evaluation_part(run, clean), "as they are")
-    found = match(pictures.labels, pictures.classes, predictor.classes)
-    known = found.known
-    rows = known if subset is None else known[stratified_subset(found.labels[known], subset, seed)]
-    return pictures, (CLEAN,), found, rows
+def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
+    """The clean images of a published corrupted set."""
+    images = Pictures(evaluation_part(run, clean), "as they are")
+    return part_of(str(clean), images, match(images.labels, images.classes, classes), (CLEAN,), subset, seed)
 
 
 def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
@@ -77,7 +94,7 @@ def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
         word = found.unknown[0]
         raise UserError(
             f"the data has a class {word!r} that the model does not know{nearest(word, classes)}",
-            "a published set needs a model of its classes; mend the folder's name, or take it away",
+            "a published set needs a model of its classes; fix the name of the folder, or remove it",
         )
     return found
 

@@ -1,14 +1,17 @@
 """What robustness() found, put together: by condition, by corruption, by group, with means; and as a table."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpaco.conditions import CLEAN
-from gpaco.corruption import COMMON, CORRUPTIONS, SEVERITIES
+from gpaco.corruption import CORRUPTIONS, SEVERITIES
 from gpaco.corruption_metrics import Means, mce, mean_error, relative_mce, severity_mean
 from gpaco.data.shifted import Condition
+from gpaco.files import write_atomic
 from gpaco.metrics import GROUPS
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
@@ -71,15 +74,13 @@ def summary(
     }
     names = [name for name in CORRUPTIONS if any(condition[0] == name for condition in conditions)]
     means = {key: mine.means(key) for key in _KEYS}
-    for place, wanted in (("corruptions", True), ("extra", False)):
-        result[place] = {
-            name: {
-                **{str(s): _errors(mine.rows.get((name, s))) for s in SEVERITIES},
-                "mean": {key: means[key][name] for key in _KEYS},
-            }
-            for name in names
-            if (name in COMMON) == wanted
+    result["corruptions"] = {
+        name: {
+            **{str(s): _errors(mine.rows.get((name, s))) for s in SEVERITIES},
+            "mean": {key: means[key][name] for key in _KEYS},
         }
+        for name in names
+    }
     result["cuts"] = dict(cuts)
     result["baseline"] = None
     if baseline is not None:
@@ -87,16 +88,27 @@ def summary(
             "name": baseline.name,
             "clean_error": baseline.clean(),
             "mean_error": mean_error(baseline.means()),
-            "means": {name: baseline.means().get(name) for name in COMMON},
+            "means": {name: baseline.means().get(name) for name in CORRUPTIONS},
         }
     return result | {"notes": notes, "skipped": mine.skipped}
 
 
+def write_result(folder: Path, stem: str, result: dict[str, Any], say: Say) -> None:
+    """Write `robustness.json`, or `robustness-STEM.json` for other data than the run's own."""
+    path = folder / (f"robustness-{stem}.json" if stem else "robustness.json")
+    write_atomic(path, json.dumps(result, indent=1))
+    say(f"written: {path}")
+
+
 def missing_conditions(wanted: Sequence[Condition]) -> list[str]:
-    """A note if some of the 75 common conditions are not among these."""
-    missing = [f"{name} {severity}" for name in COMMON for severity in SEVERITIES if (name, severity) not in wanted]
-    few = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-    return [f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null"] * bool(missing)
+    """A note if some of the 75 conditions are not among these."""
+    missing = [f"{name} {s}" for name in CORRUPTIONS for s in SEVERITIES if (name, s) not in wanted]
+    if not missing:
+        return []
+    few = ", ".join(missing[:3])
+    if len(missing) > 3:
+        few += ", ..."
+    return [f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null"]
 
 
 def _figures(mine: Measured, baseline: Measured | None, key: str, notes: list[str]) -> dict[str, Any]:
@@ -110,7 +122,7 @@ def _figures(mine: Measured, baseline: Measured | None, key: str, notes: list[st
     figures["mce"] = mce(means, there)
     figures["relative_mce"] = relative_mce(means, clean, there, there_clean)
     if there_clean is not None:
-        unhurt = [name for name in COMMON if (other := there.get(name)) is not None and other <= there_clean]
+        unhurt = [name for name in CORRUPTIONS if (other := there.get(name)) is not None and other <= there_clean]
         if unhurt and clean is not None:
             notes.append(f"relative_mce is null: {', '.join(unhurt)} does not hurt the baseline")
     if figures["mean_error"] is not None and figures["mce"] is None:
@@ -133,12 +145,10 @@ def table(result: dict[str, Any]) -> str:
     )
     clean = [result["clean_error"], *(result["groups"][name]["clean_error"] for name in GROUPS)]
     lines = [head, f"{'clean':<19}{'':30}" + "".join(f"{_percent(value):>8}" for value in clean)]
-    for place in ("corruptions", "extra"):
-        if result[place]:
-            lines.append("" if place == "corruptions" else "not part of any mean:")
-        for name, row in result[place].items():
-            cells = "".join(f"{_percent(row[str(s)] and row[str(s)]['error']):>6}" for s in SEVERITIES)
-            lines.append(f"{name:<19}{cells}" + "".join(f"{_percent(row['mean'][key]):>8}" for key in _KEYS))
+    lines.append("")
+    for name, row in result["corruptions"].items():
+        cells = "".join(f"{_percent(row[str(s)] and row[str(s)]['error']):>6}" for s in SEVERITIES)
+        lines.append(f"{name:<19}{cells}" + "".join(f"{_percent(row['mean'][key]):>8}" for key in _KEYS))
     lines.append("")
     named = f" against {result['baseline']['name']}" if result["baseline"] else ""
     for key, title in (("mean_error", "mean error"), ("mce", f"mCE{named}"), ("relative_mce", f"relative mCE{named}")):
@@ -152,7 +162,9 @@ def _remarks(result: dict[str, Any]) -> list[str]:
     skipped = result["skipped"]
     lines = [f"note: {note}" for note in result["notes"]]
     lines += [f"skipped: {line}" for line in skipped[:10]]
-    return [*([""] if lines else []), *lines, *([f"skipped: {len(skipped) - 10} more"] if len(skipped) > 10 else [])]
+    if len(skipped) > 10:
+        lines.append(f"skipped: {len(skipped) - 10} more")
+    return ["", *lines] if lines else []
 
 
 def _percent(value: float | None) -> str:

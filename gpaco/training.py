@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,6 @@ from gpaco.settings import Recipe
 from gpaco.signals import Stopped, catch_signals
 
 BAD_STEPS = 5  # in a row, before a run is given up
-
-
-class Batch(Protocol):
-    """What a task's batches can do: split into parts for accumulation, and move to a device."""
-
-    def __len__(self) -> int: ...
-    def chunks(self, parts: int) -> list[Self]: ...
-    def to(self, device: torch.device) -> Self: ...
 
 
 @dataclass

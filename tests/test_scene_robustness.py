@@ -114,5 +114,5 @@ def test_a_group_of_classes_that_no_mask_has_is_null_whatever_the_network_says(r
 
 @pytest.mark.parametrize("subset", [0, -1])
 def test_a_subset_of_nothing_is_refused(run: Run, subset: int) -> None:
-    with pytest.raises(UserError, match=f"a subset of {subset} pictures is none"):
+    with pytest.raises(UserError, match=f"a subset of {subset} images is none"):
         gpaco.robustness(run, subset=subset, corruptions="fog", severities="1")

@@ -12,11 +12,11 @@ PAPER = {"alpha": 0.05, "memory": 8192, "batch": 128, "views": 2}
 
 
 def gradients(one: Evidence) -> Facts | None:
-    """Mean gradient norm of each class at the centres and at the features, with the slopes; None if not measured."""
+    """Mean gradient norm of each class at the centers, with the slope; None if not measured."""
     found = (one.analysis or {}).get("gradients")
     if not found:
         return None
-    return {key: found[key] for key in ("centres", "features", "slope", "features_slope", "images")}
+    return {key: found[key] for key in ("centres", "slope", "images")}
 
 
 def settings_of(one: Evidence) -> tuple[Facts, bool]:
@@ -26,8 +26,7 @@ def settings_of(one: Evidence) -> tuple[Facts, bool]:
         recipe = one.run.recipe
         found = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": recipe.train.batch_size}
         found["views"] = 2
-    own = all(found.get(key) is not None for key in PAPER)
-    return {key: found[key] if own else value for key, value in PAPER.items()}, own
+    return (found, True) if found else (PAPER, False)
 
 
 def optimum(one: Evidence) -> Facts:
@@ -57,6 +56,7 @@ def extra_loss(one: Evidence) -> Facts:
         "loss": curve.loss.tolist(),
         "supcon": curve.supcon.tolist(),
         "best": curve.best,
+        "least": curve.least,
     }
 
 

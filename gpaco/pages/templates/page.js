@@ -3,7 +3,8 @@
 const CHARTS = [forest, scatter, sankey, along, reliability, corruptions, norms, optimum, extraLoss, counts];
 function details() {
   for (const node of all(".of")) node.replaceChildren(...(runs.length > 1 ? ["– ", runName(runs[state.run])] : []));
-  for (const part of [sankey, pairs, missed, along, outcome, reliability, temperature, corruptions, ownSettings]) part();
+  const parts = [sankey, pairs, missed, along, outcome, reliability, temperature, corruptions, optimum, extraLoss];
+  for (const part of parts) part();
 }
 function chooseRun(r) {
   state.run = r;
@@ -23,11 +24,6 @@ function listen() {
   on("#prior", "input", (node) => move(+node.value));
   on("[data-position]", "click", (node) => move(+node.dataset.position));
   on("#save", "click", savePrior);
-  on("#alpha", "input", (node) => settle({ alpha: 10 ** +node.value }));
-  on("#memory", "input", (node) => settle({ memory: +node.value ? Math.round(2 ** +node.value) : 0 }));
-  on("#batch", "input", (node) => settle({ batch: Math.round(2 ** +node.value) }));
-  on("#own-settings", "click", ownSettings);
-  on("#paper-settings", "click", () => settle({ alpha: 0.05, memory: 8192, batch: 128, views: 2, classes: 1000 }));
   let width = innerWidth, waiting = 0;
   addEventListener("resize", () => {
     clearTimeout(waiting);

@@ -35,22 +35,17 @@ function norms() {
   interactive(chart, spots, [...spots].sort((a, b) => a.x - b.x), openCard);
 }
 
-// The optimum, as gpaco.analysis.optimal_probabilities and extra_loss_curve have it
+// The optimum, from gpaco.analysis.optimal_probabilities and extra_loss_curve
 
-function optimal(shown, { alpha, memory, batch, views }) {
-  const total = shown.reduce((a, b) => a + b, 0);
-  return shown.map((value) => {
-    const k = views - 1 + (value / total) * (views * (batch - 1) + memory), centre = 1 / (1 + alpha * k);
-    return { centre, each: alpha * centre, supcon: k > 0 ? Math.min(1 / k, 1) : null };
-  });
-}
 function optimum() {
-  const found = runs[state.run].optimum, asked = optimal(found.shown, state.settings);
+  const found = runs[state.run].optimum, { asked, settings } = found;
   const series = [["own centre", "centre", "g3"], ["each positive", "each", "g2"], ["each, SupCon", "supcon", "g0"]];
   const rank = NUMBERS.filter((c) => found.shown[c] > 0).sort((a, b) => found.shown[a] - found.shown[b]);
   const measured = ["centre", "each"].flatMap((key, k) => (found.measured?.[key] || [])
     .map((value, c) => ({ value, c, k, key }))).filter(({ value }) => value > 0);
-  const values = rank.flatMap((c) => series.map(([, key]) => asked[c][key])).concat(measured.map(({ value }) => value));
+  const values = rank.flatMap((c) => series.map(([, key]) => asked[key][c])).concat(measured.map(({ value }) => value));
+  const { alpha, memory, batch, views } = settings;
+  $("#settings").textContent = `α ${alpha}, memory ${number(memory)}, batch ${number(batch)}, views ${views}`;
   $("#optimum-text").textContent = found.measured ? ""
     : found.own ? "The probabilities were not measured for this run: there are only lines."
       : "This run was not trained with parametric contrast: the lines show what the loss of the paper would ask for.";
@@ -62,14 +57,14 @@ function optimum() {
   });
   const spots = measured.map(({ value, c, k, key }) => ({
     x: chart.X(found.shown[c]), y: chart.Y(value), c, k,
-    text: `${classes[c]}\n${series[k][0]}: ${value.toPrecision(3)} measured, ${asked[c][key].toPrecision(3)} asked`,
+    text: `${classes[c]}\n${series[k][0]}: ${value.toPrecision(3)} measured, ${asked[key][c].toPrecision(3)} asked`,
   }));
   for (const k of [0, 1]) {
     const marks = spots.filter((spot) => spot.k === k).map((spot) => shape(k, spot.x, spot.y, crowded ? 2.6 : 4.5));
     chart.group(series[k][2], draw("path", { class: "open", d: marks.join("") }));
   }
   const lines = series.map(([text, key, color], k) => {
-    const line = rank.filter((c) => asked[c][key] > 0).map((c) => [chart.X(found.shown[c]), chart.Y(asked[c][key])]);
+    const line = rank.filter((c) => asked[key][c] > 0).map((c) => [chart.X(found.shown[c]), chart.Y(asked[key][c])]);
     chart.line(color, line, DASHES[k], { "data-line": key });
     return { text, y: line.at(-1)?.[1] };
   });
@@ -77,10 +72,8 @@ function optimum() {
   if (spots.length) interactive(chart, spots, [...spots].sort((a, b) => a.x - b.x), openCard);
 }
 function extraLoss() {
-  const { alpha, memory, classes: many } = state.settings, k = memory / many, best = 1 / (1 + alpha * k);
-  const extra = (p) => -Math.log(p) - alpha * k * Math.log1p(-p);
-  const supcon = (p) => -k * (Math.log(alpha * best) - Math.log1p(-p));
-  const least = k > 0 ? extra(best) : 0, high = Math.max(extra(0.05), least + 1), y = [Math.max(0, least - 0.2), high];
+  const { p_sup: grid, loss, supcon, best, least } = runs[state.run].extra_loss, points = grid.map((p, i) => i);
+  const high = Math.max(loss[points.find((i) => grid[i] >= 0.05)], least + 1), y = [Math.max(0, least - 0.2), high];
   const quarters = [0, 0.25, 0.5, 0.75, 1], step = high - least > 4 ? 2 : high - least > 2 ? 1 : 0.5, yticks = [];
   for (let v = Math.ceil(y[0] / step) * step; v <= high; v += step) yticks.push({ at: v, text: String(+v.toFixed(1)) });
   const chart = frame("#extra", {
@@ -88,13 +81,13 @@ function extraLoss() {
     xtitle: "P, probability of all centres together", ytitle: "extra loss (solid)",
     label: `The extra loss against P: least at ${best.toFixed(2)}`,
   });
-  const grid = Array.from({ length: 199 }, (_, i) => (i + 1) / 200), falling = grid.filter((p) => p <= best);
-  const shown = grid.filter((p) => extra(p) <= high).map((p) => [chart.X(p), chart.Y(extra(p))]);
+  const shown = points.filter((i) => loss[i] <= high).map((i) => [chart.X(grid[i]), chart.Y(loss[i])]);
   chart.line("g3", shown, "", { "data-line": "extra" });
-  if (falling.length > 1 && k > 0) {
-    const top = supcon(falling[0]), foot = supcon(best), span = 0.8 * (chart.base - chart.top);
+  const falling = points.filter((i) => grid[i] <= best);  // beyond the minimum SupCon cannot come down further
+  if (falling.length > 1 && supcon[0] > 0) {
+    const top = supcon[0], foot = supcon[falling.at(-1)], span = 0.8 * (chart.base - chart.top);
     const height = (value) => chart.base - 8 - ((value - foot) / (top - foot || 1)) * span;
-    chart.line("g2", falling.map((p) => [chart.X(p), height(supcon(p))]), DASHES[1]);
+    chart.line("g2", falling.map((i) => [chart.X(grid[i]), height(supcon[i])]), DASHES[1]);
     const words = (value) => value.toFixed(Math.abs(value) < 10 ? 2 : 1);
     for (const value of [top, foot]) chart.text(chart.right + 6, height(value) + 4, words(value));
     chart.text(chart.width - 4, chart.top - 9, "SupCon (dashed)", { "text-anchor": "end" });
@@ -105,14 +98,3 @@ function extraLoss() {
   const label = { class: "strong halo", id: "least", "text-anchor": anchor };
   chart.text(chart.X(best) + aside, chart.Y(least) - 14, `least at ${best.toFixed(2)}`, label);
 }
-function settle(change) {
-  state.settings = { ...state.settings, ...change };
-  const { alpha, memory, batch } = state.settings;
-  const knob = (id, value, text) => { $(`#${id}`).value = value; $(`output[for=${id}]`).textContent = text; };
-  knob("alpha", Math.log10(Math.max(alpha, 0.001)), String(+alpha.toPrecision(3)));
-  knob("memory", memory ? Math.log2(memory) : 0, number(memory));
-  knob("batch", Math.log2(batch), number(batch));
-  optimum();
-  extraLoss();
-}
-const ownSettings = () => settle({ ...runs[state.run].optimum.settings, classes: runs[state.run].extra_loss.classes });
