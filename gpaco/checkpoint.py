@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.files import explained, sync, write, write_atomic
+from gpaco.faults import explained
+from gpaco.files import sync, write, write_atomic
 
 SCHEMA = 1
 _CHECKPOINT = re.compile(r"step-(\d{8,18})(\.old)?")

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from gpaco import __version__
 from gpaco.errors import EnvironmentProblem, Problem, UserError, nearest
 from gpaco.evaluation import check_correction
-from gpaco.files import explained, write
+from gpaco.faults import explained
+from gpaco.files import write
 from gpaco.priors import Correction, final_logits
 from gpaco.run import Predictor, Run, as_run, load_classifiers
 from gpaco.settings import Recipe

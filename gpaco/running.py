@@ -15,10 +15,10 @@ from gpaco import recipe as recipes
 from gpaco.data.inspecting import write_bad
 from gpaco.devices import choose_device
 from gpaco.errors import UserError
-from gpaco.faults import faults_explained
+from gpaco.faults import explained
 from gpaco.files import write_atomic
 from gpaco.hub import is_hub
-from gpaco.locking import lock
+from gpaco.locking import HOLDER, LOCK, lock
 from gpaco.lora import merged
 from gpaco.preparing import BAD_IMAGES, Say, requested
 from gpaco.run import Run, has_begun, is_run, newest, stage_folder, weights_of
@@ -81,7 +81,7 @@ def train(
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags)
     folder = Path(out)
-    with faults_explained():
+    with explained():
         distributed.start(where, wanted.train.timeout)
         if distributed.rank():
             say, show = (lambda line: None), (lambda row: None)
@@ -108,7 +108,7 @@ def refuse_folder(folder: Path, data: str) -> None:
     for place in (folder, *folder.absolute().parents):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, not a folder", "choose another --out")
-    if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
+    if folder.is_dir() and not is_run(folder) and any(path.name not in (LOCK, HOLDER) for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
     images = Path(data).expanduser().resolve()
     if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
@@ -142,7 +142,7 @@ def _nothing_left(folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        own = ("recipe.toml", "run.lock", BAD_IMAGES)
+        own = ("recipe.toml", LOCK, HOLDER, BAD_IMAGES)
         if all(path.name in own for path in folder.iterdir()):
             shutil.rmtree(folder)
         raise

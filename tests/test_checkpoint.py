@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_untouched_and_nothing_half_w
             save_step(tmp_path, 2)
         assert error.value.exit_code == 3
         assert "\n" not in error.value.cause
-        assert "goes on from the last checkpoint" in error.value.remedy
+        assert "resumes from the last checkpoint" in error.value.remedy
         assert tree(tmp_path) == before
         assert hidden(tmp_path) == []
         assert_is_step(load(tmp_path), 1)
@@ -156,7 +156,7 @@ def test_a_folder_without_permission_is_an_environment_problem() -> None:
         save_step(folder, 1)
         folder.chmod(0o555)
         for place in (folder, folder / "below"):
-            with without_rights(), pytest.raises(EnvironmentProblem, match="no permission to write") as error:
+            with without_rights(), pytest.raises(EnvironmentProblem, match="permission denied") as error:
                 save_step(place, 2)
             assert error.value.exit_code == 3
         with without_rights():
