@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from io import BytesIO
@@ -26,8 +26,9 @@ from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import LOOKED_AT, Say, refuse_tuning, reported, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, refuse_tuning, reported, resolve, splits_of
 from gpaco.priors import in_words, write_tuned
+from gpaco.progress import Progress, Say, Show
 from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest, with_prior
 from gpaco.settings import Recipe
 from gpaco.sources import Source, refuse_changed_pixels, source_of
@@ -62,7 +63,7 @@ def begin(
     before: tuple[dict[str, torch.Tensor], str] | None,
     device: torch.device,
     say: Say,
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
 ) -> tuple[Task, Source]:
     """What `fit` needs for one stage in its folder, and where its images come from.
 
@@ -215,7 +216,7 @@ def finish(
     say: Say,
     *,
     unbiased: bool = False,
-    show: Callable[[int, int], None] | None = None,
+    show: Progress | None = None,
 ) -> None:
     """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page.
 
@@ -290,7 +291,7 @@ def tune_prior(
     unbiased: bool = False,
     device: str | None = None,
     say: Say = lambda line: None,
-    show: Callable[[int, int], None] | None = None,
+    show: Progress | None = None,
 ) -> None:
     """Choose tau for a finished run on its validation data, keep it with the run, and write its figures anew.
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from gpaco import layouts
 from gpaco.confined import SECONDS
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.layouts import Layout
+from gpaco.progress import Say
 from gpaco.torchfile import NO_NEED
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from gpaco.settings import Recipe
 
-Say = Callable[[str], None]
 _READER = "import sys; sys.path.append(sys.argv[1]); from gpaco.confined import main; main()"
 _HOME = Path(__file__).resolve().parents[1]
 

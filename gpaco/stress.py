@@ -28,6 +28,7 @@ from gpaco.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.matching import Match, restricted
 from gpaco.metrics import GROUPS, groups
 from gpaco.priors import final_logits
+from gpaco.progress import Say
 from gpaco.run import Predictor, Run, as_run, load_classifier
 from gpaco.stress_data import (
     clean_source,
@@ -38,7 +39,7 @@ from gpaco.stress_data import (
     source_of,
     view_for,
 )
-from gpaco.stress_results import Bar, Measured, Say, summary
+from gpaco.stress_results import Bar, Measured, summary
 
 PREPROCESSING = ("official", "paper")
 _WORTH_WORKERS = 2000  # pictures; fewer are made before other processes have started

@@ -12,7 +12,6 @@ from gpaco.data.shifted import Condition
 from gpaco.metrics import GROUPS
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-Say = Callable[[str], None]
 
 _KEYS = ("error", *GROUPS)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +15,10 @@ from gpaco.data.class_maps import class_map
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.samples import Labels, printable
 from gpaco.errors import UserError, nearest
+from gpaco.progress import Progress
 
 Condition = tuple[str, int]  # a corruption and its severity
 Pixels = NDArray[np.uint8]
-Show = Callable[[int, int], None]
 
 _LEVELS = tuple(map(str, SEVERITIES))
 
@@ -88,7 +87,7 @@ class Arrays:
         return f"{labels} {place.st_size} {place.st_mtime_ns}"
 
 
-def read_shifted(path: Path, show: Show | None = None) -> Tree | Arrays | None:
+def read_shifted(path: Path, show: Progress | None = None) -> Tree | Arrays | None:
     """The corrupted set in a folder; None if it holds none."""
     if not path.is_dir():
         return None
@@ -118,7 +117,7 @@ def _homes(path: Path) -> dict[str, Path]:
     return found
 
 
-def _read_tree(path: Path, folders: dict[str, Path], show: Show | None) -> Tree:
+def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> Tree:
     homes = {
         (name, severity): folder / str(severity)
         for name, folder in folders.items()

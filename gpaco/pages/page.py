@@ -17,9 +17,10 @@ from gpaco import __version__
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
-from gpaco.pages.collecting import Say, collect, data_of
+from gpaco.pages.collecting import collect, data_of
 from gpaco.pages.evidence import Facts, gather
 from gpaco.pages.tables import tables
+from gpaco.progress import Say
 from gpaco.run import Runs, as_runs
 
 SCRIPTS = ("charts.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")

@@ -4,7 +4,7 @@ import base64
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from gpaco.errors import UserError
 from gpaco.files import write_atomic
 from gpaco.pages import corruption_file
 from gpaco.pages.page import percent
+from gpaco.progress import Say
 from gpaco.run import Run
 
-Say = Callable[[str], None]
 Facts = dict[str, Any]
 SHOWN = 6  # pictures
 WIDE = 360  # pixels of a picture on the page

@@ -19,11 +19,12 @@ from gpaco.distortions import frost_folder
 from gpaco.errors import UserError
 from gpaco.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.metrics import GROUPS
+from gpaco.progress import Say
 from gpaco.run import Run, as_run
 from gpaco.segmentation.evaluating import Pixels, ScenePredictor, evaluate_scenes, load_segmenter, scenes_of
 from gpaco.segmentation.scenes import Scenes
 from gpaco.segmentation.scoring import share_groups
-from gpaco.stress_results import Bar, Measured, Say, missing_conditions, summary
+from gpaco.stress_results import Bar, Measured, missing_conditions, summary
 
 
 def scene_robustness(
