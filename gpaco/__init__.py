@@ -41,7 +41,7 @@ def _homes() -> dict[str, str]:
 
 
 _HOMES = _homes()
-__all__ = ["__version__", *_HOMES]
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:
