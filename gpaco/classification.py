@@ -28,10 +28,10 @@ from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
 from gpaco.preparing import LOOKED_AT, refuse_tuning, reported, resolve, splits_of
 from gpaco.priors import in_words, write_tuned
-from gpaco.progress import Progress, Say, Show
+from gpaco.progress import Progress, Say, Show, told
 from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest, with_prior
 from gpaco.settings import Recipe
-from gpaco.sources import Source, refuse_changed_pixels, source_of
+from gpaco.sources import Source, caches, refuse_changed_pixels, source_of
 from gpaco.training import Task
 from gpaco.tuning import tune
 
@@ -236,8 +236,8 @@ def finish(
             write_tuned(run.folder, about["tuned"])
         say("there is no data to evaluate on: only the model was written")
         return
-    if source is None:
-        logits = logits_of(predictor, samples)
+    if source is None or not caches(recipe):
+        logits = logits_of(predictor, samples, show=told(say, "evaluating"))
     else:
         logits = (
             predictor.correction(torch.from_numpy(source.logits(predictor.model, samples)).to(device)).cpu().numpy()

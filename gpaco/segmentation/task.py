@@ -14,7 +14,7 @@ from gpaco import __version__, checkpoint, distributed
 from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
-from gpaco.progress import Say, Show
+from gpaco.progress import Say, Show, told
 from gpaco.run import Run, newest
 from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter, own_part
 from gpaco.segmentation.loading import Crops, SceneBatch, batches
@@ -150,7 +150,7 @@ def finish(run: Run, recipe: Recipe, splits: SceneSplits, source: None, device: 
     if scenes is None:
         say("there is no data to evaluate on: only the model was written")
         return
-    result = evaluate_scenes(predictor, scenes)
+    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"))
     if distributed.rank():
         return
     state = newest(run).state
