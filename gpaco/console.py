@@ -1,5 +1,6 @@
 """What the command prints: lines, bars, figures, and errors with their remedy."""
 
+import io
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ def display(as_json: bool = False, epochs: bool = True) -> "Display":
     """Return where a command shows what it does: standard output, or with --json standard error."""
     from gpaco.display import Display
 
-    stream = (sys.stderr if as_json else sys.stdout) if speaks() else open(os.devnull, "w")  # noqa: SIM115
+    stream = (sys.stderr if as_json else sys.stdout) if speaks() else io.StringIO()
     _open.append(Display(stream, epochs))
     return _open[-1]
 
