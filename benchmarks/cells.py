@@ -18,7 +18,7 @@ from loss import machine
 
 import gpaco
 from gpaco.comparison import interval
-from gpaco.display import display
+from gpaco.display import Display
 from gpaco.metrics import summarise
 from gpaco.run import Run
 
@@ -44,7 +44,7 @@ def train(study: Study, folder: Path, settings: Sequence[str]) -> Run:
     if not (folder / "metrics.json").is_file():
         print(f"{folder.relative_to(study.out)}: {' '.join(settings)}", flush=True)
         every = [*study.common, f"train.part={study.part}", *settings]
-        return gpaco.train(study.data, out=folder, settings=every, say=lambda line: None, show=display(sys.stdout))
+        return gpaco.train(study.data, out=folder, settings=every, say=lambda line: None, show=Display(sys.stdout).show)
     return Run(folder)
 
 

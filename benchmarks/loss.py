@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SHAPES = [(256, 8192, 1000), (2048, 8192, 1000), (8192, 8192, 150), (8192, 65536, 150)]
 GROWTH = [(n, n, 150) for n in (1024, 2048, 4096, 8192, 16384)]
@@ -159,7 +160,7 @@ def machine() -> str:
     return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}, {platform.system()}"
 
 
-def plot(rows: list[dict[str, object]], path: Path) -> None:
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Peak memory against size, both axes logarithmic: ours has slope 1, a matrix slope 2."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from loss import machine
 
 import gpaco
 from gpaco.comparison import interval
-from gpaco.console import bar
+from gpaco.console import display
 from gpaco.corruption import CORRUPTIONS
 
 GROUPS = ("all", "many", "medium", "few")
@@ -100,7 +100,7 @@ def main() -> None:
                 row["runs"][seed],
                 subset=options.subset,
                 say=print,
-                bar=lambda title: bar(title, False),
+                bar=display().working,
             )
             with file.open("a", newline="") as target:
                 writer = csv.DictWriter(target, head)

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from io import BytesIO
@@ -26,11 +26,12 @@ from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.metrics import summarise
 from gpaco.model import Classifier, freeze
-from gpaco.preparing import LOOKED_AT, Say, refuse_tuning, reported, resolve, splits_of
+from gpaco.preparing import LOOKED_AT, refuse_tuning, reported, resolve, splits_of
 from gpaco.priors import in_words, write_tuned
+from gpaco.progress import Progress, Say, Show, told
 from gpaco.run import Predictor, Run, as_run, build_model, compare_part, has_begun, load_classifier, newest, with_prior
 from gpaco.settings import Recipe
-from gpaco.sources import Source, refuse_changed_pixels, source_of
+from gpaco.sources import Source, caches, refuse_changed_pixels, source_of
 from gpaco.training import Task
 from gpaco.tuning import tune
 
@@ -62,7 +63,7 @@ def begin(
     before: tuple[dict[str, torch.Tensor], str] | None,
     device: torch.device,
     say: Say,
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
 ) -> tuple[Task, Source]:
     """What `fit` needs for one stage in its folder, and where its images come from.
 
@@ -215,7 +216,7 @@ def finish(
     say: Say,
     *,
     unbiased: bool = False,
-    show: Callable[[int, int], None] | None = None,
+    show: Progress | None = None,
 ) -> None:
     """Tune the prior if asked, evaluate the chosen checkpoint, write its analysis, figures, predictions and page.
 
@@ -235,8 +236,8 @@ def finish(
             write_tuned(run.folder, about["tuned"])
         say("there is no data to evaluate on: only the model was written")
         return
-    if source is None:
-        logits = logits_of(predictor, samples)
+    if source is None or not caches(recipe):
+        logits = logits_of(predictor, samples, show=told(say, "evaluating"))
     else:
         logits = (
             predictor.correction(torch.from_numpy(source.logits(predictor.model, samples)).to(device)).cpu().numpy()
@@ -290,7 +291,7 @@ def tune_prior(
     unbiased: bool = False,
     device: str | None = None,
     say: Say = lambda line: None,
-    show: Callable[[int, int], None] | None = None,
+    show: Progress | None = None,
 ) -> None:
     """Choose tau for a finished run on its validation data, keep it with the run, and write its figures anew.
 

@@ -7,7 +7,7 @@ import typer
 
 from gpaco import __version__, commands_files  # noqa: F401 - its verbs are part of the app
 from gpaco.commands import app
-from gpaco.console import fail, plain_help, usage
+from gpaco.console import close, fail, fail_usage, plain_help
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.faults import problem_of
 
@@ -15,10 +15,15 @@ from gpaco.faults import problem_of
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
     words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words  # before or after the verb
+    words = [word for word in words if word != "--debug"]
     try:
-        code = _run(words)
+        try:
+            code = _run(words)
+        finally:
+            close()
     except Problem as error:
-        if "--debug" in words:
+        if debug:
             raise
         fail(error.cause, error.remedy)
         code = error.exit_code
@@ -28,12 +33,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         from gpaco.signals import Stopped
 
         if hasattr(error, "format_message"):  # of click, which some versions of typer have a copy of
-            fail(*usage(error))
+            fail_usage(error)
             code = 2
         elif isinstance(error, Stopped):
-            print(f"{error}; the same command goes on", file=sys.stderr)
+            print(f"{error}; the same command resumes", file=sys.stderr)
             code = error.exit_code
-        elif "--debug" in words:
+        elif debug:
             raise
         elif problem := problem_of(error):
             fail(problem.cause, problem.remedy)
@@ -53,7 +58,7 @@ def _run(words: list[str]) -> int:
     for verb in command.commands.values():
         plain_help(verb)
     words = words or ["--help"]
-    if words and not words[0].startswith("-") and words[0] not in command.commands:
+    if not words[0].startswith("-") and words[0] not in command.commands:
         raise UserError(
             f"there is no command {words[0]!r}{nearest(words[0], command.commands)}",
             f"commands are {', '.join(command.commands)}",

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from gpaco import __version__
-from gpaco.console import bar, display, print_figures, say, speaks
+from gpaco.console import display, print_figures, speaks
 from gpaco.errors import UserError, nearest
 from gpaco.options import (
     Data,
-    Debug,
     Device,
     Flip,
     Json,
@@ -50,8 +49,9 @@ def gpaco(
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")] = False,
 ) -> None:
-    """Options before the verb."""
+    """Options of all verbs; --debug may also stand after one: gpaco.cli looks for it."""
 
 
 @app.command()
@@ -59,12 +59,12 @@ def demo(
     out: Out = Path("demo"),
     seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Three methods on long-tailed handwritten digits. A table and a page, in about a minute."""
     from gpaco.demo import run_demo
 
-    result = run_demo(out, seeds, say=say(as_json), show=display(as_json))
+    screen = display(as_json, epochs=False)
+    result = run_demo(out, seeds, say=screen, show=screen.show)
     if as_json:
         print(json.dumps(result))
 
@@ -75,13 +75,12 @@ def check(
     root: Root = None,
     task: Task = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Look at data before training.
 
     Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
     """
-    with bar("looking at images", as_json) as progress:
+    with display(as_json).working("looking at images") as progress:
         result, text = looked_at(data, task or "classification", root, progress)
     print(json.dumps(result) if as_json else "\n".join(text))
     if result["problems"]:
@@ -120,37 +119,19 @@ def train(
     settings: Set = [],  # noqa: B006 - typer makes a new one for each call
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Train a classifier or a segmenter. The same command with the same folder goes on where it stopped."""
+    """Train a classifier or a segmenter. The same command with the same folder resumes where it stopped."""
+    given = {**locals(), "train": part, "tune_prior": tune_prior or None}
+    from gpaco.preparing import FLAGS
     from gpaco.running import dry_run as try_out
     from gpaco.running import train as run_training
 
-    flags = {
-        "root": root,
-        "task": task,
-        "method": method,
-        "model": model,
-        "weights": weights,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "size": size,
-        "long_tail": long_tail,
-        "validation": validation,
-        "train": part,
-        "amp": amp,
-        "ghost_batch": ghost_batch,
-        "on_bad_image": on_bad_image,
-        "workers": workers,
-        "compile": compile,
-        "tune_prior": tune_prior or None,
-        "seed": seed,
-    }
+    flags = {name: given[name] for name in FLAGS if name in given}
+    screen = display(as_json)
     if out is None and not dry_run:
         raise UserError("train needs a folder for its results", "--out FOLDER; to try only: --dry-run")
     if out is None or dry_run:
-        try_out(data, recipe=recipe, settings=settings, device=device, say=say(as_json), **flags)
+        try_out(data, recipe=recipe, settings=settings, device=device, say=screen, **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
         return
@@ -160,15 +141,15 @@ def train(
         recipe=recipe,
         settings=settings,
         device=device,
-        say=say(as_json),
-        show=display(as_json),
+        say=screen,
+        show=screen.show,
         **flags,
     )
     if speaks():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
             print_figures(run.metrics, as_json)
         page = " and page" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
-        say(as_json)(f"The run, with its model{page}: {run.folder}")
+        screen(f"The run, with its model{page}: {run.folder}")
 
 
 @app.command()
@@ -193,7 +174,6 @@ def evaluate(
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Figures of a run on its test data, or on other data."""
     from gpaco.evaluation import evaluate as evaluate_runs
@@ -206,7 +186,8 @@ def evaluate(
         as_run(paths[0])  # says what is wrong with it
     if len(others) > 1:
         raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
-    with bar("evaluating", as_json) as progress:
+    screen = display(as_json)
+    with screen.working("evaluating") as progress:
         result = evaluate_runs(
             runs,
             others[0] if others else None,
@@ -221,14 +202,14 @@ def evaluate(
             device=device,
             out=out,
             show=progress,
-            say=say(as_json),
+            say=screen,
             **inference_options(scales, flip, window),
         )
     for line in filter(None, map(unfinished, runs)):
-        say(as_json)(line)
+        screen(line)
     for tuned in map(read_tuned, runs if "tuned" in result else []):
         if tuned:
-            say(as_json)(in_words(tuned))
+            screen(in_words(tuned))
     if speaks():
         print_figures(result, as_json)
 
@@ -241,7 +222,7 @@ def predict(
         Path | None,
         typer.Option(
             "--out",
-            help=".csv, .jsonl or .json file, replaced if it is there; of a segmenter a folder for its masks. Unless "
+            help=".csv or .jsonl file, replaced if it is there; of a segmenter a folder for its masks. Unless "
             "given, predictions.csv (none with --json) or the folder predictions, which is not replaced.",
         ),
     ] = None,
@@ -252,7 +233,6 @@ def predict(
     window: Window = None,
     device: Device = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
     from gpaco.matching import counted
@@ -261,13 +241,10 @@ def predict(
     from gpaco.run import as_run, unfinished
 
     segments = as_run(run).recipe.train.task == "segmentation"
-    usual = Path("predictions") if segments else None if as_json else Path("predictions.csv")
-    place = out or usual
-    table = place / "predictions.csv" if place and segments else place
-    if out is None and table and table.exists():
-        raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
+    place = out or output_path(segments, as_json)
+    screen = display(as_json)
     how = inference_options(scales, flip, window)
-    with bar("predicting", as_json) as progress:
+    with screen.working("predicting") as progress:
         rows = predict_files(
             run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **how
         )
@@ -275,18 +252,29 @@ def predict(
         print(json.dumps(rows))
     bad = sum(row["error"] is not None for row in rows)
     if bad == len(rows):
-        if out is None and table:
-            table.unlink()  # nothing in it is worth a refusal of the next try
+        if out is None and place:
+            (place / "predictions.csv" if segments else place).unlink()  # nothing in it is worth keeping
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
     if line := unfinished(run):
-        say(as_json)(line)
+        screen(line)
     if tuned := read_tuned(run):
-        say(as_json)(in_words(tuned))
+        screen(in_words(tuned))
     if not (as_json or segments) and len(rows) <= 10:
         for row in rows:
             print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
     what = f"{counted(len(rows), 'file')}, {bad} of them could not be read" if bad else counted(len(rows), "image")
-    say(as_json)(f"{what}: {place}" if place else what)
+    screen(f"{what}: {place}" if place else what)
+
+
+def output_path(segments: bool, as_json: bool) -> Path | None:
+    """Return where predictions go unless --out says: a table, or a folder of masks; an error if that is there."""
+    if as_json and not segments:
+        return None
+    place = Path("predictions") if segments else Path("predictions.csv")
+    table = place / "predictions.csv" if segments else place
+    if table.exists():
+        raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
+    return place
 
 
 @app.command()
@@ -311,23 +299,15 @@ def compare(
     device: Device = None,
     settings: Set = [],  # noqa: B006
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Train several methods with several seeds; one table. The same command goes on; every cell is a run."""
+    """Train several methods with several seeds; one table. The same command resumes; every cell is a run."""
+    given = {**locals(), "train": part}
     from gpaco.comparison import compare as compare_methods
     from gpaco.comparison import split_methods, table
+    from gpaco.preparing import FLAGS
 
-    flags: dict[str, Any] = {
-        "root": root,
-        "model": model,
-        "weights": weights,
-        "size": size,
-        "train": part,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "long_tail": long_tail,
-    }
+    flags = {name: given[name] for name in FLAGS if name in given}
+    screen = display(as_json)
     result = compare_methods(
         data,
         split_methods(methods),
@@ -336,14 +316,13 @@ def compare(
         settings=settings,
         recipe=recipe,
         device=device,
-        say=say(as_json),
-        show=display(as_json),
-        validation=validation,
+        say=screen,
+        show=screen.show,
         **flags,
     )
     if speaks():
         print(json.dumps(result) if as_json else table(result))
-        say(as_json)(f"The table, and a page about the first seed: {out / 'comparison.md'}, {out / 'report.html'}")
+        screen(f"The table, and a page about the first seed: {out / 'comparison.md'}, {out / 'report.html'}")
 
 
 @app.command()
@@ -353,12 +332,11 @@ def report(
         "report.html"
     ),
     pictures: Annotated[bool, typer.Option(help="Show images of the data, if it is there.")] = True,
-    debug: Debug = False,
 ) -> None:
-    """Write the page about one or more runs: where they fail along the class frequencies, why, and what would help."""
+    """Write a page about one or more runs. Where they fail along the class frequencies, why, and what would help."""
     from gpaco.pages.page import report as write_report
 
-    print(write_report(list(runs), out, with_pictures=pictures, say=say(True)))
+    print(write_report(list(runs), out, with_pictures=pictures, say=display(as_json=True)))
 
 
 @app.command()
@@ -386,18 +364,18 @@ def robustness(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results, if not the run's.")] = None,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Errors on corrupted images, by corruption, severity and group of classes. Resumes where it stopped."""
-    options = {name: value for name, value in locals().items() if name not in ("as_json", "debug")}
+    options = {name: value for name, value in locals().items() if name != "as_json"}
     from gpaco.stress import robustness as test_robustness
     from gpaco.stress_results import table
 
-    result = test_robustness(**options, say=say(as_json), bar=lambda title: bar(title, as_json))
+    screen = display(as_json)
+    result = test_robustness(**options, say=screen, bar=screen.working)
     print(json.dumps(result) if as_json else table(result))
     if data is None and out is None:
         words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
-        say(as_json)(f"on the run's page: {words}")
+        screen(f"on the run's page: {words}")
 
 
 def looked_at(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:

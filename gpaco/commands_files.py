@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from gpaco.commands import app
-from gpaco.console import say
+from gpaco.console import display
 from gpaco.errors import UserError, nearest
-from gpaco.options import Debug, Json, Prior, Set, Unbiased
+from gpaco.options import Json, Prior, Set, Unbiased
 from gpaco.segmentation.options import pair
 
 
@@ -24,21 +24,21 @@ def export(
     size: Annotated[str | None, typer.Option(help="Of a segmenter: height x width of its pictures, 360x480.")] = None,
     checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Write a model to one file for use elsewhere; it is compared with the run before it is kept."""
+    """Write a model to one file for use elsewhere. It is compared with the run before it is kept."""
     from gpaco.exporting import export as export_run
 
+    screen = display(as_json)
     try:
         sides = None if size is None else pair(size)
     except ValueError:
         raise UserError(f"--size {size} is not understood", "for example --size 360x480 (height x width)") from None
-    result = export_run(run, out, prior=prior, unbiased=unbiased, size=sides, which=checkpoint, say=say(as_json))
+    result = export_run(run, out, prior=prior, unbiased=unbiased, size=sides, which=checkpoint, say=screen)
     if as_json:
         print(json.dumps(result))
     difference = result["difference"]
     same = "" if difference is None else f", logits differ by {difference:.1g} at most"
-    say(as_json)(f"{result['kind']}, {result['bytes'] / 2**20:.1f} MB{same}: {out}")
+    screen(f"{result['kind']}, {result['bytes'] / 2**20:.1f} MB{same}: {out}")
 
 
 @app.command()
@@ -46,9 +46,8 @@ def recipes(
     word: Annotated[str, typer.Argument(help="Only those with this in their name, table or row.")] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/recipes.md.")] = False,
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """List the recipes: rows of the paper's tables, with its number and ours."""
+    """List the recipes. They are rows of the paper's tables, with its number and ours."""
     from dataclasses import asdict
 
     from gpaco import listing
@@ -66,7 +65,6 @@ def recipes(
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A recipe's name or file, a run, or the word default.")],
-    debug: Debug = False,
 ) -> None:
     """Print a recipe complete, with a word on every setting."""
     from gpaco.recipe import dumps, load, names
@@ -92,7 +90,6 @@ def convert(
     ] = None,
     settings: Set = [],  # noqa: B006
     as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Convert a checkpoint that torch.save wrote to safetensors, or to a run; no code in it is run."""
     from gpaco.converting import convert as convert_file
@@ -105,7 +102,7 @@ def convert(
         settings=settings,
         classes=classes,
         counts=counts,
-        say=say(as_json),
+        say=display(as_json),
     )
     if as_json:
         print(json.dumps(result))

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.pages.page import report
 from gpaco.preparing import FLAGS, refuse_one_word, requested
+from gpaco.progress import Say, Show, quiet
 from gpaco.run import Run
 from gpaco.running import train
 
@@ -28,8 +29,9 @@ def compare(
     seeds: int = 3,
     out: Path | str,
     settings: Sequence[str] = (),
-    say: Callable[[str], None] = print,
-    details: Callable[[str], None] | None = None,
+    say: Say = print,
+    details: Say | None = None,
+    show: Show | None = None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
@@ -56,10 +58,17 @@ def compare(
     for word, name, own in parsed:
         runs: list[Run] = []
         for seed in range(seeds):
-            say(f"{word}, seed {seed}")
+            if show is None:
+                say(f"{word}, seed {seed}")
+            else:
+                show({"title": f"{word}, seed {seed}"})
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
-            tell = (details or say) if not rows and not runs else _quiet  # the same guesses every time: once will do
-            runs.append(train(data, out=cell, method=name, seed=seed, settings=[*settings, *own], say=tell, **flags))
+            tell = (details or say) if not rows and not runs else quiet  # the same guesses every time: once will do
+            own_settings = [*settings, *own]
+            run = train(
+                data, out=cell, method=name, seed=seed, settings=own_settings, say=tell, show=show or quiet, **flags
+            )
+            runs.append(run)
         figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
@@ -102,10 +111,6 @@ def interval(values: Sequence[float | None]) -> dict[str, Any]:
     if len(numbers) > 1:
         half = student(len(numbers) - 1) * float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers))
     return {"mean": round(mean, 12), "interval": half, "values": numbers}
-
-
-def _quiet(line: str) -> None:
-    pass
 
 
 def student(freedom: int) -> float:

@@ -18,10 +18,10 @@ from gpaco.data.samples import Labels, Samples
 from gpaco.data.shifted import Arrays, Condition, Pixels, Tree
 from gpaco.errors import UserError
 from gpaco.evaluation import as_tested
+from gpaco.progress import Progress
 from gpaco.run import Predictor
 
 CLEAN: Condition = ("clean", 0)
-Show = Callable[[int, int], None]
 Answers = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
 
 
@@ -117,7 +117,7 @@ def answers_under(
     *,
     skip: bool = False,
     workers: int = 0,
-    show: Show | None = None,
+    show: Progress | None = None,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
     """For one condition after the other: the class that the model gives each of `indices`, and the bad files.
 

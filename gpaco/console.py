@@ -1,40 +1,30 @@
 """What the command prints: lines, bars, figures, and errors with their remedy."""
 
+import io
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpaco.errors import nearest
+if TYPE_CHECKING:
+    from gpaco.display import Display
 
-
-def usage(error: Any) -> tuple[str, str]:
-    """Cause and remedy of words that the command line does not have."""
-    context = error.ctx
-    cause = " ".join(error.format_message().split()).rstrip(".")
-    option = getattr(error, "option_name", "")
-    if option and hasattr(error, "possibilities"):
-        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-        known += ["--help", "--version"]
-        cause = f"there is no option {option!r}{nearest(option, known)}"
-    return cause[:1].lower() + cause[1:], f"`{context.command_path if context else 'gpaco'} --help` tells more"
+_open: list["Display"] = []
 
 
-def plain_help(command: Any) -> None:
-    """Let the help of a command name its arguments as people write them, without types of Python."""
-    for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
-            parameter.metavar = name
-            shown = name if parameter.required else f"[{name}]"
-            parameter.get_usage_pieces = lambda context, shown=shown: [shown]
-            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
+def display(as_json: bool = False, epochs: bool = True) -> "Display":
+    """Return where a command shows what it does: standard output, or with --json standard error."""
+    from gpaco.display import Display
+
+    stream = (sys.stderr if as_json else sys.stdout) if speaks() else io.StringIO()
+    _open.append(Display(stream, epochs))
+    return _open[-1]
 
 
-def fail(cause: str, remedy: str) -> None:
-    print(f"error: {cause}\n  {remedy}", file=sys.stderr)
+def close() -> None:
+    """Leave the terminal as it should be."""
+    while _open:
+        _open.pop().close()
 
 
 def speaks() -> bool:
@@ -42,24 +32,27 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def say(as_json: bool) -> Callable[[str], None]:
-    if not speaks():
-        return lambda line: None
-    return (lambda line: print(line, file=sys.stderr)) if as_json else print
+def fail(cause: str, remedy: str) -> None:
+    print(f"error: {cause}\n  {remedy}", file=sys.stderr)
 
 
-def display(as_json: bool) -> Callable[[dict[str, Any]], None]:
-    from gpaco.display import display
+def fail_usage(error: Any) -> None:
+    """Say what click has to say about wrong words."""
+    cause = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "gpaco"
+    fail(cause[:1].lower() + cause[1:], f"`{command} --help` tells more")
 
-    if not speaks():
-        return lambda row: None
-    return display(sys.stderr if as_json else sys.stdout)
 
-
-def bar(title: str, as_json: bool) -> Any:
-    from gpaco.display import bar
-
-    return bar(title) if speaks() else nullcontext(lambda done, total: None)
+def plain_help(command: Any) -> None:
+    """Name arguments in the help as people write them, without types of Python, and do not cut off its summary."""
+    command.short_help = command.help.split(".")[0] + "."
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
+            shown = name if parameter.required else f"[{name}]"
+            parameter.metavar = name
+            parameter.get_usage_pieces = lambda context, shown=shown: [shown]
+            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
 
 
 def print_figures(result: dict[str, Any], as_json: bool) -> None:

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from gpaco import layouts
 from gpaco.errors import UserError
 from gpaco.layouts import Layout
+from gpaco.progress import Say
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Say = Callable[[str], None]
 _STATES = ("state_dict", "model", "model_state_dict")  # keys of a checkpoint that may hold the tensors
 
 

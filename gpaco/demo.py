@@ -1,12 +1,12 @@
 """The first five minutes: real handwritten digits made long-tailed, three methods alike, a table and a page."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpaco.comparison import compare, table
+from gpaco.progress import Say, Show, quiet
 
 METHODS = ("ce", "balanced-softmax", "gpaco")
 # Chosen on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores. All
@@ -24,8 +24,8 @@ SETTINGS = (
 def run_demo(
     out: Path | str = "demo",
     seeds: int = 1,
-    say: Callable[[str], None] = print,
-    show: Callable[[dict[str, Any]], None] = lambda row: None,
+    say: Say = print,
+    show: Show | None = None,
 ) -> dict[str, Any]:
     """Compare the methods on long-tailed digits and write the page; what `gpaco demo` does."""
     folder = Path(out)
@@ -39,7 +39,7 @@ def run_demo(
         settings=SETTINGS,
         long_tail=50,
         say=say,
-        details=lambda line: None,
+        details=quiet,
         show=show,
     )
     torch.set_num_threads(threads)

@@ -1,94 +1,151 @@
-"""Progress: one line that changes on a terminal, plain lines in a log."""
+"""What a command shows while it works: bars on a terminal, lines in a log or pipe."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
 
-def display(stream: TextIO) -> Callable[[dict[str, Any]], None]:
-    """A function that is told of steps and epochs and shows where training is."""
-    live = stream.isatty()
-    began = time.monotonic()
-    shown = 0.0
-    epochs = 0
-    first = current = -1  # epochs done before this run or stage began here, and now
+from gpaco.progress import Progress
 
-    def show(row: dict[str, Any]) -> None:
-        nonlocal began, shown, epochs, first, current
-        if "note" in row:
-            print(row["note"], file=stream, flush=True)
-            return
-        if "doing" in row:  # before training, if it takes a while
-            finished, now = row["done"] == row["total"], time.monotonic()
-            if row["seconds"] >= 5 and (finished or now - shown > (0.2 if live else 10)):
-                shown = now
-                text = f"{row['doing']}: {row['done']:,} of {row['total']:,}, {row['images_per_second']:.0f} images/s"
-                text += "" if finished else f", {_clock(row['seconds_left'])} left"
-                start, end = ("\r\x1b[K", "\n" if finished else "") if live else ("", "\n")
-                print(start + text, end=end, file=stream, flush=True)
-            return
-        if "steps" in row:  # a step
+REFRESH = 0.1  # seconds between two looks of a bar; there is no thread for it, which forked loaders would inherit
+PATIENCE, EVERY = 5, 10  # seconds before the first sign of other work than training, and between two lines in a log
+
+
+class Display:
+    """Lines, bars and training of one command on one stream; called with a line, it prints that.
+
+    Args:
+        stream: where to print.
+        epochs: False prints no line for each epoch in a log.
+    """
+
+    def __init__(self, stream: TextIO, epochs: bool = True) -> None:
+        self.stream, self.epochs = stream, epochs
+        self.console = Console(file=stream, highlight=False)
+        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.bar: Bars | None = None  # there is one at a time
+        self.drawn = 0.0
+        self.title, self.validation = "training", ""
+        self.began, self.first, self.epoch = 0.0, -1, -1  # of the run at hand: time, epochs done by then and by now
+        self.work: tuple[str, Progress] = ("", self.progress(""))
+
+    def __call__(self, line: str) -> None:
+        if self.bar is not None:
+            self.console.print(Text(line), soft_wrap=True)  # above the bar
+        else:
+            print(line, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self.bar is not None:
+            self.bar.refresh()
+            self.bar.stop()
+            self.bar = None
+
+    # Work of which only the number of its pieces is known
+
+    def progress(self, title: str) -> Progress:
+        """Return a callback (done, total) for some work; nothing is shown of what takes less than 5 s."""
+        began, last, first = time.monotonic(), 0.0, -1
+
+        def show(done: int, total: int) -> None:
+            nonlocal last, first
             now = time.monotonic()
-            if first < 0 or row["epoch"] < current:
-                began, first, epochs = now, row["epoch"], 0
-            current = row["epoch"]
-            if live and now - shown > 0.2:
-                shown = now
-                where = f"epoch {row['epoch'] + 1}{f'/{epochs}' if epochs else ''}, step {row['step']}/{row['steps']}"
-                print(f"\r\x1b[K{where}  loss {row['loss']:.3f}", end="", file=stream, flush=True)
-            return
-        epochs, current = row["epochs"], row["epoch"]
-        passed = time.monotonic() - began
-        left = passed / max(row["epoch"] - first, 1) * (epochs - row["epoch"])
-        parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.3f}"]
-        if "val_top1" in row:
-            groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
-            parts.append(f"validation {_percent(row['val_top1'])} (many/medium/few {groups})")
-        if "val_miou" in row:
-            groups = " / ".join(_percent(row[f"val_{key}"]) for key in ("many", "medium", "few"))
-            parts.append(f"validation mIoU {_percent(row['val_miou'])} (many/medium/few {groups})")
-        speed = row["time"]["images_per_second"]
-        parts += [f"{speed:.{0 if speed >= 10 else 1}f} images/s", f"{_clock(left)} left"]
-        start = "\r\x1b[K" if live else ""
-        print(start + "  ".join(parts), file=stream, flush=True)
+            first = done if first < 0 else first
+            if done >= total and last and self.live:
+                self.close()
+            elif now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
+                if self.live:
+                    self._draw(title, done, total, f"{done:,} of {total:,}", transient=True, new=not last)
+                else:
+                    left = _clock((now - began) / max(done - first, 1) * (total - done))
+                    self(f"{title}: {done:,} of {total:,}, {left} left")
+                last = now
 
-    return show
+        return show
+
+    @contextmanager
+    def working(self, title: str) -> Iterator[Progress]:
+        """`progress` for the work inside."""
+        yield self.progress(title)
+        self.close()
+
+    # Training
+
+    def show(self, row: dict[str, Any]) -> None:
+        """Show what training tells: the title of a run, a note, how far work before it is, a step, an epoch."""
+        if "title" in row:
+            self.title, self.first = row["title"], -1
+            if not self.live:
+                self(self.title)
+        elif "note" in row:
+            self(row["note"])
+        elif "doing" in row:
+            if self.work[0] != row["doing"]:
+                self.work = row["doing"], self.progress(row["doing"])
+            self.work[1](row["done"], row["total"])
+        elif "steps" in row:
+            self._step(row)
+        else:
+            self._epoch(row)
+
+    def _step(self, row: dict[str, Any]) -> None:
+        now, new = time.monotonic(), self.first < 0 or row["epoch"] < self.epoch
+        if new:
+            self.began, self.first, self.validation = now, row["epoch"], ""
+        self.epoch = row["epoch"]
+        if self.live and (new or now - self.drawn >= REFRESH):
+            done, total = row["epoch"] * row["steps"] + row["step"], row["epochs"] * row["steps"]
+            text = f"epoch {row['epoch'] + 1}/{row['epochs']}  loss {row['loss']:.3f}{self.validation}"
+            self._draw(self.title, done, total, text, new=new)
+
+    def _epoch(self, row: dict[str, Any]) -> None:
+        self.epoch, epochs = row["epoch"], row["epochs"]
+        self.validation = _validation(row)
+        text = f"epoch {self.epoch}/{epochs}  loss {row['loss']:.3f}{self.validation}"
+        if self.live:
+            if self.epoch == epochs:
+                self._draw(self.title, epochs, epochs, text)
+                self.close()
+        elif self.epochs:
+            speed = row["time"]["images_per_second"]
+            passed = time.monotonic() - self.began
+            left = _clock(passed / max(self.epoch - self.first, 1) * (epochs - self.epoch))
+            self(f"{text}  {speed:.{0 if speed >= 10 else 1}f} images/s  {left} left")
+
+    def _draw(
+        self, title: str, done: int, total: int, text: str, *, transient: bool = False, new: bool = False
+    ) -> None:
+        """Draw the bar; a new one leaves the one before it as it is."""
+        if new or self.bar is None:
+            self.close()
+            self.bar = Bars(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=20),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
+                console=self.console,
+                auto_refresh=False,
+                transient=transient,
+            )
+            self.bar.add_task(title, completed=done, total=total, text=text)
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done, total=total, text=text, refresh=True)
+        self.drawn = time.monotonic()
 
 
-def told(say: Callable[[str], None], title: str) -> Callable[[int, int], None]:
-    """A function (done, total) that says where it is every ten seconds, from 5 s on."""
-    last = time.monotonic() - 5
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= 10:
-            last = time.monotonic()
-            say(f"{title}: {done:,} of {total:,}")
-
-    return show
-
-
-@contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A function (done, total) that shows a bar on a terminal, and a line every ten seconds in a log, from 5 s on."""
-    began = last = time.monotonic()
-    live = sys.stderr.isatty()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - began < 5 or now - last < (0.2 if live else 10):
-            return
-        last = now
-        left = (now - began) / max(done, 1) * (total - done)
-        text = f"{title}: {done:,} of {total:,}, {_clock(left)} left"
-        print(f"\r\x1b[K{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
-
-    yield show
-    if live and last != began:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _validation(row: dict[str, Any]) -> str:
+    for key, name in (("val_top1", "validation"), ("val_miou", "validation mIoU")):
+        if key in row:
+            groups = " / ".join(_percent(row[f"val_{group}"]) for group in ("many", "medium", "few"))
+            return f"  {name} {_percent(row[key])} (many/medium/few {groups})"
+    return ""
 
 
 def _percent(value: float | None) -> str:

@@ -20,13 +20,12 @@ from gpaco.matching import counted, matched, restricted
 from gpaco.metrics import summarise
 from gpaco.preparing import reported, splits_of
 from gpaco.priors import Logits, final_logits
+from gpaco.progress import Progress
 from gpaco.run import Predictor, Run, Runs, as_runs, compare_part, load_classifiers
-
-Show = Callable[[int, int], None]
 
 
 @torch.inference_mode()
-def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Show | None = None) -> Logits:
+def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Progress | None = None) -> Logits:
     """Logits (N, C) of all samples; each process does its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(samples)), np.int64)
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
@@ -117,7 +116,7 @@ def evaluate(
     which: str = "best",
     device: str | None = None,
     out: Path | str | None = None,
-    show: Show | None = None,
+    show: Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
     **how: Any,
 ) -> dict[str, Any]:

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from gpaco import __version__
 from gpaco.errors import EnvironmentProblem, Problem, UserError, nearest
 from gpaco.evaluation import check_correction
-from gpaco.files import explained, write
+from gpaco.faults import explained
+from gpaco.files import write
 from gpaco.priors import Correction, final_logits
+from gpaco.progress import Say
 from gpaco.run import Predictor, Run, as_run, load_classifiers
 from gpaco.settings import Recipe
 
-Say = Callable[[str], None]
 Size = tuple[int, int]  # height, width
 KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of the backbone"}
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file, without room for its graph

@@ -1,38 +1,52 @@
 """Faults of the machine, which libraries report in words of their own: as an `EnvironmentProblem` with a remedy."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EACCES, EDQUOT, EFBIG, ENOSPC, EPERM, EROFS
 
 from gpaco.errors import EnvironmentProblem, Problem
 
-_GOES_ON = "the same command goes on from the last checkpoint"
+_RESUMES = "the same command resumes from the last checkpoint"
 
 
 @contextmanager
-def faults_explained() -> Iterator[None]:
-    """Inside, a fault of the machine is raised as an `EnvironmentProblem`."""
+def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[None]:
+    """Raise a fault of the machine as an `EnvironmentProblem`; with an action ("cannot write X"), only of its disk."""
     try:
         yield
     except Problem:
         raise
     except Exception as error:
-        problem = problem_of(error)
+        problem = disk_problem(error, then) if action else problem_of(error)
         if problem is None:
             raise
-        raise problem from error
+        raise EnvironmentProblem(f"{action}: {problem.cause}" if action else problem.cause, problem.remedy) from error
+
+
+def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
+    """Why the system refused to read or write, or None if the error is about something else."""
+    text = " ".join(str(error).split())
+    found = re.search(r"os error (\d+)", text)  # how safetensors reports it
+    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+    if number is None:
+        return None
+    about = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    reason = os.strerror(number).lower()
+    if number in (ENOSPC, EDQUOT, EFBIG):
+        return EnvironmentProblem(f"the disk is full ({reason}{about})", f"free some space{then}")
+    if number in (EACCES, EPERM, EROFS):
+        return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another --out{then}")
+    return EnvironmentProblem(f"{reason}{about}", f"see that the path exists and can be read and written{then}")
 
 
 def problem_of(error: Exception) -> EnvironmentProblem | None:
     """What is wrong with the machine, or None if the error is about something else."""
     text = " ".join(str(error).split())
-    if isinstance(error, OSError):
-        about = f": {error.filename}" if error.filename else ""
-        return EnvironmentProblem(
-            f"{(error.strerror or text or type(error).__name__).lower()}{about}",
-            "see that the disk has space and that the path may be read and written",
-        )
+    if problem := disk_problem(error):
+        return problem
     if isinstance(error, MemoryError) or re.search(r"out of memory|not enough memory|can't allocate memory", text):
         return EnvironmentProblem(
             f"there is not enough memory: {text[:200] or 'the system refused to give any'}",
@@ -41,18 +55,18 @@ def problem_of(error: Exception) -> EnvironmentProblem | None:
     if "shared memory" in text and "worker" in text:
         return EnvironmentProblem(
             "a process that loads images ran out of shared memory",
-            f"give the machine or container more of it (/dev/shm), or take fewer --workers; {_GOES_ON}",
+            f"give the machine or container more of it (/dev/shm), or take fewer --workers; {_RESUMES}",
         )
     if found := re.search(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\)", text):
         return EnvironmentProblem(
             f"a process that loads images (pid {found[1]}) was killed or crashed",
-            f"the system may be short of memory: take fewer --workers; {_GOES_ON}",
+            f"the system may be short of memory: take fewer --workers; {_RESUMES}",
         )
     if _is_about_processes(error, text):
         late = re.search(r"[Tt]imed out|[Tt]imeout", text)
         return EnvironmentProblem(
             "another process of this run does not answer" if late else "another process of this run has ended",
-            f"its own message says why, if it had time for one; {_GOES_ON}",
+            f"its own message says why, if it had time for one; {_RESUMES}",
         )
     return None
 

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
-from gpaco.files import append_jsonl, explained, trim_jsonl, write_atomic
+from gpaco.faults import explained
+from gpaco.files import append_jsonl, trim_jsonl, write_atomic
 
 Indices = NDArray[np.int64]
 _DIGEST = 32  # bytes of a SHA-256

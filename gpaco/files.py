@@ -2,16 +2,12 @@
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EFBIG, ENOSPC, EPERM, EROFS
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import UserError
+from gpaco.faults import explained
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -77,27 +73,10 @@ def write(path: Path, content: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Make sure that a file's content, or a folder's list of names, is on disk."""
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def explained(action: str, then: str = "; then the same command goes on from the last checkpoint") -> Iterator[None]:
-    """Say in plain words why the system refused to write, and what happens once that is mended."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        found = re.search(r"os error (\d+)", str(error))  # how safetensors reports it
-        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-        if number is None:
-            raise
-        if number in (ENOSPC, EDQUOT, EFBIG):
-            reason, remedy = f"the disk is full ({os.strerror(number).lower()})", "free some space"
-        elif number in (EACCES, EPERM, EROFS):
-            reason, remedy = "no permission to write there", "change the permissions, or choose another --out"
-        else:
-            reason, remedy = os.strerror(number).lower(), "see that the folder can be written to"
-        raise EnvironmentProblem(f"{action}: {reason}", remedy + then) from error

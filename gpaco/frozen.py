@@ -30,6 +30,7 @@ from gpaco.features import Cache, Indices, digest
 from gpaco.files import write_atomic
 from gpaco.locking import lock
 from gpaco.model import Classifier
+from gpaco.progress import Show
 from gpaco.settings import Recipe
 from gpaco.signals import Stopped, catch_signals
 
@@ -67,7 +68,7 @@ class Frozen:
     folder: Path
     device: torch.device
     say: Callable[[str], None]
-    show: Callable[[dict[str, Any]], None]
+    show: Show
 
     def of_views(self, samples: Samples, views: list[View]) -> Features:
         """Features of training images, in each of these views."""
@@ -219,7 +220,7 @@ def take_backbone(
     home: Path,
     device: torch.device,
     say: Callable[[str], None],
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
 ) -> Frozen:
     """Move the backbone out of the model, which then takes features. Its weights are written to the run, and what they
     are to `about`.

@@ -4,7 +4,7 @@ import csv
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,14 @@ from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError, nearest
 from gpaco.files import write_atomic
 from gpaco.layouts import Layout
+from gpaco.progress import Say
 from gpaco.run import build_model
 from gpaco.settings import Recipe
-from gpaco.training import Progress, environment
+from gpaco.training import Position, environment
 
 if TYPE_CHECKING:
     from gpaco.converting import Foreign
 
-Say = Callable[[str], None]
 # Names in the "args" of a checkpoint of the released code: our names of the same settings.
 _ARGS = {"alpha": "method.alpha", "temperature": "method.temperature", "smoothing": "method.label_smoothing"}
 _ARGS |= {"drop_path": "model.drop_path", "input_size": "model.size"}
@@ -68,7 +68,7 @@ def write_run(
     backbones.fill(network, tensors, foreign.path)
     extra = {} if numbers is None else {"loss.centre_share": centre_share(numbers, resolved)}
     state = {
-        "progress": vars(Progress(epoch=resolved.train.epochs)),
+        "progress": vars(Position(epoch=resolved.train.epochs)),
         "environment": environment(torch.device("cpu")),
         "about": about,
     }

@@ -10,7 +10,6 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths of a table or list start from.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
 Set = Annotated[
     list[str],

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpaco.errors import Problem, UserError, nearest
 from gpaco.evaluation import as_tested, check_correction
 from gpaco.metrics import groups
 from gpaco.priors import final_logits
+from gpaco.progress import Progress
 from gpaco.run import Predictor, Runs, as_runs, load_classifiers
 
 Row = dict[str, Any]
@@ -35,14 +37,14 @@ def predict(
     top: int = 5,
     batch_size: int = 64,
     device: str | None = None,
-    show: Callable[[int, int], None] | None = None,
+    show: Progress | None = None,
     **how: Any,
 ) -> list[Row]:
     """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
 
     `paths` are files, folders (searched for images) and lists (.txt, a path in each line, with or without the number of
     its class). Several runs are an ensemble.
-    With `out`, rows are also written to a .csv, .jsonl or .json file as they come.
+    With `out`, rows are also written to a .csv or .jsonl file as they come.
 
     Of a segmenter, rows are those of `gpaco.segmentation.predicting.predict_masks`, `out` is a folder for masks and
     overlays, and `how` may have `scales`, `flip`, `window` and `stride`.
@@ -158,40 +160,28 @@ def _logits(predictor: Predictor, images: list[Any]) -> np.ndarray:
     return logits
 
 
-class _writer:  # noqa: N801 - used as a with statement
-    """Writes rows to a file as they come, in the form that its name says."""
+@contextmanager
+def _writer(out: Path | str | None, top: int) -> Iterator[Callable[[Row], object]]:
+    """Yield a function that writes a row to a file, in the form that its name says."""
+    if out is None:
+        yield lambda row: None
+        return
+    path = Path(out)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".jsonl"):
+        raise UserError(f"predictions cannot be written to {path.name!r}", "use a name with .csv or .jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if suffix == ".jsonl":
+            yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+            return
+        table = csv.writer(file)
+        tops = [f"{what}_{k}" for k in range(1, top + 1) for what in ("class", "probability")]
+        table.writerow(["path", "class", "probability", "group", *tops, "error"])
+        blank = [("", "")] * top
 
-    def __init__(self, out: Path | str | None, top: int) -> None:
-        self.path = None if out is None else Path(out)
-        self.top = top
-        if self.path is not None and self.path.suffix.lower() not in (".csv", ".jsonl", ".json"):
-            raise UserError(
-                f"predictions cannot be written to {self.path.name!r}", "use a name with .csv, .jsonl or .json"
-            )
+        def write(row: Row) -> None:
+            flat = [value for pair in [*row["top"], *blank][:top] for value in pair]
+            table.writerow([row["path"], row["class"], row["probability"], row["group"], *flat, row["error"]])
 
-    def __enter__(self) -> Callable[[Row], None]:
-        if self.path is None:
-            return lambda row: None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = self.path.open("w", newline="", encoding="utf-8")
-        self.rows: list[Row] = []
-        if self.path.suffix.lower() == ".csv":
-            tops = [f"{what}_{k}" for k in range(1, self.top + 1) for what in ("class", "probability")]
-            table = csv.writer(self.file)
-            table.writerow(["path", "class", "probability", "group", *tops, "error"])
-
-            def write(row: Row) -> None:
-                flat = [value for pair in row["top"] for value in pair]
-                flat += [""] * (2 * self.top - len(flat))
-                table.writerow([row["path"], row["class"], row["probability"], row["group"], *flat, row["error"]])
-
-            return write
-        if self.path.suffix.lower() == ".json":
-            return self.rows.append
-        return lambda row: print(json.dumps(row, ensure_ascii=False), file=self.file)
-
-    def __exit__(self, *error: object) -> None:
-        if self.path is not None:
-            if self.path.suffix.lower() == ".json":
-                json.dump(self.rows, self.file, ensure_ascii=False, indent=1)
-            self.file.close()
+        yield write

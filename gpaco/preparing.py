@@ -1,6 +1,6 @@
 """From what was asked for to a complete recipe and its data: what is read, split, left out and guessed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from gpaco.data.reading import read
 from gpaco.data.samples import Samples, Splits, in_memory, printable, some
 from gpaco.data.splitting import with_test, with_val_as_test, with_validation
 from gpaco.data.suggesting import suggest
-from gpaco.display import told
 from gpaco.errors import UserError, nearest
 from gpaco.metrics import groups
 from gpaco.priors import no_validation
+from gpaco.progress import Say, told
 from gpaco.settings import SECTIONS, Data, Recipe, Stage
 
-Say = Callable[[str], None]
 BAD_IMAGES = "bad_images.csv"  # in a run folder
 LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
 

@@ -15,12 +15,13 @@ from gpaco import recipe as recipes
 from gpaco.data.inspecting import write_bad
 from gpaco.devices import choose_device
 from gpaco.errors import UserError
-from gpaco.faults import faults_explained
+from gpaco.faults import explained
 from gpaco.files import write_atomic
 from gpaco.hub import is_hub
-from gpaco.locking import lock
+from gpaco.locking import HOLDER, LOCK, lock
 from gpaco.lora import merged
-from gpaco.preparing import BAD_IMAGES, Say, requested
+from gpaco.preparing import BAD_IMAGES, requested
+from gpaco.progress import Say, Show, quiet
 from gpaco.run import Run, has_begun, is_run, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
@@ -28,7 +29,6 @@ from gpaco.training import Task, fit
 # Settings that a run may go on with another value of: no bit of its result depends on them.
 WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.checkpoint_every", "train.keep")
 
-Show = Callable[[dict[str, Any]], None]
 Before = tuple[dict[str, torch.Tensor], str] | None  # weights of the stage before, and where they came from at first
 
 
@@ -61,7 +61,7 @@ def train(
     settings: Sequence[str] = (),
     device: str | None = None,
     say: Say = print,
-    show: Callable[[dict[str, Any]], None] = lambda row: None,
+    show: Show = quiet,
     **flags: Any,
 ) -> Run:
     """Train a classifier and write everything about it to the folder `out`; the same call again resumes.
@@ -81,10 +81,10 @@ def train(
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags)
     folder = Path(out)
-    with faults_explained():
+    with explained():
         distributed.start(where, wanted.train.timeout)
         if distributed.rank():
-            say, show = (lambda line: None), (lambda row: None)
+            say = show = quiet
         else:
             refuse_folder(folder, wanted.data.path)
         kind = kind_of(wanted)
@@ -108,7 +108,7 @@ def refuse_folder(folder: Path, data: str) -> None:
     for place in (folder, *folder.absolute().parents):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, not a folder", "choose another --out")
-    if folder.is_dir() and not is_run(folder) and any(path.name != "run.lock" for path in folder.iterdir()):
+    if folder.is_dir() and not is_run(folder) and any(path.name not in (LOCK, HOLDER) for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
     images = Path(data).expanduser().resolve()
     if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
@@ -142,7 +142,7 @@ def _nothing_left(folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        own = ("recipe.toml", "run.lock", BAD_IMAGES)
+        own = ("recipe.toml", LOCK, HOLDER, BAD_IMAGES)
         if all(path.name in own for path in folder.iterdir()):
             shutil.rmtree(folder)
         raise
@@ -234,7 +234,7 @@ def dry_run(
             short = replace(resolved, train=replace(resolved.train, epochs=epochs, features=""))
             short = replace(short, stage=tuple(_with_epochs(stage, epochs) for stage in short.stage))
             write_atomic(Path(folder) / "recipe.toml", recipes.dumps(short))
-            run_stages(kind, short, few, Path(folder), where, lambda line: None, lambda row: None)
+            run_stages(kind, short, few, Path(folder), where, quiet, quiet)
             (Path(folder) / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
     say("everything works: leave out --dry-run to train")

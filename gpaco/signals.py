@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+CAUGHT = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGUSR1"):  # not on Windows
+    CAUGHT.append(signal.SIGUSR1)
 
 
 class Stopped(Exception):
-    """The run was asked to stop, has saved itself, and goes on when the same command is given again."""
+    """The run was asked to stop, has saved itself, and resumes when the same command is given again."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} after saving")

@@ -20,6 +20,7 @@ from gpaco.features import Indices
 from gpaco.frozen import Features, Frozen, take_backbone
 from gpaco.model import Classifier
 from gpaco.priors import Logits
+from gpaco.progress import Show
 from gpaco.run import Predictor
 from gpaco.settings import Recipe
 
@@ -40,7 +41,7 @@ def source_of(
     home: Path,
     device: torch.device,
     say: Callable[[str], None],
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
 ) -> Source:
     """Images, or cached features where only the head is trained: the backbone is then moved out of the model."""
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]

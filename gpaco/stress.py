@@ -24,6 +24,7 @@ from gpaco.known_conditions import KnownConditions, Row, model_digest
 from gpaco.matching import Match, restricted
 from gpaco.metrics import GROUPS, groups
 from gpaco.priors import final_logits
+from gpaco.progress import Say
 from gpaco.run import Predictor, Run, as_run, load_classifier
 from gpaco.stress_data import (
     Part,
@@ -36,7 +37,7 @@ from gpaco.stress_data import (
     source_of,
     view_for,
 )
-from gpaco.stress_results import Bar, Measured, Say, summary, write_result
+from gpaco.stress_results import Bar, Measured, summary, write_result
 
 PREPROCESSING = ("official", "paper")
 _WORTH_WORKERS = 2000  # images; fewer are made before other processes have started

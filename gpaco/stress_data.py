@@ -17,10 +17,9 @@ from gpaco.data.splitting import stratified_subset
 from gpaco.errors import UserError, nearest
 from gpaco.evaluation import evaluation_part
 from gpaco.matching import Match, match
+from gpaco.progress import Progress
 from gpaco.run import Predictor, Run
 from gpaco.stress_results import missing_conditions
-
-Show = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,7 @@ def source_of(
     seed: int,
     *,
     others: Sequence[Run],
-    show: Show,
+    show: Progress,
     say: Callable[[str], None],
 ) -> tuple[Source, str]:
     """Where the pictures come from, and the word for the file of the result; none for the run's own test data.

@@ -13,9 +13,9 @@ from gpaco.corruption_metrics import Means, mce, mean_error, relative_mce, sever
 from gpaco.data.shifted import Condition
 from gpaco.files import write_atomic
 from gpaco.metrics import GROUPS
+from gpaco.progress import Say
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-Say = Callable[[str], None]
 
 _KEYS = ("error", *GROUPS)
 

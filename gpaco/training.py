@@ -22,6 +22,7 @@ from gpaco import checkpoint, distributed
 from gpaco.errors import Diverged, UserError
 from gpaco.files import append_jsonl, trim_jsonl
 from gpaco.packing import pack_optimizer, unpack_optimizer
+from gpaco.progress import Show, quiet
 from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
 from gpaco.settings import Recipe
 from gpaco.signals import Stopped, catch_signals
@@ -45,7 +46,7 @@ class Task:
 
 
 @dataclass
-class Progress:
+class Position:
     """Where a run is. Saved with every checkpoint."""
 
     epoch: int = 0
@@ -63,8 +64,8 @@ def fit(
     recipe: Recipe,
     folder: Path,
     device: torch.device,
-    show: Callable[[dict[str, Any]], None] = lambda row: None,
-) -> Progress:
+    show: Show = quiet,
+) -> Position:
     """Train to the end of the recipe, from the newest checkpoint in the folder if there is one."""
     settings = recipe.train
     model, extra = task.model.to(device), task.extra.to(device)
@@ -152,7 +153,8 @@ def fit(
                         f"lower the learning rate (now {rate:g}: --lr), or clip gradients: --set optimiser.clip=1",
                     )
                 progress.step += 1
-                show({"epoch": progress.epoch, "step": progress.step, "steps": task.steps, "loss": loss, "lr": rate})
+                where = {"epoch": progress.epoch, "epochs": settings.epochs, "step": progress.step, "steps": task.steps}
+                show(where | {"loss": loss, "lr": rate})
                 if signal:
                     save()
                     raise Stopped(signal)
@@ -249,7 +251,7 @@ def step_seed(seed: int, epoch: int, step: int) -> int:
 def write(
     folder: Path,
     task: Task,
-    progress: Progress,
+    progress: Position,
     parts: dict[str, nn.Module],
     optimiser: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
@@ -277,10 +279,10 @@ def resume(
     optimiser: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     about: dict[str, Any],
-) -> tuple[Progress, list[str]]:
+) -> tuple[Position, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; where the run is, and what to tell about it."""
     if not checkpoint.find(folder / "checkpoints"):
-        return Progress(), []
+        return Position(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
     about_data = about.keys() - {"gpaco"}  # its version
@@ -295,7 +297,7 @@ def resume(
     unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
     differs = drift(state["environment"], next(parts["model"].parameters()).device)
-    progress = Progress(**state["progress"])
+    progress = Position(**state["progress"])
     if distributed.rank() == 0:
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= progress.epoch)
     return progress, [*found.warnings, *(f"this machine differs, so bits may: {what}" for what in differs)]

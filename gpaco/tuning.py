@@ -3,13 +3,14 @@
 from typing import Any
 
 from gpaco.data.samples import Samples
-from gpaco.evaluation import Show, logits_of
+from gpaco.evaluation import logits_of
 from gpaco.priors import best_tau, final_logits, no_validation
+from gpaco.progress import Progress
 from gpaco.run import Predictor
 
 
 def tune(
-    predictor: Predictor, validation: Samples | None, *, unbiased: bool = False, show: Show | None = None
+    predictor: Predictor, validation: Samples | None, *, unbiased: bool = False, show: Progress | None = None
 ) -> dict[str, Any]:
     """Choose tau for a model without a tuned prior, by macro recall on validation data; `priors.write_tuned` keeps it.
 

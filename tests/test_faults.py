@@ -17,7 +17,7 @@ from pictures import drawing
 from PIL import Image
 
 from gpaco.errors import EnvironmentProblem
-from gpaco.faults import faults_explained, problem_of
+from gpaco.faults import explained, problem_of
 
 QUICK = ("digits", "--long-tail", 20, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false")
 LONG = (*QUICK, "--epochs", 200)  # nobody lets it come to its end
@@ -40,7 +40,7 @@ def assert_plain(errors: str) -> None:
     """The last two lines are a cause and a remedy."""
     cause, remedy = errors.rstrip().splitlines()[-2:]
     assert re.match(r"error: \S", cause), errors
-    assert re.match(r"  \S.*goes on from the last checkpoint", remedy), errors
+    assert re.match(r"  \S.*resumes from the last checkpoint", remedy), errors
     assert "Traceback" not in errors
 
 
@@ -173,7 +173,7 @@ def test_a_signal_to_the_loaders_too_saves_all_the_same(photographs: Path, tmp_p
     ],
 )
 def test_what_libraries_say_of_the_machine_is_said_plainly(error: Exception, cause: str) -> None:
-    with pytest.raises(EnvironmentProblem) as caught, faults_explained():
+    with pytest.raises(EnvironmentProblem) as caught, explained():
         raise error
     assert cause in caught.value.cause
     assert "\n" not in caught.value.cause + caught.value.remedy
@@ -181,5 +181,5 @@ def test_what_libraries_say_of_the_machine_is_said_plainly(error: Exception, cau
 
 def test_other_errors_are_none_of_the_machine() -> None:
     assert problem_of(ValueError("gloo")) is None
-    with pytest.raises(KeyError), faults_explained():
+    with pytest.raises(KeyError), explained():
         raise KeyError("x")

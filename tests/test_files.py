@@ -34,7 +34,7 @@ def test_without_permission_a_file_is_an_environment_problem() -> None:
             lambda: write_atomic(folder / "x.json", "{}"),
             lambda: append_jsonl(folder / "new.jsonl", {}),
         ):
-            with without_rights(), pytest.raises(EnvironmentProblem, match="no permission to write") as error:
+            with without_rights(), pytest.raises(EnvironmentProblem, match="permission denied") as error:
                 action()
             assert error.value.exit_code == 3
         folder.chmod(0o755)

@@ -144,29 +144,6 @@ def test_data_given_twice_is_refused_but_a_recipe_may_get_other_data(refuses: Co
     assert recipe.data.path == str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--model", "resnt8"], "no model 'resnt8'; did you mean 'resnet8'?"),
-        (["--weights", "none.safetensors"], "there is no file none.safetensors"),
-        (["--weights", "text.safetensors"], "text.safetensors is no safetensors file"),
-        (["--task", "segmentation", "--model", "upernt-resnet18"], "no segmentation model 'upernt-resnet18'"),
-        (["--task", "segmentation", "--model", "upernet-resnt18"], "no encoder 'resnt18'"),
-        (["--task", "segmentation", "--weights", "none.safetensors"], "there is no file none.safetensors"),
-        (["--model", "resnt8", "--dry-run"], "no model 'resnt8'; did you mean 'resnet8'?"),
-        (["--out", "text.safetensors"], "text.safetensors is a file"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_word_is_refused_before_the_data_is_looked_at_and_nothing_stays(
-    words: list[str], message: str, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.safetensors").write_text("these are no weights")
-    assert message in refuses("train", "no such data", "--out", "run", *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["text.safetensors"]
-
-
 def test_weights_of_another_model_leave_no_folder_behind(refuses: Command, tmp_path: Path) -> None:
     save_file(SmallResNet(3).state_dict(), tmp_path / "resnet20.safetensors")
     words = ("train", "digits", "--model", "resnet8", "--weights", tmp_path / "resnet20.safetensors")

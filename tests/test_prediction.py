@@ -91,7 +91,7 @@ def test_a_bad_file_is_a_row_with_its_error_and_the_others_are_predicted(
     assert [row["class"] for row in (rows[0], rows[4])] == [row["class"] for row in alone]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_rows_are_written_in_the_form_that_the_name_says_and_nothing_else_is(
     suffix: str, trained: Run, images: Path, tmp_path: Path
 ) -> None:
@@ -109,12 +109,11 @@ def test_rows_are_written_in_the_form_that_the_name_says_and_nothing_else_is(
         assert float(read_back[0]["probability_5"]) == rows[0]["top"][4][1]
         assert read_back[-1]["error"] == rows[-1]["error"]
     else:
-        text = out.read_text()
-        read_back = json.loads(text) if suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+        read_back = [json.loads(line) for line in out.read_text().splitlines()]
         assert read_back == json.loads(json.dumps(rows))
 
 
-def test_another_name_than_csv_jsonl_or_json_is_refused_before_anything_is_done(trained: Run, images: Path) -> None:
+def test_another_name_than_csv_or_jsonl_is_refused_before_anything_is_done(trained: Run, images: Path) -> None:
     with pytest.raises(UserError, match=r"'rows\.xlsx'"):
         gpaco.predict(trained, images, out="rows.xlsx")
     assert not Path("rows.xlsx").exists()
@@ -163,7 +162,7 @@ def test_models_of_an_ensemble_see_images_at_their_own_sizes(trained: Run, image
 def test_a_name_that_is_not_utf8_is_written_all_the_same(trained: Run, images: Path, tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/caf\xe9.png"
     shutil.copy(images / "00.png", odd)
-    for suffix in (".csv", ".jsonl", ".json"):
+    for suffix in (".csv", ".jsonl"):
         (row,) = gpaco.predict(trained, os.fsdecode(odd), out=tmp_path / f"rows{suffix}")
         assert row["path"].endswith("caf\\xe9.png")
         assert "caf" in (tmp_path / f"rows{suffix}").read_text()

@@ -217,31 +217,6 @@ def test_colours_are_the_palettes_and_no_class_is_black() -> None:
     assert mixed[0, 2].tolist() == [50, 50, 50]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["evaluate", "RUN", "--scales", "half"], "--scales half is not understood"),
-        (["evaluate", "RUN", "--scales", "0"], "scales must be numbers above 0"),
-        (["evaluate", "RUN", "--scales", "nan"], "scales must be numbers above 0"),
-        (["evaluate", "RUN", "--scales", "1,inf"], "scales must be numbers above 0"),
-        (["evaluate", "RUN", "--window", "32/64"], "a stride of 64 pixels does not cover windows of 32"),
-        (["evaluate", "RUN", "--window", "wide"], "--window wide is not understood"),
-        (["evaluate", "RUN", "RUN"], "segmenters are evaluated one at a time"),
-        (["evaluate", "RUN", "--prior", "uniform"], "--tune-prior and --restrict are of classifiers"),
-        (["evaluate", "RUN", "--few", "2"], "few (2.0) must not be above many (1.0)"),
-        (["predict", "RUN", "DATA", "--out", "rows.csv"], "rows.csv is no folder"),
-        (["predict", "RUN", "DATA", "--unbiased"], "segmenters predict one at a time, without --prior"),
-    ],
-)
-def test_wrong_options_are_named_and_exit_2(
-    words: list[str], message: str, run: Path, data: Path, command: Command
-) -> None:
-    places = {"RUN": str(run), "DATA": str(data / "images" / "val")}
-    _, errors = command(*(places.get(word, word) for word in words), code=2)
-    assert message in errors
-    assert len(errors.strip().splitlines()) == 2
-
-
 def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = ScenePredictor(tiny_segmenter(), about(base_size=[40, 56])).eval()
     seen: list[tuple[int, ...]] = []

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.inspecting import Inspection, Progress, digests, inspect, over_parts, places_of, without
+from gpaco.data.inspecting import Inspection, digests, inspect, over_parts, places_of, without
 from gpaco.data.reading import read
 from gpaco.data.samples import BadImage, Splits, some
 from gpaco.data.suggesting import FLAGS, suggest
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
 from gpaco.metrics import groups as groups_of
+from gpaco.progress import Progress
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10

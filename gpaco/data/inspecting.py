@@ -18,8 +18,7 @@ from gpaco.data.images import BadImageError, describe_image
 from gpaco.data.samples import BadImage, Samples, Splits, some
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
-
-Progress = Callable[[int, int], None]  # (images done, images in all)
+from gpaco.progress import Progress
 
 TOLERATED = 0.01  # share of bad images that may be left out
 

@@ -215,7 +215,8 @@ def apart(worker: int) -> None:
 
     Not by ignoring SIGTERM, which is how a loader that hangs is ended.
     """
-    os.setpgid(0, 0)
+    if hasattr(os, "setpgid"):  # not on Windows
+        os.setpgid(0, 0)
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:

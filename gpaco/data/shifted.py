@@ -1,7 +1,6 @@
 """Published sets of corrupted pictures as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +14,10 @@ from gpaco.data.class_maps import class_map
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.samples import Labels, printable
 from gpaco.errors import UserError, nearest
+from gpaco.progress import Progress
 
 Condition = tuple[str, int]  # a corruption and its severity
 Pixels = NDArray[np.uint8]
-Show = Callable[[int, int], None]
 
 _LEVELS = tuple(map(str, SEVERITIES))
 # The published archives have four more corruptions, which no mean includes: they are not read.
@@ -72,7 +71,7 @@ class Arrays:
         return np.array(_mapped(self.files[name])[(severity - 1) * len(self.labels) + i])
 
 
-def read_shifted(path: Path, show: Show | None = None) -> Tree | Arrays | None:
+def read_shifted(path: Path, show: Progress | None = None) -> Tree | Arrays | None:
     """The corrupted set in a folder; None if it holds none."""
     if not path.is_dir():
         return None
@@ -102,7 +101,7 @@ def _homes(path: Path) -> dict[str, Path]:
     return found
 
 
-def _read_tree(path: Path, folders: dict[str, Path], show: Show | None) -> Tree:
+def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> Tree:
     homes = {
         (name, severity): folder / str(severity)
         for name, folder in folders.items()

@@ -1,6 +1,6 @@
 """Everything that the page shows, gathered from runs and their data into one dictionary that is ready for JSON."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from gpaco.pages.evidence import Evidence, Facts, log_priors
 from gpaco.pages.provenance import provenance
 from gpaco.pages.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.preparing import splits_of
+from gpaco.progress import Say
 
-Say = Callable[[str], None]
 _PICTURES = 1_500_000  # bytes of the page
 
 

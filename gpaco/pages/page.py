@@ -8,10 +8,11 @@ from pathlib import Path
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
-from gpaco.pages.collecting import Say, collect, data_of
+from gpaco.pages.collecting import collect, data_of
 from gpaco.pages.evidence import gather
 from gpaco.pages.render import csv_file, render, safe_json, template_text
 from gpaco.pages.tables import tables
+from gpaco.progress import Say
 from gpaco.run import Runs, as_runs
 
 SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")

@@ -1,6 +1,5 @@
 """Where the numbers of a run come from: settings, seeds, versions, hashes, and the command that repeats it."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -31,8 +30,8 @@ def weights_hash(folder: Path) -> Facts | None:
         newest = checkpoint.load(folder / "checkpoints", parts=[])
         best = newest.state["progress"]["best_step"]
         path = newest.path if best is None else folder / "checkpoints" / f"step-{best:08d}"
-        files = json.loads((path / "MANIFEST.json").read_text())["files"]
+        files = checkpoint.hashes(path)
     except (Problem, OSError):
         return None
-    weights = files.get("ema.safetensors", files["model.safetensors"])
-    return {"step": newest.step if best is None else best, "sha256": weights["sha256"]}
+    sha256 = files.get("ema.safetensors", files["model.safetensors"])
+    return {"step": newest.step if best is None else best, "sha256": sha256}

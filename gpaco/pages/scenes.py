@@ -1,7 +1,7 @@
 """The page about segmenters: IoU against the share of pixels, what is confused with what, the worst pictures."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from gpaco.errors import UserError
 from gpaco.files import write_atomic
 from gpaco.pages.corruption_file import read_robustness
 from gpaco.pages.render import csv_file, render, thumbnail
+from gpaco.progress import Say
 from gpaco.run import Run
 
-Say = Callable[[str], None]
 Facts = dict[str, Any]
 SHOWN = 6  # pictures
 SIDE, QUALITY = 360, 82  # pixels of the longer side, at most; of JPEG

@@ -16,6 +16,7 @@ from gpaco.data.inspecting import TOLERATED
 from gpaco.data.samples import some
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
+from gpaco.progress import Progress
 from gpaco.segmentation.preparing import with_parts
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.resolving import overrides, suggest, usual_size
@@ -23,7 +24,6 @@ from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.segmentation.scoring import IGNORE, share_groups
 from gpaco.settings import Data
 
-Progress = Callable[[int, int], None]
 SHOWN = 10  # of a long list
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpaco import distributed
-from gpaco.display import told
 from gpaco.errors import Diverged, UserError
+from gpaco.progress import Progress, Say, told
 from gpaco.run import Run, chosen, compare_part
 from gpaco.segmentation.inference import Size, predict_classes
 from gpaco.segmentation.network import Segmenter, build
@@ -23,8 +23,6 @@ from gpaco.segmentation.scoring import Tally, summarise
 from gpaco.segmentation.transforms import fitting
 from gpaco.settings import Recipe
 
-Say = Callable[[str], None]
-Show = Callable[[int, int], None]
 Pixels = NDArray[np.uint8]
 WORST = 12  # pictures that are listed
 
@@ -111,7 +109,7 @@ def evaluate_scenes(
     scenes: Scenes,
     *,
     change: Callable[[Pixels, int], Pixels] = lambda image, i: image,
-    show: Show | None = None,
+    show: Progress | None = None,
     **how: Any,
 ) -> dict[str, Any]:
     """Figures over all scenes; each process does its share once.
@@ -164,7 +162,7 @@ def evaluate_run(
     few: float | None = None,
     which: str = "best",
     device: str | torch.device = "cpu",
-    show: Show | None = None,
+    show: Progress | None = None,
     say: Say = lambda line: None,
     **how: Any,
 ) -> dict[str, Any]:

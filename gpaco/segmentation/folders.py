@@ -2,17 +2,16 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, some
 from gpaco.errors import UserError
+from gpaco.progress import Progress
 from gpaco.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
 from gpaco.segmentation.scoring import IGNORE
-
-Progress = Callable[[int, int], None]  # (masks done, masks in all)
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
 MOST = IGNORE - 1  # classes

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpaco.data.images import read_image
 from gpaco.data.samples import printable
 from gpaco.errors import Problem, UserError
-from gpaco.files import explained
+from gpaco.faults import explained
 from gpaco.prediction import find_files
 from gpaco.run import Run, as_run
 from gpaco.segmentation.evaluating import ScenePredictor, load_segmenter, segment

@@ -1,6 +1,6 @@
 """From what was asked for to scenes and a complete recipe: what is read, held back, left out and guessed."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpaco.data.inspecting import TOLERATED, Progress, fingerprints, read_bad
+from gpaco.data.inspecting import TOLERATED, fingerprints, read_bad
 from gpaco.data.random import permutation
 from gpaco.data.samples import BadImage, some
 from gpaco.data.splitting import repeated
-from gpaco.display import told
 from gpaco.errors import UserError
 from gpaco.preparing import BAD_IMAGES, LOOKED_AT
+from gpaco.progress import Progress, Say, told
 from gpaco.run import has_begun
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.resolving import refuse_unused, resolve
 from gpaco.segmentation.scenes import Scenes, SceneSplits, pixel_counts
 from gpaco.settings import Data, Recipe
-
-Say = Callable[[str], None]
 
 
 def prepare(

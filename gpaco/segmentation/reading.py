@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpaco.errors import UserError
+from gpaco.progress import Progress
 from gpaco.segmentation.datasets import read_ade20k, read_camvid, read_cityscapes, read_coco_stuff, read_pascal
-from gpaco.segmentation.folders import TABLES, Progress, read_classes, read_pairs
+from gpaco.segmentation.folders import TABLES, read_classes, read_pairs
 from gpaco.segmentation.scenes import OWN, Decode, Scenes, SceneSplits, numbered
 
 Reader = Callable[[Path], SceneSplits | None]

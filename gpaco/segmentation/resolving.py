@@ -1,6 +1,5 @@
 """The settings of a segmentation: which there are, what was released, what fits pictures and networks."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError, nearest
 from gpaco.hub import is_hub
 from gpaco.preparing import FLAGS
+from gpaco.progress import Say
 from gpaco.segmentation.losses import METHODS
 from gpaco.segmentation.network import DEEPLAB, LEAST, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
-
-Say = Callable[[str], None]
 
 # The settings that segmentation has, by section. Any other that is not at its default asks for what would not happen.
 HAS: dict[str, set[str]] = {

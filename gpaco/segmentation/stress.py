@@ -17,11 +17,12 @@ from gpaco.distortions import frost_folder
 from gpaco.errors import UserError
 from gpaco.known_conditions import KnownConditions, Row, model_digest
 from gpaco.metrics import GROUPS
+from gpaco.progress import Say
 from gpaco.run import Run, as_run
 from gpaco.segmentation.evaluating import Pixels, ScenePredictor, evaluate_scenes, load_segmenter, scenes_of
 from gpaco.segmentation.scenes import Scenes
 from gpaco.segmentation.scoring import share_groups
-from gpaco.stress_results import Bar, Measured, Say, missing_conditions, summary, write_result
+from gpaco.stress_results import Bar, Measured, missing_conditions, summary, write_result
 
 
 def scene_robustness(

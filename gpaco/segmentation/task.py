@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpaco import __version__, checkpoint, distributed
 from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.files import write_atomic
+from gpaco.progress import Say, Show, told
 from gpaco.run import Run, newest
 from gpaco.segmentation.evaluating import ScenePredictor, build_segmenter, evaluate_scenes, load_segmenter, own_part
 from gpaco.segmentation.loading import Crops, SceneBatch, batches
@@ -24,8 +25,6 @@ from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.settings import Recipe
 from gpaco.training import Task
 
-Say = Callable[[str], None]
-
 
 def begin(
     recipe: Recipe,
@@ -34,7 +33,7 @@ def begin(
     before: tuple[dict[str, Tensor], str] | None,
     device: torch.device,
     say: Say,
-    show: Callable[[dict[str, Any]], None],
+    show: Show,
 ) -> tuple[Task, None]:
     """What `fit` needs for one stage in its folder. Weights to start from are not read again by a run that goes on."""
     begun = bool(checkpoint.find(home / "checkpoints"))
@@ -151,7 +150,7 @@ def finish(run: Run, recipe: Recipe, splits: SceneSplits, source: None, device: 
     if scenes is None:
         say("there is no data to evaluate on: only the model was written")
         return
-    result = evaluate_scenes(predictor, scenes)
+    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"))
     if distributed.rank():
         return
     state = newest(run).state
