@@ -58,6 +58,7 @@ class Fork(subprocess.Popen[str]):
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
         session = rest[20]
+        sys.audit("subprocess.Popen", args[0], args, cwd, env)  # as Popen does: conftest.py listens
         streams = [own if given == -1 else given for own, given in enumerate((pipes[0], pipes[3], pipes[5]))]
         request = {"words": args[1:], "env": env, "cwd": os.path.abspath(cwd or "."), "session": session}
         self._answer, theirs = socket.socketpair()
