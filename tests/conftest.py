@@ -1,5 +1,6 @@
 """Settings for all tests: the same examples on every run, no time limit per example, markers for what a test starts."""
 
+import ctypes
 import inspect
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,14 @@ _running: list[pytest.Item] = []
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _give_memory_back() -> Iterator[None]:
+    """Return freed memory to the system: glibc keeps gigabytes of what the large networks of a few tests took."""
+    yield
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
