@@ -1,5 +1,6 @@
 """The fork server of the tests: its processes are like new ones."""
 
+import importlib
 import json
 import os
 import signal
@@ -137,3 +138,9 @@ def test_a_run_of_a_new_process_and_of_a_fork_have_the_same_bits(tmp_path: Path)
 
 def test_the_server_is_one_for_all() -> None:
     assert server() is server()
+
+
+def test_a_test_that_starts_python_without_the_marker_fails() -> None:
+    hidden = importlib.import_module("subprocess")  # named, it would give this test the marker
+    with pytest.raises(RuntimeError, match=r"mark it with @pytest\.mark\.process"):
+        hidden.Popen([sys.executable, "-c", ""])
