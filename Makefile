@@ -1,7 +1,10 @@
 # make demo    a first look               make lint   ruff and mypy
-# make test    every test                 make setup  only the environment (.venv), from constraints.txt
+# make test    all tests but extensive    make setup  only the environment (.venv), from constraints.txt
 # make bench   speed and memory, again    make lock   new versions into constraints.txt
 # make docs    docs/recipes.md, from gpaco/recipes
+# make test-fast       only tests that start no process and no browser
+# make test-extensive  what `make test` leaves out: examples and the like
+# make test-all        every test
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -9,13 +12,24 @@ BIN := .venv/bin
 # Two processes with one thread each: threads that wait for each other cost more than they give.
 TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-.PHONY: demo test lint setup browser bench docs lock clean
+.PHONY: demo test test-fast test-extensive test-all lint setup browser bench docs lock clean
 
 demo: .venv/ready
 	$(BIN)/gpaco demo --out demo
 
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20
+
 test: .venv/ready browser
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
+
+test-fast: .venv/ready
+	$(PYTEST) -m "not process and not browser and not extensive"
+
+test-extensive: .venv/ready browser
+	$(PYTEST) -m extensive
+
+test-all: .venv/ready browser
+	$(PYTEST) -m ""
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -3,43 +3,61 @@
 import json
 import os
 import re
+import socket
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
+from helpers import forked
+
+ENVIRONMENT = dict(forked.ENVIRONMENT)
 
 
 def start(
-    *words: object, ranks: int = 1, group: bool = False, more: dict[str, str] | None = None
+    *words: object, ranks: int = 1, group: bool = False, more: dict[str, str] | None = None, cold: bool = False
 ) -> subprocess.Popen[str]:
-    """The running command; with several ranks under torchrun. It may have a process group of its own.
+    """Start the command, under torchrun if there are several ranks, in a process group of its own if asked.
 
-    `more` goes into its environment.
+    `more` goes into its environment. Unless `cold`, the process is forked from one that has imported everything.
     """
-    launcher = [sys.executable, "-m"]
+    launcher = ["-m"]
     if ranks > 1:
         launcher += ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), "-m"]
-    return subprocess.Popen(
-        [*launcher, "gpaco", *map(str, words)],
+    return forked.python(
+        *launcher,
+        "gpaco",
+        *words,
         env=ENVIRONMENT | ({} if ranks == 1 else {"PYTHONWARNINGS": "default"}) | (more or {}),
+        cold=cold,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=group,
     )
 
 
-def run(*words: object, code: int = 0, ranks: int = 1, more: dict[str, str] | None = None) -> str:
-    """What the command prints on standard output; it must exit with `code`."""
-    process = start(*words, ranks=ranks, more=more)
-    out, errors = process.communicate(timeout=200)
-    assert process.returncode == code, f"exit {process.returncode}\n{out}\n{errors}"
-    return out
+def start_ranks(*words: object, ranks: int) -> list[subprocess.Popen[str]]:
+    """Start the command once for each rank, without torchrun."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
+    variables = [{name: str(value) for name, value in place.items()} for place in places]
+    return [start(*words, more=place | {"PYTHONWARNINGS": "default"}) for place in variables]
+
+
+def run(*words: object, code: int = 0, ranks: int = 1, more: dict[str, str] | None = None, cold: bool = False) -> str:
+    """Run the command and return what it (or the first of several ranks) prints; it must exit with `code`."""
+    processes = start_ranks(*words, ranks=ranks) if ranks > 1 else [start(*words, more=more, cold=cold)]
+    with ThreadPoolExecutor(ranks) as threads:
+        said = list(threads.map(lambda process: process.communicate(timeout=200), processes))
+    for process, (out, errors) in zip(processes, said, strict=True):
+        assert process.returncode == code, f"exit {process.returncode}\n{out}\n{errors}"
+    return said[0][0]
 
 
 def fails(*words: object, code: int = 2, more: dict[str, str] | None = None) -> str:
-    """The cause and the remedy, each a line, that the command ends with; no traceback."""
+    """Return the cause and the remedy, each a line, that the command ends with; no traceback."""
     process = start(*words, more=more)
     _, errors = process.communicate(timeout=200)
     assert process.returncode == code, f"exit {process.returncode}\n{errors}"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from helpers import forked
 from saving import save_step
 
-from gpaco import checkpoint
 from gpaco.checkpoint import find, load, prune
 from gpaco.files import append_jsonl, trim_jsonl
 from gpaco.locking import lock
@@ -23,11 +23,8 @@ from gpaco.locking import lock
 @contextmanager
 def child(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """This file as a program, in a process of its own; it is killed at the end."""
-    environment = os.environ | {"PYTHONPATH": str(Path(checkpoint.__file__).parents[1])}
-    command = [sys.executable, __file__, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with forked.python(__file__, *arguments, env=forked.ENVIRONMENT, **pipes) as process:
         try:
             yield process
         finally:

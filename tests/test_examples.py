@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+pytestmark = pytest.mark.extensive
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -3,16 +3,14 @@
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, apart, assert_same_run, children, run, start
+from commands import apart, assert_same_run, children, run, start, start_ranks
 from pictures import drawing
 from PIL import Image
 
@@ -47,16 +45,7 @@ def assert_plain(errors: str) -> None:
 @contextmanager
 def two_ranks(*words: object) -> Iterator[list[subprocess.Popen[str]]]:
     """Two processes of one run without torchrun, whose exit codes can be seen; killed at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = ENVIRONMENT | {key: str(value) for key, value in place.items()} | {"PYTHONWARNINGS": "default"}
-        command = [sys.executable, "-m", "gpaco", *map(str, words)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+    ranks = start_ranks(*words, ranks=2)
     try:
         yield ranks
     finally:
