@@ -123,9 +123,8 @@ def recipe_of(
         seen |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
     if queue := [name for name in layout.dropped if re.fullmatch(r"(module\.)?queue", name)]:
         seen["method.memory"] = foreign.tensors[queue[0]].shape[0]
-    changes = [f"{name}={value}" for name, value in (assumed | said | seen).items()]
     try:
-        recipe = recipes.override(replace(base, stage=()), changes)
+        recipe = recipes.change(replace(base, stage=()), assumed | said | seen)
     except UserError as error:
         raise UserError(f"{foreign.path}: {error.cause}", error.remedy) from None
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"

@@ -11,6 +11,7 @@ Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")]
+Paper = Annotated[bool, typer.Option("--paper", help="A recipe by the paper's text where the released code differs.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
 Set = Annotated[
     list[str],

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from gpaco.classical import class_balanced_weights
 from gpaco.contrast import reference_priors
-from gpaco.settings import Method
+from gpaco.settings import MethodSettings
 
 _FAR = -1e4  # a similarity that gets no mass at any temperature
 
@@ -43,7 +43,7 @@ class References(NamedTuple):
 
 
 def compare(
-    settings: Method,
+    settings: MethodSettings,
     state: dict[str, Tensor],
     anchors: Tensor,
     labels: Tensor,
@@ -75,7 +75,7 @@ def compare(
 
 
 def softmaxes(
-    settings: Method,
+    settings: MethodSettings,
     state: dict[str, Tensor],
     shares: Tensor,
     logits: Tensor,

@@ -10,7 +10,7 @@ from scenes import save_scene, scene_folder
 
 from gpaco import recipe as recipes
 from gpaco.errors import UserError
-from gpaco.preparing import requested
+from gpaco.request import requested
 from gpaco.segmentation.preparing import scene_splits, with_parts
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.resolving import HAS, refuse_unused, resolve, usual_size
