@@ -60,7 +60,7 @@ def _command(words: str, row: Table, file: Table) -> str:
 @cache
 def _rows() -> dict[str, tuple[Table, Table]]:
     """Every row, joined with its base, and the file that it is in."""
-    found = {}
+    found: dict[str, tuple[Table, Table]] = {}
     for path in _FOLDER.glob("*.toml"):
         file = tomllib.loads(path.read_text(encoding="utf-8"))
         for pattern, own in file["recipe"].items():
