@@ -40,7 +40,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/loss.py
 
 docs: .venv/ready
-	$(BIN)/gpaco recipes --markdown > docs/recipes.md
+	cat docs/recipes.head.md <($(BIN)/gpaco recipes --markdown) > docs/recipes.md
 
 setup: .venv/ready browser
 

@@ -85,12 +85,12 @@ def training_step(pixels: int | None) -> Callable[[], None]:
 
     from gpaco.segmentation.losses import SceneLoss
     from gpaco.segmentation.network import build
-    from gpaco.settings import Method, Segmentation
+    from gpaco.settings import MethodSettings, Segmentation
 
     torch.manual_seed(0)
     network = build("deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)
     settings = Segmentation(pixels=pixels or -1)
-    criterion = SceneLoss(Method(alpha=0.01, temperature=0.07), settings, np.ones(STEP_CLASSES), DIM)
+    criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings, np.ones(STEP_CLASSES), DIM)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images, masks = torch.randn(BATCH, 3, CROP, CROP), torch.randint(STEP_CLASSES, (BATCH, CROP, CROP))
 

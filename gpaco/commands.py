@@ -16,6 +16,7 @@ from gpaco.options import (
     Flip,
     Json,
     Out,
+    Paper,
     Prior,
     Restrict,
     Root,
@@ -93,6 +94,7 @@ def train(
     root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
     recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
+    paper: Paper = False,
     task: Task = None,
     method: Annotated[
         str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
@@ -109,7 +111,7 @@ def train(
     validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
     part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
-    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # 25 that are shown are enough
+    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # 26 that are shown are enough
     on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     device: Device = None,
@@ -131,7 +133,7 @@ def train(
     if out is None and not dry_run:
         raise UserError("train needs a folder for its results", "--out FOLDER; to try only: --dry-run")
     if out is None or dry_run:
-        try_out(data, recipe=recipe, settings=settings, device=device, say=screen, **flags)
+        try_out(data, recipe=recipe, paper=paper, settings=settings, device=device, say=screen, **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
         return
@@ -139,6 +141,7 @@ def train(
         data,
         out=out,
         recipe=recipe,
+        paper=paper,
         settings=settings,
         device=device,
         say=screen,

@@ -8,8 +8,8 @@ import typer
 
 from gpaco.commands import app
 from gpaco.console import display
-from gpaco.errors import UserError, nearest
-from gpaco.options import Json, Prior, Set, Unbiased
+from gpaco.errors import UserError
+from gpaco.options import Json, Paper, Prior, Set, Unbiased
 from gpaco.segmentation.options import pair
 
 
@@ -44,7 +44,7 @@ def export(
 @app.command()
 def recipes(
     word: Annotated[str, typer.Argument(help="Only those with this in their name, table or row.")] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/recipes.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/recipes.md.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the recipes. They are rows of the paper's tables, with its number and ours."""
@@ -65,15 +65,13 @@ def recipes(
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A recipe's name or file, a run, or the word default.")],
+    paper: Paper = False,
 ) -> None:
     """Print a recipe complete, with a word on every setting."""
-    from gpaco.recipe import dumps, load, names
+    from gpaco.recipe import dumps, load
     from gpaco.settings import Recipe
 
-    known = [*names(), "default"]
-    if name not in known and not Path(name).exists():
-        raise UserError(f"there is no recipe {name!r}{nearest(name, known)}", "`gpaco recipes` lists them all")
-    print(dumps(Recipe() if name == "default" else load(name), explain=True), end="")
+    print(dumps(Recipe() if name == "default" else load(name, paper=paper), explain=True), end="")
 
 
 @app.command()

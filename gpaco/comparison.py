@@ -14,8 +14,8 @@ from gpaco.errors import UserError, nearest
 from gpaco.files import write_atomic
 from gpaco.methods import METHODS
 from gpaco.pages.page import report
-from gpaco.preparing import FLAGS, refuse_one_word, requested
 from gpaco.progress import Say, Show, quiet
+from gpaco.request import FLAGS, refuse_one_word, requested
 from gpaco.run import Run
 from gpaco.running import train
 

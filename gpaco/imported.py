@@ -125,7 +125,11 @@ def recipe_of(
             say(f"{name} = {value} is assumed: the file does not say  (--recipe or --set {name}= overrides)")
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
     base = replace(base, stage=(), source=replace(base.source, note=note))
-    return recipes.override(base, [*(f"{name}={value}" for name, (value, _) in table.items()), *settings])
+    try:
+        recipe = recipes.change(base, {name: value for name, (value, _) in table.items()})
+    except UserError as error:
+        raise UserError(f"{foreign.path}: {error.cause}", error.remedy) from None
+    return recipes.override(recipe, settings)
 
 
 def about_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> dict[str, Any]:

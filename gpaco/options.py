@@ -10,6 +10,7 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths of a table or list start from.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+Paper = Annotated[bool, typer.Option("--paper", help="A recipe by the paper's text where the released code differs.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
 Set = Annotated[
     list[str],

@@ -1,9 +1,7 @@
-"""From what was asked for to a complete recipe and its data: what is read, split, left out and guessed."""
+"""The data of a recipe, and the settings that it leaves to the data: what is read, split, left out and guessed."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,92 +11,18 @@ from gpaco.data.checking import one_group, refuse_leaks, refuse_one_class
 from gpaco.data.inspecting import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.reading import read
-from gpaco.data.samples import Samples, Splits, in_memory, printable, some
+from gpaco.data.samples import Samples, Splits, in_memory, some
 from gpaco.data.splitting import with_test, with_val_as_test, with_validation
 from gpaco.data.suggesting import suggest
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
 from gpaco.metrics import groups
 from gpaco.priors import no_validation
 from gpaco.progress import Say, told
-from gpaco.settings import SECTIONS, Data, Recipe, Stage
+from gpaco.request import overrides
+from gpaco.settings import Data, Recipe, Stage
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder
 LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
-
-# Flags of the command line and keyword arguments of train(): the setting each stands for.
-FLAGS = {
-    "root": "data.root",
-    "task": "train.task",
-    "method": "method.name",
-    "model": "model.name",
-    "weights": "model.weights",
-    "size": "model.size",
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "lr": "optimiser.lr",
-    "seed": "train.seed",
-    "long_tail": "data.long_tail",
-    "validation": "data.validation",
-    "sampler": "train.sampler",
-    "train": "train.part",
-    "amp": "train.amp",
-    "workers": "train.workers",
-    "ghost_batch": "model.ghost_batch",
-    "on_bad_image": "data.on_bad_image",
-    "compile": "train.compile",
-    "tune_prior": "method.tune_prior",
-    "report": "train.report",
-}
-
-
-def requested(
-    what: Path | str | Recipe, recipe: Path | str | Recipe | None, settings: Sequence[str], flags: dict[str, Any]
-) -> tuple[Recipe, set[str]]:
-    """The recipe as asked for, and which of its settings somebody has chosen."""
-    refuse_one_word("settings", settings)
-    path = ""
-    if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
-        recipe = what
-    else:
-        path = str(what) if str(what) in ("", "digits") else _from_anywhere(what)
-    if printable(path) != path:
-        raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename or link it")
-    base = Recipe() if recipe is None else recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
-    given = set() if recipe is None else {f"{s}.{k}" for s in SECTIONS for k in asdict(getattr(base, s))}
-    unknown = set(flags) - set(FLAGS)
-    if unknown:
-        word = sorted(unknown)[0]
-        raise UserError(f"there is no option {word!r}{nearest(word, FLAGS)}", f"options are {', '.join(FLAGS)}")
-    flags = {flag: str(value).lower() if isinstance(value, bool) else value for flag, value in flags.items()}
-    changes = [f"{FLAGS[flag]}={value}" for flag, value in flags.items() if value is not None]
-    changes += list(settings)
-    if path:
-        base = replace(base, data=replace(base.data, path=path))
-    chosen = {change.partition("=")[0].strip().replace("loss.", "method.") for change in changes}
-    if path and "data.path" in chosen:
-        raise UserError(f"there are two sets of data, {what} and that of --set data.path", "leave out one of them")
-    given |= chosen
-    try:
-        changed = recipes.override(base, changes)
-    except UserError as error:  # a flag is called as it was typed
-        cause = error.cause
-        for flag, value in flags.items():
-            cause = cause.replace(f"--set {FLAGS[flag]}={value}:", f"--{flag.replace('_', '-')} {value}:")
-        raise UserError(cause, error.remedy) from None
-    if changed.data.root:
-        changed = replace(changed, data=replace(changed.data, root=_from_anywhere(changed.data.root)))
-    return changed, given
-
-
-def refuse_one_word(name: str, words: Sequence[str]) -> None:
-    """Raise where a list of words is asked for and one word came, which Python would take letter by letter."""
-    if isinstance(words, str):
-        raise UserError(f"{name} are a list of words, got one word, {words!r}", f"{name}=[{words!r}]")
-
-
-def _from_anywhere(path: Path | str) -> str:
-    """The path as it holds in any folder: a run may be looked at from another one."""
-    return str(Path(path).expanduser().absolute())
 
 
 def splits_of(
@@ -237,47 +161,34 @@ def expect(splits: Splits, settings: Data) -> None:
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
     """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
-    chosen = recipe.train.batch_size if "train.batch_size" in given else None
-    wanted = recipe.train.epochs if "train.epochs" in given else None
-    guess = suggest(splits, gpu=device.type != "cpu", batch_size=chosen, epochs=wanted)
-    method = recipe.method.name
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
+    batch_size = recipe.train.batch_size if "train.batch_size" in given else None
+    epochs = recipe.train.epochs if "train.epochs" in given else None
+    guesses = suggest(splits, gpu=device.type != "cpu", batch_size=batch_size, epochs=epochs)
+    guesses["train.workers"] = 0 if splits.train.images is not None else 2
     if recipe.model.weights:
-        guess["size"] = backbones.usual_size(recipe.model.name) or guess["size"]
-    short = {value: f"--{key.replace('_', '-')}" for key, value in FLAGS.items()}
-    guesses: dict[str, Any] = {
-        "model.name": guess["model"],
-        "model.size": guess["size"],
-        "train.batch_size": guess["batch_size"],
-        "train.epochs": guess["epochs"],
-        "optimiser.lr": guess["lr"],
-        "method.memory": guess["memory"],
-        "views.first": guess["views"][0],
-        "views.second": guess["views"][1],
-        "train.workers": 0 if splits.train.images is not None else 2,
-    }
+        guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
     if recipe.train.part == "head":  # features were learnt on whole pictures: strong augmentation only blurs them
         guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
-    for key in ("model.name", "views.first", "views.second"):
-        section, name = key.split(".")
-        if getattr(getattr(recipe, section), name) == "auto":
-            given = given - {key}
-    if recipe.model.size == 0:
-        given = given - {"model.size"}
-    if recipe.train.workers < 0:
-        given = given - {"train.workers"}
-    if method in methods.WITHOUT_PROJECTOR:
+    if recipe.method.name in methods.WITHOUT_PROJECTOR:
         guesses.pop("method.memory")
-    changes = {key: value for key, value in guesses.items() if key not in given}
-    for key, value in changes.items():
-        say(f"{key} = {value}  ({short.get(key, f'--set {key}=')} overrides)")
-    recipe = recipes.override(recipe, [f"{key}={value}" for key, value in changes.items()])
+    still_open = {
+        "model.name": recipe.model.name == "auto",
+        "model.size": recipe.model.size == 0,
+        "views.first": recipe.views.first == "auto",
+        "views.second": recipe.views.second == "auto",
+        "train.workers": recipe.train.workers < 0,
+    }
+    guesses = {key: guess for key, guess in guesses.items() if key not in given or still_open.get(key, False)}
+    for key, guess in guesses.items():
+        say(f"{key} = {guess}  ({overrides(key)} overrides)")
+    recipe = recipes.change(recipe, guesses)
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
-        recipe = recipes.override(recipe, [f"schedule.warmup={recipe.train.epochs // 6}"])
-        say(f"schedule.warmup = {recipe.schedule.warmup:g}  (--set schedule.warmup= overrides)")
+        recipe = recipes.change(recipe, {"schedule.warmup": recipe.train.epochs // 6})
+        say(f"schedule.warmup = {recipe.schedule.warmup:g}  ({overrides('schedule.warmup')} overrides)")
     if recipe.train.batch_size > len(splits.train):
-        recipe = recipes.override(recipe, [f"train.batch_size={len(splits.train)}"])
+        recipe = recipes.change(recipe, {"train.batch_size": len(splits.train)})
         say(f"train.batch_size = {len(splits.train)}: there are no more training images")
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
         say(line)

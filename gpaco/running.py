@@ -20,8 +20,9 @@ from gpaco.files import write_atomic
 from gpaco.hub import is_hub
 from gpaco.locking import HOLDER, LOCK, lock
 from gpaco.lora import merged
-from gpaco.preparing import BAD_IMAGES, requested
+from gpaco.preparing import BAD_IMAGES
 from gpaco.progress import Say, Show, quiet
+from gpaco.request import requested
 from gpaco.run import Run, has_begun, is_run, newest, stage_folder, weights_of
 from gpaco.settings import Recipe, Stage
 from gpaco.training import Task, fit
@@ -58,6 +59,7 @@ def train(
     *,
     out: Path | str,
     recipe: Path | str | Recipe | None = None,
+    paper: bool = False,
     settings: Sequence[str] = (),
     device: str | None = None,
     say: Say = print,
@@ -71,6 +73,7 @@ def train(
     Args:
         what: the data (a folder, table, list, archive, or "digits"), or a complete recipe.
         recipe: name or file of a recipe, for data given first.
+        paper: take the values of the paper's text where the released code, and so the recipe, has others.
         settings: changes such as "method.alpha=0.02".
         flags: short names of settings: method, model, epochs, batch_size, lr, seed, long_tail, ... (FLAGS).
         say: is told every decision in a line.
@@ -79,7 +82,7 @@ def train(
     For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
     """
     where = choose_device(device)
-    wanted, given = requested(what, recipe, settings, flags)
+    wanted, given = requested(what, recipe, settings, flags, paper=paper)
     folder = Path(out)
     with explained():
         distributed.start(where, wanted.train.timeout)
@@ -217,6 +220,7 @@ def dry_run(
     what: Path | str | Recipe,
     *,
     recipe: Path | str | Recipe | None = None,
+    paper: bool = False,
     settings: Sequence[str] = (),
     device: str | None = None,
     say: Say = print,
@@ -224,7 +228,7 @@ def dry_run(
 ) -> None:
     """Try what training would do, with two steps on a few images: train, evaluate, save, resume. Nothing stays."""
     where = choose_device(device)
-    wanted, given = requested(what, recipe, settings, flags)
+    wanted, given = requested(what, recipe, settings, flags, paper=paper)
     kind = kind_of(wanted)
     refuse_model(kind, wanted)
     with tempfile.TemporaryDirectory() as folder:

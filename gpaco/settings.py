@@ -84,7 +84,7 @@ class Views:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSettings:
     name: str = setting("gpaco", "how a batch becomes a loss", choices=METHODS)
     alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0, below=1e6)
     temperature: float = setting(0.2, "of the similarities", low=1e-6)
@@ -187,7 +187,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Source:
+class PaperRow:
     table: str = setting("", "of the paper")
     row: str = setting("", "of that table")
     command: str = setting("", "that runs it")
@@ -212,12 +212,12 @@ class Recipe:
     data: Data = Data()
     model: Model = Model()
     views: Views = Views()
-    method: Method = Method()
+    method: MethodSettings = MethodSettings()
     segmentation: Segmentation = Segmentation()
     optimiser: Optimiser = Optimiser()
     schedule: Schedule = Schedule()
     train: Train = Train()
-    source: Source = Source()
+    source: PaperRow = PaperRow()
     stage: tuple[Stage, ...] = ()
 
 

@@ -18,7 +18,8 @@ from gpaco.backbones import SmallResNet, build, usual_size
 from gpaco.classification import describe
 from gpaco.data.reading import read
 from gpaco.errors import UserError
-from gpaco.preparing import requested, resolve
+from gpaco.preparing import resolve
+from gpaco.request import requested
 from gpaco.run import Run, load
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -90,7 +90,7 @@ def test_every_command_has_help(command: str, prints: Command) -> None:
     assert prints(command, "-h") == text
     assert not re.search(r"list\[|[{}]|PosixPath", text), "types of Python mean nothing to most people"
     options = re.findall(r"^  (?:-h, )?--[a-z-]+", text, re.MULTILINE)
-    assert 1 <= len(options) <= 25
+    assert 1 <= len(options) <= 26
     assert command in prints("--help")
 
 
@@ -148,7 +148,9 @@ def test_every_option_that_a_message_names_exists(prints: Command) -> None:
         for path in Path(gpaco.__file__).parent.rglob("*.py")
         for option in re.findall(r"(?<![-\w])--[a-z][a-z-]+", path.read_text())
     }
-    assert not sorted((file, option) for file, option in named if option not in known | {"--version", "--debug"})
+    assert not sorted(
+        (file, option) for file, option in named if option not in known | {"--version", "--debug", "--nproc"}
+    )
 
 
 # JSON and nothing else

@@ -18,9 +18,10 @@ from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.evaluation import final_logits, logits_of
 from gpaco.metrics import summarise
-from gpaco.preparing import reported, requested, splits_of
+from gpaco.preparing import reported, splits_of
 from gpaco.priors import read_prior
 from gpaco.recipe import override
+from gpaco.request import requested
 from gpaco.run import Run
 from gpaco.settings import Recipe
 

@@ -14,7 +14,8 @@ from scenes import save_scene
 from gpaco.backbones import SmallResNet
 from gpaco.cli import main
 from gpaco.data.checking import check, lines
-from gpaco.preparing import requested, resolve, splits_of
+from gpaco.preparing import resolve, splits_of
+from gpaco.request import requested
 from gpaco.settings import Recipe
 
 Command = Callable[..., str]

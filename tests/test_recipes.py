@@ -1,8 +1,9 @@
-"""Every recipe of the package: its values against those of the sources, its network at real size, and a step of it."""
+"""The recipes of the package: rows of the paper, their networks at real size, and a step of each kind."""
 
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import cache
@@ -14,7 +15,6 @@ import pytest
 import torch
 from commands import fails
 from paper_tables import BESIDE, ROWS, WITHOUT
-from paper_values import ASSUMED, CLASSIFIER, EXPECTED, HARDWARE, LEFT, PAPER, SAID
 from pictures import save
 from PIL import Image
 from torch import Tensor, nn
@@ -28,13 +28,15 @@ from gpaco.evaluation import as_tested
 from gpaco.listing import data_of, markdown
 from gpaco.listing import rows as listed
 from gpaco.model import Classifier, freeze
+from gpaco.paper_rows import differs
 from gpaco.run import build_model
 from gpaco.schedule import learning_rate, set_learning_rate
-from gpaco.settings import SECTIONS, Recipe
+from gpaco.settings import Recipe
 from gpaco.sources import source_of, view_of
 from gpaco.training import Task, make_optimiser
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
+HEAD = PAGE.with_name("recipes.head.md")
 CLASSES = {"cifar100": 100, "imagenet": 1000, "inat18": 8142, "places": 365}
 
 
@@ -43,24 +45,16 @@ def load(name: str) -> Recipe:
     return recipes.load(name)
 
 
-def everything(recipe: Recipe) -> dict[str, Any]:
-    """Every setting of a recipe that says what is trained, by "section.key"."""
-    assert recipe.segmentation == Recipe().segmentation
-    sections = [section for section in SECTIONS if section not in ("source", "segmentation")]
-    found = {f"{s}.{key}": value for s in sections for key, value in asdict(getattr(recipe, s)).items()}
-    return {key: value for key, value in found.items() if key not in LEFT}
+NAMES = [name for name in recipes.names() if load(name).train.task == "classification"]
+VARIANTS = [*NAMES, *(f"{name}-paper" for name in NAMES if differs(name))]  # and by the paper's text
 
 
-def in_full(expected: dict[str, Any]) -> dict[str, Any]:
-    """The same with each key's section."""
-    places: dict[str, list[str]] = {}
-    for place in everything(Recipe()):
-        places.setdefault(place.split(".")[1], []).append(place)
-    return {key if "." in key else places[key][0]: value for key, value in expected.items()}
-
-
-def test_these_are_the_recipes() -> None:
-    assert {name for name in recipes.names() if load(name).train.task == "classification"} == set(EXPECTED)
+def unique(names: list[str], key: Callable[[Recipe], Any]) -> dict[Any, str]:
+    """The first recipe for each value of a key."""
+    found: dict[Any, str] = {}
+    for name in names:
+        found.setdefault(key(load(name)), name)
+    return found
 
 
 def head(name: str) -> tuple[str, str, str]:
@@ -70,12 +64,12 @@ def head(name: str) -> tuple[str, str, str]:
 
 
 def test_every_row_of_the_papers_tables_has_one_recipe_with_its_number_or_the_page_says_why_not() -> None:
-    without = PAGE.read_text(encoding="utf-8").split("## Rows without a recipe")[1]
+    without = HEAD.read_text(encoding="utf-8").split("## Rows without a recipe")[1]
     assert all(word in without for word in WITHOUT)
     rows = [row for row in ROWS if not row[1].startswith(WITHOUT)]
-    own = Counter(head(name) for name in EXPECTED if not name.endswith("-paper"))
+    own = Counter(map(head, NAMES))
     assert set(own.values()) == {1}
-    also = [(table, load(name).source.paper) for name in SAID for table in also_in(name)]
+    also = [(table, load(name).source.paper) for name in NAMES for table in also_in(name)]
     ours = Counter([(table, number) for table, row, number in own if (table, row, number) in rows] + also)
     assert ours == Counter((table, number) for table, _, number in rows)
 
@@ -87,55 +81,36 @@ def also_in(name: str) -> list[str]:
 
 
 def test_every_recipe_is_a_row_of_a_table_or_one_that_is_beside_them() -> None:
-    assert {head(name) for name in EXPECTED} <= {*ROWS, *BESIDE}
+    assert set(map(head, NAMES)) <= {*ROWS, *BESIDE}
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_where_the_text_says_otherwise_there_is_a_second_recipe_that_does_as_it_says(name: str) -> None:
-    said, released = in_full(SAID[name]), everything(load(name))
-    differs = {key for key, value in said.items() if released[key] != value}
-    variants = [variant for variant in (f"{name}-paper", f"{name}-test") if variant in EXPECTED]
-    assert bool(variants) == bool(differs), differs
-    if variants:
-        variant = everything(load(variants[0]))
-        assert {key: variant[key] for key in said} == said
-        assert load(variants[0]).source.paper == load(name).source.paper
+def test_by_the_papers_text_the_projector_of_gpaco_and_multitask_without_momentum_has_two_layers() -> None:
+    beside = {"inat18-resnet152-gpaco", "places-lt-resnet152-gpaco-test"}  # not in the paper
+    for name in set(NAMES) - beside:
+        method = load(name).method
+        if method.name == "gpaco" or (method.name == "multitask" and not method.momentum_keys):
+            assert load(f"{name}-paper").model.projector == "two-layer", name
+    for name in VARIANTS[len(NAMES) :]:
+        assert head(name) == head(name.removesuffix("-paper"))
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_recipe_has_the_values_of_its_sources_and_no_others(name: str) -> None:
-    expected = in_full(EXPECTED[name])
-    assert everything(load(name)) == expected
-    assert load(name).source.paper == PAPER[name]
-    stages = {stage.name: {f"{s}.{key}": value for s, key, value in stage.changes} for stage in load(name).stage}
-    assert stages == ({"features": {}, "classifier": CLASSIFIER[name]} if name in CLASSIFIER else {})
-
-
-def test_the_head_of_each_recipe_says_where_it_is_from_and_how_it_is_run() -> None:
-    for name in EXPECTED:
-        recipe, source = load(name), load(name).source
-        assert not name.endswith("-paper") or head(name) == head(name.removesuffix("-paper"))
-        assert source.hardware == HARDWARE[name], name
-        assert f" --recipe {name} --out RUN" in source.command
-        processes = int(source.command.split("--nproc_per_node ")[1].split()[0]) if "torchrun" in source.command else 1
-        if source.hardware != "not given":
-            assert str(processes) in re.findall(r"\d+(?= GPU| or| RTX)", source.hardware), name
+def test_the_command_of_each_recipe_runs_it_with_as_many_processes_as_share_a_batch() -> None:
+    for name in VARIANTS:
+        recipe, command = load(name), load(name).source.command
+        assert f" --recipe {name.replace('-paper', ' --paper')} --out RUN" in command
+        processes = int(command.split("--nproc_per_node ")[1].split()[0]) if "torchrun" in command else 1
         if recipe.model.ghost_batch:  # one group of batch norm in each process
             assert recipe.train.batch_size == processes * recipe.model.ghost_batch, name
         else:  # one process, no batch norm, or nobody knows
-            assert processes == 1 or "vit" in name or "model.ghost_batch" in source.assumed, name
+            assert processes == 1 or "vit" in name or "model.ghost_batch" in recipe.source.assumed, name
         assert recipe.train.batch_size % (processes * recipe.train.accumulate) == 0
         if recipe.model.weights:
-            assert f"--weights {recipe.model.weights}" in source.command
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_what_no_source_gives_is_marked_as_assumed_and_nothing_else(name: str) -> None:
-    assert sorted(load(name).source.assumed) == sorted(ASSUMED[name])
+            assert f"--weights {recipe.model.weights}" in command
 
 
 def test_the_page_about_the_recipes_is_what_the_files_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == markdown(), "make docs writes it anew"
+    pages = [path.read_text(encoding="utf-8") for path in (HEAD, PAGE)]
+    assert pages[0] + markdown() == pages[1], "make docs writes it anew"
     assert [row.name for row in listed("imagenet-lt-resnet50-paco-sim")] == [
         "imagenet-lt-resnet50-paco-sim-sim",
         "imagenet-lt-resnet50-paco-sim-sim-crop0.2",
@@ -152,20 +127,13 @@ STEPS = {  # of the highest rate, by epoch
 }
 
 
-def in_stages(name: str) -> dict[str, dict[str, Any]]:
-    """What the sources give for each stage of a recipe, by its name; without stages for the recipe by its own."""
-    first = in_full(EXPECTED[name])
-    return {"features": first, "classifier": first | CLASSIFIER[name]} if name in CLASSIFIER else {name: first}
-
-
-def expected_rates(settings: dict[str, Any]) -> dict[float, float]:
+def expected_rates(recipe: Recipe) -> dict[float, float]:
     """Rate by position in epochs, at five of them or more."""
-    lr, low = settings["optimiser.lr"], settings["schedule.min_lr"]
-    warmup, epochs = settings["schedule.warmup"], settings["train.epochs"]
-    if settings["schedule.name"] != "cosine":
-        return {epoch: lr * share for epoch, share in STEPS[settings["schedule.steps"]].items()}
+    lr, low, warmup, epochs = recipe.optimiser.lr, recipe.schedule.min_lr, recipe.schedule.warmup, recipe.train.epochs
+    if recipe.schedule.name != "cosine":
+        return {epoch: lr * share for epoch, share in STEPS[recipe.schedule.steps].items()}
     falls = epochs - warmup
-    if settings["schedule.per"] == "epoch":  # (e + 1) / W, then the half cosine of (e - W + 1) / (E - W + 1)
+    if recipe.schedule.per == "epoch":  # (e + 1) / W, then the half cosine of (e - W + 1) / (E - W + 1)
         places = (warmup, warmup + falls // 4, warmup + falls // 2, warmup + 3 * falls // 4, epochs - 1)
         rates = {e: 0.5 * lr * (1 + math.cos(math.pi * (e - warmup + 1) / (falls + 1))) for e in places}
         return ({0: lr / warmup, warmup - 1: lr} if warmup else {}) | rates
@@ -174,19 +142,16 @@ def expected_rates(settings: dict[str, Any]) -> dict[float, float]:
     return {0: 0.0, warmup / 2: lr / 2, warmup: lr} | {warmup + p * falls: low + (lr - low) * shares[p] for p in shares}
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_learning_rate_of_every_stage_follows_the_released_schedule(name: str) -> None:
+def test_the_learning_rate_of_every_stage_follows_the_released_schedule() -> None:
     steps = 40  # per epoch
-    built = {stage.name: stage for stage in recipes.stages(load(name))}
-    assert list(built) == list(in_stages(name))
-    for stage, settings in in_stages(name).items():
-        recipe, points = built[stage], expected_rates(settings)
+    every = [stage for name in VARIANTS for stage in recipes.stages(load(name))]
+    for recipe in {(one.schedule, one.train.epochs, one.optimiser.lr): one for one in every}.values():
+        points = expected_rates(recipe)
         assert len(points) >= 5
         for position, expected in points.items():
-            step = round(position * steps)
-            epochs, lr = recipe.train.epochs, recipe.optimiser.lr
+            epochs, lr, step = recipe.train.epochs, recipe.optimiser.lr, round(position * steps)
             found = learning_rate(step, steps_per_epoch=steps, epochs=epochs, lr=lr, **asdict(recipe.schedule))
-            assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), (stage, position)
+            assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), (recipe.name, position)
 
 
 def test_the_first_and_the_last_epoch_have_the_rates_that_the_released_code_prints() -> None:
@@ -222,30 +187,31 @@ def steps_at(view: View, draw: float) -> list[str]:
 
 
 def test_the_views_of_every_stage_are_the_released_ones_in_their_order() -> None:
-    for name in EXPECTED:
-        for stage, expected in zip(recipes.stages(load(name)), in_stages(name).values(), strict=True):
-            for chosen in filter(None, (expected["views.first"], expected["views.second"])):
-                check_view(view_of(stage, chosen), chosen, {k.split(".")[1]: v for k, v in expected.items()}, name)
+    seen = {
+        (view_of(stage, chosen), in_memory(name))
+        for name in VARIANTS
+        for stage in recipes.stages(load(name))
+        for chosen in filter(None, (stage.views.first, stage.views.second))
+    }
+    for view, cifar in seen:
+        check_view(view, cifar)
 
 
-def check_view(view: View, chosen: str, expected: dict[str, Any], name: str) -> None:
-    scale, order = PIPELINES[chosen]
-    assert (view.name, view.size, view.ops, view.magnitude) == (
-        chosen, expected["size"], expected["ops"], expected["magnitude"],
-    )  # fmt: skip
-    scale = expected["crop_scale"] or scale
-    if data_of(name).startswith("cifar100"):  # images in memory: with every draw in the middle nothing is shifted
+def check_view(view: View, cifar: bool) -> None:
+    scale, order = PIPELINES[view.name]
+    scale = view.crop_scale or scale
+    if cifar:  # with every draw in the middle nothing is shifted
         image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), dtype=np.uint8)
         seen = batch_view(image, replace(view, name="plain") if not scale else view, np.full((1, view.draws), 0.5))
-        assert torch.equal(seen, torch.from_numpy(image).permute(0, 3, 1, 2)) == (not scale), (name, chosen)
+        assert torch.equal(seen, torch.from_numpy(image).permute(0, 3, 1, 2)) == (not scale), view
     if scale:
-        assert (view.crop_scale or VIEWS[chosen].scale) == scale
+        assert (view.crop_scale or VIEWS[view.name].scale) == scale
     jitter = ["brightness", "contrast", "color"]
     parts = {"jitter": jitter, "jitter with hue": [*jitter, "hue"], "grey": ["color"], "blur": ["blur"]}
-    parts |= {"rand": ["autocontrast"] * expected["ops"], "auto": ["invert", "contrast"]}
+    parts |= {"rand": ["autocontrast"] * view.ops, "auto": ["invert", "contrast"]}
     assert steps_at(view, 0.0) == [step for part in order for step in parts[part]]  # whatever may happen does
-    assert ("blur" in steps_at(view, 0.3)) == ("blur" in order and chosen != "cifar_aug")  # a half, or a fifth
-    assert VIEWS[chosen].hole == (chosen == "cifar_regular")
+    assert ("blur" in steps_at(view, 0.3)) == ("blur" in order and view.name != "cifar_aug")  # a half, or a fifth
+    assert VIEWS[view.name].hole == (view.name == "cifar_regular")
 
 
 # The networks
@@ -285,22 +251,33 @@ def empty_backbone(model: str) -> backbones.Backbone:
 build_once = cache(backbones.build)  # on the meta device, where nothing is ever written to a backbone
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_network_has_the_parameters_of_its_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, classes = EXPECTED[name], classes_of(name)
-    backbone, wide = BACKBONES[expected["model.name"]]
-    dim, without = expected["dim"], expected["method.name"] in ("ce", "balanced-softmax", "focal")
-    three = 2 * wide * (wide + 1) + dim * (wide + 1)  # linear layers only
-    two = wide * (wide + 1) + 2 * wide + dim * (wide + 1)  # with a batch norm between
-    heads = {"gpaco": three, "mae": three, "paco": two, "two-layer": two - 2 * wide}
-    head = 0 if without else heads[expected["projector"]]
-    recipe = recipes.stages(load(name))[0]
-    recipe = replace(recipe, model=replace(recipe.model, ghost_batch=0))  # which would change the shared backbone
+def test_each_network_has_the_parameters_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backbones, "build", build_once)
-    with torch.device("meta"):
-        network = build_model(describe(recipe, pretend(classes)))
-    counts = [sum(p.numel() for p in part.parameters()) for part in (network.backbone, network)]
-    assert counts == [backbone, backbone + classes * (wide + 1) + head]
+    plain = ("ce", "balanced-softmax", "focal")
+    kinds = unique(
+        VARIANTS,
+        lambda one: (
+            one.model.name,
+            one.model.projector,
+            one.model.dim,
+            one.method.name in plain,
+            len(one.stage),
+            classes_of(one.name),
+        ),
+    )
+    for name in kinds.values():
+        recipe, classes = recipes.stages(load(name))[0], classes_of(name)
+        backbone, wide = BACKBONES[recipe.model.name]
+        dim = recipe.model.dim
+        three = 2 * wide * (wide + 1) + dim * (wide + 1)  # linear layers only
+        two = wide * (wide + 1) + 2 * wide + dim * (wide + 1)  # with a batch norm between
+        heads = {"gpaco": three, "mae": three, "paco": two, "two-layer": two - 2 * wide}
+        projector = 0 if recipe.method.name in plain else heads[recipe.model.projector]
+        recipe = replace(recipe, model=replace(recipe.model, ghost_batch=0))  # which would change the shared backbone
+        with torch.device("meta"):
+            network = build_model(describe(recipe, pretend(classes)))
+        counts = [sum(p.numel() for p in part.parameters()) for part in (network.backbone, network)]
+        assert counts == [backbone, backbone + classes * (wide + 1) + projector], name
 
 
 def test_resnets_of_timm_are_those_of_torchvision() -> None:
@@ -331,7 +308,7 @@ class Recorded(nn.Module):
 def architectures() -> list[tuple[str, str, list[str]]]:
     """Each architecture, the part of it that trains, and one recipe for each method that trains it so."""
     found: dict[tuple[str, str], dict[tuple[Any, ...], str]] = {}
-    for name in EXPECTED:
+    for name in NAMES:
         recipe = load(name)
         chosen = found.setdefault((recipe.model.name, recipe.train.part), {})
         method = recipe.method
@@ -403,7 +380,7 @@ def step_group_by_group(optimiser: torch.optim.Optimizer) -> None:
     optimiser.param_groups = groups
 
 
-# All of a recipe
+# A step of a recipe
 
 
 def task_of(recipe: Recipe, splits: Splits, weights: dict[str, Tensor] | None = None) -> Task:
@@ -449,31 +426,6 @@ def take_step(recipe: Recipe, task: Task, precision: torch.dtype | None) -> floa
     return total
 
 
-# For each architecture that is not too slow a recipe, together with every kind of method that has two views
-WHOLE = {
-    "resnet32": "cifar100-lt100-resnet32-paco",
-    "resnet50_cifar": "cifar100-resnet50-multitask-momentum",
-    "resnet50": "imagenet-lt-resnet50-paco",
-    "resnext50_32x4d": "imagenet-lt-resnext50-multitask",
-    "resnet101": "imagenet-resnet101-supcon-stack",
-    "vit_base_patch16_224": "imagenet-vit-b-gpaco",
-}
-
-
-@pytest.mark.parametrize("name", WHOLE.values())
-def test_a_recipe_takes_a_step_as_it_is_with_fewer_images_only(name: str) -> None:
-    """In float32: processors without bfloat16 take minutes for a ViT-B. The small networks below have it."""
-    recipe = recipes.stages(load(name))[0]
-    assert WHOLE[recipe.model.name] == name
-    model, train = replace(recipe.model, weights=""), replace(recipe.train, batch_size=2, workers=0)
-    recipe = replace(recipe, model=model, train=train)
-    images = pretend(classes_of(name), 2, recipe.model.resize or recipe.model.size)
-    take_step(recipe, task_of(recipe, images), None)
-
-
-# With a small network in place of its own
-
-
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Files, larger than the views and all of other sizes."""
@@ -481,11 +433,23 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [save(folder / f"{i}.png", seed=i, width=70 + i, height=50 + 2 * i) for i in range(8)]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_every_recipe_takes_a_step_with_its_own_views_loss_precision_and_optimiser(
+def kind(recipe: Recipe) -> tuple[Any, ...]:
+    """What makes the step of a recipe another one than that of the next."""
+    method, views, train = recipe.method, recipe.views, recipe.train
+    own = (method.name, method.momentum_keys, method.rebalance, method.mixup > 0, recipe.optimiser.name)
+    return (*own, views.first, views.second, train.amp, train.part, bool(recipe.stage), in_memory(recipe.name))
+
+
+def in_memory(name: str) -> bool:
+    """CIFAR's images are arrays in memory, all others are files: their views are made by other code."""
+    return data_of(name).startswith("cifar100")
+
+
+@pytest.mark.parametrize("name", unique(VARIANTS, kind).values())
+def test_each_kind_of_recipe_takes_a_step_with_its_own_views_loss_precision_and_optimizer(
     name: str, photographs: list[Path]
 ) -> None:
-    """CIFAR's images are arrays in memory, all others are files: their views are made by other code."""
+    """With a small network in place of its own."""
     whole, classes = load(name), classes_of(name)
     network = "vit_tiny_patch16_224" if whole.model.name.startswith("vit") else "resnet8"
     weights = None
@@ -494,7 +458,7 @@ def test_every_recipe_takes_a_step_with_its_own_views_loss_precision_and_optimis
         images = max(4, recipe.train.accumulate)
         recipe = replace(recipe, model=model, train=replace(recipe.train, batch_size=images, workers=0))
         splits = pretend(classes, images)
-        if not data_of(name).startswith("cifar100"):
+        if not in_memory(name):
             files = Samples(splits.train.labels, splits.train.classes, paths=tuple(photographs[:images]))
             splits = replace(splits, train=files)
         task = task_of(recipe, splits, weights)

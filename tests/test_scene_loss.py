@@ -12,10 +12,10 @@ from gpaco import pixel_gpaco_loss
 from gpaco.errors import UserError
 from gpaco.segmentation.losses import PUSHED, SceneLoss
 from gpaco.segmentation.network import Output
-from gpaco.settings import Method, Segmentation
+from gpaco.settings import MethodSettings, Segmentation
 
 COUNTS = np.array([9000, 900, 90, 5])  # by the usual cuts: many, medium, few, few
-METHOD = Method(alpha=0.01, temperature=0.07)
+METHOD = MethodSettings(alpha=0.01, temperature=0.07)
 ALL = Segmentation(pixels=-1)
 
 

@@ -15,14 +15,14 @@ from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes
 from gpaco.segmentation.losses import SceneLoss
 from gpaco.segmentation.reading import read_scenes
 from gpaco.segmentation.scenes import pixel_counts
-from gpaco.settings import Method, Segmentation
+from gpaco.settings import MethodSettings, Segmentation
 
 
 def trained() -> Results:
     """Two steps in which only the second process has labels, and class 1 is nowhere."""
     network = tiny_segmenter(classes=4)
     settings = Segmentation(pixels=20, rare_memory=16, pixel_prior=True, sampling="balanced")
-    criterion = SceneLoss(Method(alpha=0.01, temperature=0.07), settings, np.array([9000, 0, 90, 5]), 5)
+    criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings, np.array([9000, 0, 90, 5]), 5)
     wrapped = DistributedDataParallel(network)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
     rank = torch.distributed.get_rank()

@@ -68,71 +68,57 @@ def test_every_row_of_the_table_has_its_two_recipes_and_there_are_no_others() ->
     assert ours == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_has_the_values_of_its_sources(name: str) -> None:
-    recipe = load(name)
-    data, network, method = parts(name)
-    images, batch, iterations, crop, base, _ = DATA[data]
-    assert recipe.source.paper == ROWS[data, network][method == "gpaco"]
-    place = 2 * [key for key in ROWS if key[0] == data].index((data, network)) + (method == "gpaco")
-    assert f"Paper, multi-scale: {MULTI[data][place]}, by" in recipe.source.note
-    assert (recipe.data.expect_images, recipe.data.validation, recipe.train.batch_size) == (images, 0, batch)
-    assert (recipe.segmentation.crop, recipe.segmentation.base_size) == (crop, base)
-    steps = recipe.train.epochs * (images // batch)
-    assert abs(steps - iterations) <= images // batch / 2
-    assert f"are {steps:,} for the released {iterations:,} iterations" in recipe.source.note
-    slides = data == "pascal-context"
-    assert recipe.segmentation.window == ((480, 480) if slides else ())
-    assert recipe.segmentation.stride == ((320, 320) if slides else ())
-    assert recipe.segmentation.channels == (128 if network.endswith("resnet18") else 512)
-    assert (recipe.segmentation.pixels, recipe.segmentation.weight, recipe.segmentation.aux_weight) == (8192, 1.0, 0.4)
-    assert recipe.segmentation.sampling == "random"
-    assert not recipe.segmentation.pixel_prior
-    assert not recipe.segmentation.rare_memory
-    assert (recipe.segmentation.scale, recipe.segmentation.max_share) == ((0.5, 2.0), 0.75)
-    assert recipe.method.name == method
-    if method == "gpaco":
-        assert recipe.method.alpha == ALPHA.get((data, network), 0.01)
-        assert recipe.method.temperature == 0.07
-        assert recipe.model.dim == 128
-    assert f"--weights {recipe.model.weights} --recipe {name} --out RUN" in " ".join(recipe.source.command.split())
-    processes = int(recipe.source.command.split("--nproc_per_node ")[1].split()[0])
-    assert recipe.source.hardware == f"{processes} GPUs"
-    assert batch // processes == (4 if data in ("coco-stuff", "pascal-context") else 2)
-    refuse_unused(recipe)
-    check_sizes(recipe)
+def test_each_recipe_has_the_values_of_its_sources() -> None:
+    for name in NAMES:
+        recipe, scenes = load(name), load(name).segmentation
+        data, network, method = parts(name)
+        images, batch, iterations, crop, base, _ = DATA[data]
+        assert recipe.source.paper == ROWS[data, network][method == "gpaco"]
+        place = 2 * [key for key in ROWS if key[0] == data].index((data, network)) + (method == "gpaco")
+        assert f"Paper, multi-scale: {MULTI[data][place]}." in recipe.source.note
+        assert (recipe.data.expect_images, recipe.data.validation, recipe.train.batch_size) == (images, 0, batch)
+        assert (scenes.crop, scenes.base_size) == (crop, base)
+        steps = recipe.train.epochs * (images // batch)
+        assert abs(steps - iterations) <= images // batch / 2
+        assert f"are {steps:,} for the released {iterations:,} iterations" in recipe.source.note
+        slides = data == "pascal-context"
+        assert (scenes.window, scenes.stride) == (((480, 480), (320, 320)) if slides else ((), ()))
+        assert scenes.channels == (128 if network.endswith("resnet18") else 512)
+        assert (scenes.pixels, scenes.weight, scenes.aux_weight) == (8192, 1.0, 0.4)
+        assert (scenes.scale, scenes.max_share) == ((0.5, 2.0), 0.75)
+        assert recipe.method.name == method
+        if method == "gpaco":
+            assert recipe.method.alpha == ALPHA.get((data, network), 0.01)
+            assert (recipe.method.temperature, recipe.model.dim) == (0.07, 128)
+        assert f"--weights {recipe.model.weights} --recipe {name} --out RUN" in recipe.source.command
+        processes = int(recipe.source.command.split("--nproc_per_node ")[1].split()[0])
+        assert recipe.source.hardware == f"{processes} GPUs"
+        assert batch // processes == (4 if data in ("coco-stuff", "pascal-context") else 2)
+        refuse_unused(recipe)
+        check_sizes(recipe)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_rate_of_every_recipe_goes_as_released(name: str) -> None:
-    recipe = load(name)
-    data, *_ = parts(name)
-    images, batch, iterations, *_ = DATA[data]
-    steps = recipe.train.epochs * (images // batch)
-    settings = recipe.schedule, recipe.optimiser
-
-    def rate(step: int) -> float:
-        return learning_rate(
-            step,
-            steps_per_epoch=images // batch,
-            epochs=recipe.train.epochs,
-            lr=settings[1].lr,
-            **vars(settings[0]),
-        )
-
-    if data == "ade20k":
-        optimiser = recipe.optimiser
-        assert (optimiser.name, optimiser.weight_decay, optimiser.decay_bias) == ("adamw", 0.01, False)
-        assert recipe.model.drop_path == 0.3
-        for step in (0, 100, 1499, 1501, 80_000, steps - 1):
-            expected = 6e-5 * (1 - step / steps) * min(1, step / 1500)
-            assert rate(step) == pytest.approx(expected, rel=2e-3, abs=1e-12)
-        return
-    lr, decay = SGD[data]
-    assert (recipe.optimiser.name, recipe.optimiser.weight_decay, recipe.optimiser.momentum) == ("sgd", decay, 0.9)
-    for step in (0, 1, iterations // 2, steps - 1):
-        expected = (lr - 1e-4) * (1 - step / steps) ** 0.9 + 1e-4
-        assert rate(step) == pytest.approx(expected, rel=1e-9)
+def test_the_rate_of_every_recipe_goes_as_released() -> None:
+    for name in NAMES:
+        recipe, optimiser = load(name), load(name).optimiser
+        data, *_ = parts(name)
+        images, batch, iterations, *_ = DATA[data]
+        steps = recipe.train.epochs * (images // batch)
+        if data == "ade20k":
+            assert (optimiser.name, optimiser.weight_decay, optimiser.decay_bias) == ("adamw", 0.01, False)
+            assert recipe.model.drop_path == 0.3
+            places = (0, 100, 1499, 1501, 80_000, steps - 1)
+            expected = {step: 6e-5 * (1 - step / steps) * min(1, step / 1500) for step in places}
+        else:
+            lr, decay = SGD[data]
+            assert (optimiser.name, optimiser.weight_decay, optimiser.momentum) == ("sgd", decay, 0.9)
+            places = (0, 1, iterations // 2, steps - 1)
+            expected = {step: (lr - 1e-4) * (1 - step / steps) ** 0.9 + 1e-4 for step in places}
+        near = 2e-3 if data == "ade20k" else 1e-9  # its warm-up is rounded
+        fixed = {"steps_per_epoch": images // batch, "epochs": recipe.train.epochs, "lr": optimiser.lr}
+        for step, rate in expected.items():
+            found = learning_rate(step, **fixed, **vars(recipe.schedule))
+            assert found == pytest.approx(rate, rel=near, abs=1e-12), (name, step)
 
 
 @pytest.fixture(scope="module")
@@ -141,23 +127,26 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneSplits:
 
 
 REAL = {load(name).model.name: name for name in NAMES if name.endswith("-gpaco")}  # one of each network
-SMALL = {name: f"{load(name).model.name.split('-')[0]}-test_resnet" for name in NAMES}
+SMALL = {f"{load(name).model.name.split('-')[0]}-test_resnet": name for name in NAMES if name.endswith("-ce")}
 
 
-@pytest.mark.parametrize(("name", "network"), [*((name, own) for own, name in REAL.items()), *SMALL.items()])
-def test_a_recipe_takes_a_step_with_a_small_network_and_each_real_network_takes_one(
-    name: str, network: str, scenes: SceneSplits, tmp_path: Path
+@pytest.mark.parametrize(("network", "name"), [*REAL.items(), *SMALL.items()])
+def test_each_network_takes_a_step_with_gpaco_and_a_small_one_with_cross_entropy(
+    network: str, name: str, scenes: SceneSplits, tmp_path: Path
 ) -> None:
     data, _, method = parts(name)
     classes = tuple(map(str, range(DATA[data][-1])))
-    small = [
-        f"model.name={network}",
-        "model.weights=",
-        "segmentation.crop=[32,64]",
-        "segmentation.base_size=[40,56]",
-        "segmentation.channels=16",
-    ]
-    recipe = recipes.override(load(name), [*small, "train.batch_size=2", "train.workers=0", "segmentation.pixels=64"])
+    small = {
+        "model.name": network,
+        "model.weights": "",
+        "segmentation.crop": (32, 64),
+        "segmentation.base_size": (40, 56),
+        "segmentation.channels": 16,
+        "segmentation.pixels": 64,
+        "train.batch_size": 2,
+        "train.workers": 0,
+    }
+    recipe = recipes.change(load(name), small)
     train = replace(scenes.train, classes=classes, decode=numbered(len(classes)), palette=())
     splits = replace(scenes, train=train, val=None, test=None, pixels=tuple(range(1, len(classes) + 1)))
     task, _ = begin(recipe, splits, tmp_path, None, torch.device("cpu"), print, print)

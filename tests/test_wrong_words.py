@@ -29,7 +29,7 @@ WRONG = [
     ("train nowhere --out OUT --weights none.safetensors", "there is no file none.safetensors"),
     ("train nowhere --out OUT --task segmentation --model upernet-resnt18", "no encoder 'resnt18'"),
     ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is there twice"),
-    ("show defualt", "no recipe 'defualt'; did you mean 'default'?"),
+    ("show defualt", "no recipe 'defualt'"),
     ("recipes imagnet-lt", "did you mean 'imagenet-lt'?"),
     ("evaluate OUT", "OUT does not exist"),
     ("evaluate RUN --prior unifrom", "no file 'unifrom'; did you mean 'uniform'?"),

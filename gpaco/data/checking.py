@@ -11,11 +11,12 @@ import numpy.typing as npt
 from gpaco.data.inspecting import Inspection, digests, inspect, over_parts, places_of, without
 from gpaco.data.reading import read
 from gpaco.data.samples import BadImage, Splits, some
-from gpaco.data.suggesting import FLAGS, suggest
+from gpaco.data.suggesting import suggest
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
 from gpaco.metrics import groups as groups_of
 from gpaco.progress import Progress
+from gpaco.request import overrides
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
@@ -65,7 +66,7 @@ def check(
         "two_classes": [_named(splits, group) for group in same if len(_labels(splits, group)) > 1],
         "leaks": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
         "sizes": _sizes(found),
-        "suggested": suggested | {"views": list(suggested["views"])},
+        "suggested": suggested,
     }
     return facts | {"problems": _problems(facts, splits)}
 
@@ -211,8 +212,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     text += _listed("same image in two parts", [" = ".join(group) for group in facts["leaks"]])
     text.append("suggested settings, each with the flag that overrides it:")
     for key, value in facts["suggested"].items():
-        shown = ",".join(value) if isinstance(value, list) else value
-        text.append(f"  {key.replace('_', ' ')}: {shown} ({FLAGS[key]})")
+        text.append(f"  {key} = {value}  ({overrides(key)})")
     text += [f"problem: {problem}" for problem in facts["problems"]] or ["no problems found"]
     return text
 

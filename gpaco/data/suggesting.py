@@ -8,16 +8,6 @@ import numpy as np
 from gpaco.data.images import BadImageError, describe_image
 from gpaco.data.samples import Samples, Splits
 
-# The flag that overrides each.
-FLAGS = {
-    "model": "--model",
-    "size": "--size",
-    "batch_size": "--batch-size",
-    "epochs": "--epochs",
-    "memory": "--set method.memory=",
-    "views": "--set views.first=",
-    "lr": "--lr",
-}
 _LOOKED_AT = 25  # files, for the usual size
 _LONG = 10_000  # steps from which on small images are strongly augmented; docs/decisions.md says why
 
@@ -25,7 +15,7 @@ _LONG = 10_000  # steps from which on small images are strongly augmented; docs/
 def suggest(
     splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None, epochs: int | None = None
 ) -> dict[str, Any]:
-    """Model, image size, batch size, epochs, length of the memory, pair of views and learning rate for these data.
+    """Settings by "section.key": model, image size, batch size, epochs, memory, views and learning rate for these data.
 
     Decided by the usual size of the images, whether they are in memory, how many there are, and `gpu` (looked up
     unless given). Epochs and rate go with the batch size, views with the number of steps, if those are given already.
@@ -46,17 +36,18 @@ def suggest(
     batch_size = batch_size or min(most, max(8, _power_below(images / 16)))
     epochs = epochs or min(max(math.ceil(steps * batch_size / max(images, 1)), 10), 200)
     if small and (side <= 16 or epochs * images / batch_size < _LONG):
-        views = ("plain", "plain")
+        first, second = "plain", "plain"
     else:
-        views = ("cifar_regular", "cifar_aug") if in_memory else ("rand", "sim")
+        first, second = ("cifar_regular", "cifar_aug") if in_memory else ("rand", "sim")
     return {
-        "model": model,
-        "size": size,
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
-        "views": views,
-        "lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
+        "model.name": model,
+        "model.size": size,
+        "train.batch_size": batch_size,
+        "train.epochs": epochs,
+        "method.memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
+        "views.first": first,
+        "views.second": second,
+        "optimiser.lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
     }
 
 

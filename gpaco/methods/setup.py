@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from gpaco.model import Classifier
-    from gpaco.settings import Method as MethodSettings
+    from gpaco.settings import MethodSettings
 
 
 class Setup(NamedTuple):

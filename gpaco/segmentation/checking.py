@@ -17,9 +17,10 @@ from gpaco.data.samples import some
 from gpaco.errors import UserError
 from gpaco.metrics import GROUPS
 from gpaco.progress import Progress
+from gpaco.request import overrides
 from gpaco.segmentation.preparing import with_parts
 from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.resolving import overrides, suggest, usual_size
+from gpaco.segmentation.resolving import suggest, usual_size
 from gpaco.segmentation.scenes import Scenes, SceneSplits
 from gpaco.segmentation.scoring import IGNORE, share_groups
 from gpaco.settings import Data

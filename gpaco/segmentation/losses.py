@@ -13,7 +13,7 @@ from gpaco.pixels import pixel_gpaco_loss, pixel_labels
 from gpaco.segmentation.inference import resized
 from gpaco.segmentation.network import Output
 from gpaco.segmentation.scoring import IGNORE, share_groups
-from gpaco.settings import Method, Segmentation
+from gpaco.settings import MethodSettings, Segmentation
 
 METHODS = ("gpaco", "ce")
 PUSHED = 64  # pixels of rare classes of one picture that go to the memory in a step
@@ -29,7 +29,7 @@ class SceneLoss(nn.Module):
     log_prior: Tensor | None
     rare: Tensor
 
-    def __init__(self, method: Method, settings: Segmentation, pixels: NDArray[Any], dim: int) -> None:
+    def __init__(self, method: MethodSettings, settings: Segmentation, pixels: NDArray[Any], dim: int) -> None:
         super().__init__()
         self.method, self.settings = method, settings
         counts = torch.as_tensor(pixels, dtype=torch.float64)

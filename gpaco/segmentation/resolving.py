@@ -10,8 +10,8 @@ from gpaco import recipe as recipes
 from gpaco.data.loading import steps_per_epoch
 from gpaco.errors import UserError, nearest
 from gpaco.hub import is_hub
-from gpaco.preparing import FLAGS
 from gpaco.progress import Say
+from gpaco.request import overrides
 from gpaco.segmentation.losses import METHODS
 from gpaco.segmentation.network import DEEPLAB, LEAST, crop_step
 from gpaco.segmentation.scenes import Scenes, SceneSplits
@@ -31,12 +31,6 @@ HAS: dict[str, set[str]] = {
 OF_PIXELS = {f"segmentation.{key}" for key in ("weight", "sampling", "pixel_prior", "rare_memory")}
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
-
-
-def overrides(key: str) -> str:
-    """What of the command line sets "section.key"."""
-    short = {value: f"--{flag.replace('_', '-')}" for flag, value in FLAGS.items()}
-    return short.get(key, f"--set {key}=")
 
 
 def refuse_unused(recipe: Recipe) -> None:
@@ -137,11 +131,11 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
     for key, value in guesses.items():
         say(f"{key} = {value}  ({overrides(key)} overrides)")
-    recipe = recipes.override(recipe, [f"{key}={value}" for key, value in guesses.items()])
+    recipe = recipes.change(recipe, guesses)
     usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
     if usual:
         say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
-    recipe = recipes.override(recipe, [f"{key}={str(value).lower()}" for key, value in usual.items()])
+    recipe = recipes.change(recipe, usual)
     for one in recipes.stages(recipe):
         check_sizes(one)
     return recipe
