@@ -136,7 +136,7 @@ class GPaCoLoss(nn.Module):
         dim: length of an embedding.
         views: views of each image in a batch, one after the other; the last one is remembered.
         class_counts: images per class **as the loop shows them**: with a sampler that changes the frequencies, its
-            counts; `show` changes them later. Without them no prior is added.
+            counts. Without them no prior is added.
         prior: what is added to the logits in training.
             "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
             itself takes mass from their centres (their images have more positives).
@@ -192,8 +192,9 @@ class GPaCoLoss(nn.Module):
         self.register_buffer("log_prior", None)
         self.register_buffer("centre_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
         self.register_buffer("steps", torch.tensor(0))  # that centre_share is a mean of, since the memory is full
-        if class_counts is not None:
-            self.show(class_counts)
+        if class_counts is not None and prior is not None:
+            counts = class_counts_tensor(class_counts, num_classes)
+            self.log_prior = (counts / counts.sum()).log().to(self.centre_share)
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Scalar loss.
@@ -227,12 +228,6 @@ class GPaCoLoss(nn.Module):
             last = len(embeddings) // self.views
             self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
         return loss
-
-    def show(self, class_counts: Counts) -> None:
-        """Say how often each class is shown from now on, for a sampler that changes over training."""
-        if self.prior is not None:
-            counts = class_counts_tensor(class_counts, self.num_classes)
-            self.log_prior = (counts / counts.sum()).log().to(self.centre_share)
 
     @torch.no_grad()
     def balance(

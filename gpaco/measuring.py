@@ -85,7 +85,7 @@ def measure(
         views = 2 if recipe.method.name == "paco" else len(eye.views)
         settings |= {"alpha": alpha, "memory": recipe.method.memory, "batch": batch, "views": views}
         epochs = recipe.train.epochs
-        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2, epochs)
+        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2)
         fellows = eye.references(drawn[: min(batch - 1, FELLOWS)], None if seconds is None else began + seconds / 3)
     rows, seen = [], 0
     for number, start in enumerate(range(0, len(order), CHUNK)):

@@ -125,7 +125,7 @@ def _unsmoothed(log_p: Tensor, smoothing: float) -> Tensor:
 
 
 def _log_shown(about: About) -> Floats:
-    """Log of the class distribution that the sampler showed when the model was saved."""
+    """Log of the class distribution that the sampler showed."""
     shown = about.get("shown")
     return log_prior(about["counts"]) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 

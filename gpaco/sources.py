@@ -154,7 +154,6 @@ def _order(recipe: Recipe) -> dict[str, Any]:
     return {
         "batch_size": settings.batch_size,
         "seed": settings.seed,
-        "epochs": settings.epochs,
         "sampler": settings.sampler,
         "rank": distributed.rank(),
         "world": distributed.world_size(),

@@ -13,7 +13,7 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 # Everything that a recipe of the paper has in common with the others, in full. A name that two sections have is written
 # with its section.
 COMMON: dict[str, Any] = {
-    "profile": "exponential", "long_tail": 0, "validation": 0, "evaluate_on": "test", "many": 100, "few": 20,
+    "long_tail": 0, "validation": 0, "evaluate_on": "test", "many": 100, "few": 20,
     "weights": "", "dim": 128, "projector": "gpaco", "ghost_batch": 0, "drop_path": 0, "pool": "", "head_std": 0,
     "size": 224, "resize": 256, "interpolation": "bilinear", **IMAGENET,
     "crop_scale": (), "ops": 2, "magnitude": 10, "flip": True, "erase": 0,

@@ -335,7 +335,7 @@ def test_gradients_and_mass_of_a_run_are_those_of_autograd_image_by_image(runs: 
     model, method = predictor.model, recipe.method
     order = stratified(samples.labels, 24, 3)
     assert np.bincount(samples.labels[order]).min() == 2
-    fellows = epoch_order(samples.labels, "shuffle", 3, 0, 1)[0][: recipe.train.batch_size - 1]
+    fellows = epoch_order(samples.labels, "shuffle", 3, 0)[0][: recipe.train.batch_size - 1]
     extra = chosen(run).tensors["extra"]
     prior = extra["loss.log_prior"] + extra["loss.centre_share"].log()
     mean, std = predictor.about["mean"], predictor.about["std"]
@@ -395,7 +395,7 @@ def test_the_keys_of_paco_are_references_of_its_queries(runs: dict[str, Run]) ->
     mass = analysis.measured_mass(runs["paco"], images=10)
     extra = chosen(runs["paco"]).tensors["extra"]
     samples = splits_of(runs["paco"].recipe).train
-    fellows = epoch_order(samples.labels, "shuffle", 0, 0, 1)[0][:31]
+    fellows = epoch_order(samples.labels, "shuffle", 0, 0)[0][:31]
     chosen_images = stratified(samples.labels, 10, 0)  # one of each class
     for i in chosen_images:
         c = samples.labels[i]

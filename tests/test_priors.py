@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import checkpoint_files
 from saving import largest_file, tree
 from test_optimum import minimise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gpaco
-from gpaco import checkpoint
 from gpaco.cli import main
 from gpaco.data.loading import class_shares
 from gpaco.data.reading import read
@@ -227,29 +225,6 @@ def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp
     as_it_is = {key: run.metrics[key] for key in ("top1", "macro")}
     assert {key: gpaco.evaluate(run, prior="uniform")[key] for key in as_it_is} == as_it_is
     assert gpaco.evaluate(run, prior="train")["top1"] != as_it_is["top1"]
-
-
-@pytest.mark.parametrize(("method", "buffer"), [("gpaco", "loss.log_prior"), ("balanced-softmax", "counts")])
-def test_the_prior_follows_a_progressive_sampler_epoch_by_epoch(method: str, buffer: str, tmp_path: Path) -> None:
-    options = QUICK | {"sampler": "progressive", "validation": 0, "method": method}
-    options |= {"settings": ["train.keep=9", "method.memory=64"]}
-    run = gpaco.train("digits", out=tmp_path / "run", **options)
-    counts = np.array(run.metrics["counts"])
-    folders = sorted((run.folder / "checkpoints").glob("step-*"))
-    assert len(folders) == 3
-    for epoch, folder in enumerate(folders):
-        found = checkpoint.load(folder)
-        shares = class_shares(counts, "progressive", epoch / 2)
-        np.testing.assert_allclose(found.state["about"]["shown"], shares)
-        saved = found.tensors["extra"][buffer].double()
-        saved = saved.exp() if "log" in buffer else saved / saved.sum()
-        np.testing.assert_allclose(saved, shares, rtol=1e-5)
-    # Stopped after the second epoch and started again, it ends with the same bits.
-    shutil.copytree(run.folder, tmp_path / "again")
-    shutil.rmtree(tmp_path / "again" / "checkpoints" / folders[-1].name)
-    (tmp_path / "again" / "metrics.json").unlink()
-    again = gpaco.train("digits", out=tmp_path / "again", **options)
-    assert checkpoint_files(again.folder) == checkpoint_files(run.folder)
 
 
 # Tuning

@@ -84,7 +84,7 @@ def test_a_setting_that_segmentation_has_not_is_refused(section: str, key: str) 
 def test_every_setting_that_segmentation_has_exists() -> None:
     for section, keys in HAS.items():
         assert keys <= set(vars(getattr(Recipe(), section))), section
-    for name in ("method.memory", "method.prior", "views.ops", "train.cached_views", "train.lora_rank", "data.profile"):
+    for name in ("method.memory", "method.prior", "views.ops", "train.cached_views", "train.lora_rank", "data.many"):
         assert tuple(name.split(".")) in NAMES
 
 

@@ -24,7 +24,7 @@ from gpaco.segmentation.evaluating import load_segmenter, segment
 from gpaco.segmentation.network import build
 
 # Everything that has state of its own is on.
-STATE = ("segmentation.rare_memory=32", "segmentation.few=0.5", "segmentation.sampling=balanced", "train.ema=0.9")
+STATE = ("train.ema=0.9",)
 QUICK = {"task": "segmentation", "model": MODEL, "epochs": 8, "report": False, "say": lambda line: None}
 
 
@@ -180,7 +180,7 @@ def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> No
 )
 def test_options_of_the_loop_and_of_the_loss_work(settings: list[str], method: str, data: Path, tmp_path: Path) -> None:
     options = QUICK | {"epochs": 1, "method": method}
-    of_pixels = ["segmentation.pixel_prior=true", "segmentation.weight=0.5"] if method == "gpaco" else []
+    of_pixels = ["segmentation.weight=0.5"] if method == "gpaco" else []
     result = gpaco.train(data, out=tmp_path / "run", settings=[*SMALL, *settings, *of_pixels], **options)
     assert result.metrics["method"] == method
     assert result.history[0]["loss"] < 100
@@ -230,7 +230,6 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
         ({"batch_size": 1}, "batch norm needs two pictures at a time or more; a batch of 1"),
         ({"model": "unet-test_resnet", "settings": ["segmentation.crop=[40,40]"]}, "multiples of 32, got [40, 40]"),
         ({"settings": ["segmentation.crop=[40]"]}, "segmentation.crop must have two numbers"),
-        ({"settings": ["segmentation.rare_memory=8", "segmentation.few=0"]}, "no class is rare enough"),
         ({"settings": ["data.expect_images=20210"]}, "expects 20,210 training pictures, here are 40"),
         ({"settings": ["segmentation.pixels=0"]}, "segmentation.pixels must be at least 1, or -1 for all, got 0"),
         ({"settings": ["segmentation.stride=[8,8]"]}, "segmentation.stride needs segmentation.window"),
@@ -252,8 +251,8 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
             "takes crops whose sides are multiples of 16, got [40, 40]",
         ),
         (
-            {"method": "ce", "settings": ["segmentation.rare_memory=8"]},
-            "segmentation.rare_memory = 8 has no effect without the loss of pixels",
+            {"method": "ce", "settings": ["segmentation.weight=0.5"]},
+            "segmentation.weight = 0.5 has no effect without the loss of pixels",
         ),
         ({"weights": "hub"}, "segmentation takes weights from a file, not from the hub"),
         ({"settings": ["segmentation.output_stride=9"]}, "segmentation.output_stride must be one of 8, 16, got 9"),

@@ -86,9 +86,6 @@ def test_a_recipe_has_the_values_of_its_sources(name: str) -> None:
     assert recipe.segmentation.stride == ((320, 320) if slides else ())
     assert recipe.segmentation.channels == (128 if network.endswith("resnet18") else 512)
     assert (recipe.segmentation.pixels, recipe.segmentation.weight, recipe.segmentation.aux_weight) == (8192, 1.0, 0.4)
-    assert recipe.segmentation.sampling == "random"
-    assert not recipe.segmentation.pixel_prior
-    assert not recipe.segmentation.rare_memory
     assert (recipe.segmentation.scale, recipe.segmentation.max_share) == ((0.5, 2.0), 0.75)
     assert recipe.method.name == method
     if method == "gpaco":

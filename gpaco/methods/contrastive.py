@@ -38,9 +38,6 @@ class GPaCo(Method):
             logits, embeddings = model(*views)
         return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
 
-    def shows(self, class_counts: Tensor) -> None:
-        self.loss.show(class_counts)
-
 
 def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
     """Shift the centres of the model by what this batch asks for."""
@@ -103,7 +100,6 @@ class SupCon(Method):
         settings = setup.settings
         self.memory = memory_of(setup)
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
-        self.beta = settings.beta
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
         self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
@@ -146,10 +142,6 @@ class SupCon(Method):
         rows = seen.labels
         weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
         return (costs * weights).sum() / weights.sum()
-
-    def shows(self, class_counts: Tensor) -> None:
-        self.counts.copy_(class_counts)
-        self.class_weights.copy_(class_balanced_weights(class_counts, beta=self.beta))
 
     def after_step(self, model: "Classifier") -> None:
         if self.key_network is not None:

@@ -24,9 +24,6 @@ class Plain(Method):
         logits, _ = model(*views)
         return self.loss(logits.float(), each_view(labels, views), self.counts)
 
-    def shows(self, class_counts: Tensor) -> None:
-        self.counts.copy_(class_counts)
-
 
 def cross_entropy(setup: Setup) -> Method:
     smoothing = setup.settings.label_smoothing
