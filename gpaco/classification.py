@@ -298,7 +298,7 @@ def tune_prior(
     With `unbiased`, the logits are corrected for the bias of the loss first.
     """
     run = as_run(run)
-    run.metrics  # noqa: B018 - says what to do where the run has not come to its end
+    run.check_finished()
     where = choose_device(device)
     last = recipes.stages(run.recipe)[-1]
     refuse_tuning(last)

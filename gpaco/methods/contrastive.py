@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.checks import class_counts_tensor
-from gpaco.classical import balanced_softmax_loss, class_balanced_weights
+from gpaco.classical import class_balanced_weights, log_frequencies
 from gpaco.errors import UserError
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
@@ -93,6 +93,7 @@ class SupCon(Method):
     """
 
     counts: Tensor
+    log_prior: Tensor
     class_weights: Tensor
 
     def __init__(self, setup: Setup) -> None:
@@ -101,7 +102,9 @@ class SupCon(Method):
         self.memory = memory_of(setup)
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
+        log_prior = log_frequencies(setup.class_counts, setup.num_classes).float()
         self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
+        self.register_buffer("log_prior", log_prior, persistent=False)
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
@@ -133,7 +136,7 @@ class SupCon(Method):
             references,
             their_labels,
             temperature=self.temperature,
-            log_prior=(self.counts / self.counts.sum()).log() if self.rebalance == "prior" else None,
+            log_prior=self.log_prior if self.rebalance == "prior" else None,
             reduction="none" if self.rebalance == "weights" else "mean",
         )
         self.memory.push(seen.keys, labels)
@@ -158,8 +161,8 @@ class MultiTask(SupCon):
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         seen = self.see(model, views, labels)
-        if self.base == "ce":
-            loss = F.cross_entropy(seen.logits.float(), seen.labels, label_smoothing=self.smoothing)
-        else:
-            loss = balanced_softmax_loss(seen.logits, seen.labels, self.counts, label_smoothing=self.smoothing)
+        logits = seen.logits.float()
+        if self.base == "balanced-softmax":
+            logits = logits + self.log_prior
+        loss = F.cross_entropy(logits, seen.labels, label_smoothing=self.smoothing)
         return loss + self.weight * self.contrast(seen, labels)
