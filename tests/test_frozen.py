@@ -24,7 +24,6 @@ from gpaco.data.views import View
 from gpaco.errors import UserError
 from gpaco.features import BLOCK
 from gpaco.frozen import Frozen
-from gpaco.methods import METHODS
 from gpaco.run import Run, newest
 from gpaco.running import train
 from gpaco.sources import cached_kinds, chosen_views
@@ -66,18 +65,14 @@ def caches(folder: Path) -> list[Path]:
 
 def rows_in(folder: Path) -> int:
     """Images in all caches below a folder."""
-    return sum(path.stat().st_size // (2 * views_in(path) * width_in(path)) for path in caches(folder))
+    total = 0
+    for path in caches(folder):
+        _, views, width = json.loads((path.parent / "key.json").read_text())["shape"]
+        total += path.stat().st_size // (2 * views * width)
+    return total
 
 
-def views_in(path: Path) -> int:
-    return int(json.loads((path.parent / "key.json").read_text())["shape"][1])
-
-
-def width_in(path: Path) -> int:
-    return int(json.loads((path.parent / "key.json").read_text())["shape"][2])
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["gpaco", "paco", "ce"])  # two views, a momentum copy, logits only
 def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     method: str, weights: Path, tmp_path: Path
 ) -> None:
@@ -332,19 +327,8 @@ def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_ma
 
 
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
-    words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
-    words = (
-        *words,
-        "--weights",
-        weights,
-        "--batch-size",
-        32,
-        "--set",
-        "method.memory=64",
-        "--set",
-        "train.report=false",
-        "--out",
-    )
+    words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8", "--weights")
+    words = (*words, weights, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false", "--out")
     run(*words, tmp_path / "two", ranks=2)
     run(*words, tmp_path / "one")
     pairs = list(zip(caches(tmp_path / "one"), caches(tmp_path / "two"), strict=True))
