@@ -34,7 +34,7 @@ def fingerprint(samples: Samples) -> str:
     if samples.paths is None:
         images = np.ascontiguousarray(samples.images)
         digest.update(f"{images.shape}".encode())
-        digest.update(images)
+        digest.update(images.data)
         return digest.hexdigest()
     for name, path in zip(samples.names, samples.paths, strict=True):
         try:
