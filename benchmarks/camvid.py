@@ -32,7 +32,6 @@ from gpaco.run import Run
 VARIANTS = {
     "CE": ["method.name=ce"],
     "CE + GPaCo": ["method.name=gpaco"],
-    "CE + GPaCo, balanced pixels": ["method.name=gpaco", "segmentation.sampling=balanced"],
 }
 SETTINGS = [
     "data.validation=0",

@@ -80,7 +80,6 @@ def needed(name: str, anchors: int) -> float:
 
 def training_step(pixels: int | None) -> Callable[[], None]:
     """A function that does one training step; without `pixels` of cross entropy alone."""
-    import numpy as np
     import torch
 
     from gpaco.segmentation.losses import SceneLoss
@@ -90,7 +89,7 @@ def training_step(pixels: int | None) -> Callable[[], None]:
     torch.manual_seed(0)
     network = build("deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)
     settings = Segmentation(pixels=pixels or -1)
-    criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings, np.ones(STEP_CLASSES), DIM)
+    criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images, masks = torch.randn(BATCH, 3, CROP, CROP), torch.randint(STEP_CLASSES, (BATCH, CROP, CROP))
 

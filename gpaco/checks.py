@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def check_labels(
         raise ValueError(f"{name} are on {labels.device} but their rows on {rows.device}; move one with .to()")
     if labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
         check_same_rows(rows, labels, f"rows and {name}")
-        if num_classes is not None and _values_can_be_read(labels):
+        if num_classes is not None and values_can_be_read(labels):
             wrong = labels[((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)]
             if len(wrong):
                 raise ValueError(
@@ -49,7 +50,7 @@ def check_labels(
         return
     if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
         check_same_rows(rows, labels, f"rows and {name}")
-        if _values_can_be_read(labels):
+        if values_can_be_read(labels):
             sums = at_least_float32(labels).sum(1)
             far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision keeps sums to three digits; nan is far
             if bool(far.any()) or bool((labels < 0).any()):
@@ -83,7 +84,7 @@ def check_weight(weight: Tensor | None, num_classes: int) -> None:
         return
     if weight.shape != (num_classes,):
         raise ValueError(f"weight must be ({num_classes},), one per class, got {tuple(weight.shape)}")
-    if not torch.compiler.is_compiling() and not bool(((weight >= 0) & weight.isfinite()).all()):
+    if values_can_be_read(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
         raise ValueError("weight must be finite and not negative for every class")
 
 
@@ -100,18 +101,20 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
             f"got {type(class_counts).__name__}; "
             f"[class_counts[c] for c in range({num_classes})] makes one"
         )
-    counts = torch.as_tensor(class_counts).cpu().double()
+    # As an array: its values can be read wherever tensors of the program live.
+    counts = np.asarray(class_counts.detach().cpu().double() if isinstance(class_counts, Tensor) else class_counts)
     if counts.shape != (num_classes,):
         raise ValueError(
-            f"class_counts must have one entry for each of {num_classes} classes, got shape {tuple(counts.shape)}"
+            f"class_counts must have one entry for each of {num_classes} classes, got shape {counts.shape}"
         )
-    if not bool((counts > 0).all()) or not bool(counts.isfinite().all()):
-        c = int((~((counts > 0) & counts.isfinite())).nonzero()[0])
+    good = (counts > 0) & np.isfinite(counts)
+    if not good.all():
+        c = int(good.argmin())
         raise ValueError(
             f"class_counts must be above 0, got {float(counts[c])} for class {c}; "
             "leave the class out, or give it a floor of one image: class_counts.clamp(min=1)"
         )
-    return counts
+    return torch.from_numpy(counts.astype(np.float64))
 
 
 def widened(labels: Tensor) -> Tensor:
@@ -123,9 +126,12 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in _NARROW else x
 
 
-def _values_can_be_read(x: Tensor) -> bool:
-    # Looking at values would break a compiled graph; there the shapes are checked and the values trusted.
-    return len(x) > 0 and not torch.compiler.is_compiling()
+def values_can_be_read(x: Tensor) -> bool:
+    """Whether to check values: looking at them breaks a compiled graph, and makes the host wait for an accelerator.
+
+    There the shapes are checked and the values trusted.
+    """
+    return x.device.type == "cpu" and len(x) > 0 and not torch.compiler.is_compiling()
 
 
 def _describe(x: Tensor) -> str:

@@ -48,9 +48,14 @@ def balanced_softmax_loss(
     check_number(tau, "tau", 0)
     check_number(label_smoothing, "label_smoothing", 0, 1)
     logits, labels = _checked(logits, labels, ignore_index, reduction)
-    counts = class_counts_tensor(class_counts, logits.shape[1])
-    prior = _as((counts / counts.sum()).log(), logits)
+    prior = _as(log_frequencies(class_counts, logits.shape[1]), logits)
     return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
+
+
+def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
+    """Log of the share of each class, float64 (C,) on the CPU."""
+    counts = class_counts_tensor(class_counts, num_classes)
+    return (counts / counts.sum()).log()
 
 
 def focal_loss(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
@@ -114,18 +115,12 @@ def classification_task(
 ) -> Task:
     """Model, method and batches as `fit` wants them."""
     samples, settings, val = splits.train, recipe.train, splits.val
-
-    def shown(epoch: int) -> np.ndarray:
-        """Images of each class in an epoch."""
-        shares = class_shares(samples.counts, settings.sampler, epoch / max(settings.epochs - 1, 1))
-        return np.maximum(shares * len(samples), 1e-9 if settings.sampler != "shuffle" else 1)
-
-    method = methods.build(recipe, model, len(samples.classes), torch.from_numpy(shown(0)))
+    counts = shown_counts(samples, settings.sampler)
+    about["shown"] = (counts / counts.sum()).tolist()
+    method = methods.build(recipe, model, len(samples.classes), torch.from_numpy(counts))
 
     def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
-        counts = shown(epoch)
-        method.shows(torch.from_numpy(counts))
-        about["shown"] = (counts / counts.sum()).tolist()
+        method.begin_epoch(epoch, settings.epochs)
         return source.batches(epoch, start)
 
     def start_balanced(batch: Batch) -> float:
@@ -146,6 +141,12 @@ def classification_task(
         evaluate=(lambda network: validate(network, about, val, source)) if val and selects(recipe, splits) else None,
         about=about,
     )
+
+
+def shown_counts(samples: Samples, sampler: str) -> NDArray[np.float64]:
+    """Images of each class that the sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
+    least = 1 if sampler == "shuffle" else 1e-9
+    return np.maximum(class_shares(samples.counts, sampler) * len(samples), least)
 
 
 def selects(recipe: Recipe, splits: Splits) -> bool:
@@ -298,7 +299,7 @@ def tune_prior(
     With `unbiased`, the logits are corrected for the bias of the loss first.
     """
     run = as_run(run)
-    run.metrics  # noqa: B018 - says what to do where the run has not come to its end
+    run.check_finished()
     where = choose_device(device)
     last = recipes.stages(run.recipe)[-1]
     refuse_tuning(last)

@@ -17,8 +17,8 @@ from gpaco.self_similarity import self_similarity_logsumexp
 from gpaco.similarity import similarity_logsumexp
 
 
-class Source(NamedTuple):
-    """References: embeddings (R, D) and their labels (R,) or (R, C)."""
+class References(NamedTuple):
+    """Embeddings (R, D) and their labels (R,) or (R, C)."""
 
     embeddings: Tensor
     labels: Tensor
@@ -33,14 +33,14 @@ class Contrast(NamedTuple):
     positives: Tensor  # (N, J) their number
 
 
-def checked_sources(
+def batch_and_memory(
     embeddings: Tensor,
     labels: Tensor,
     memory: Tensor | None,
     memory_labels: Tensor | None,
     num_classes: int | None,
     ignore_index: int,
-) -> list[Source]:
+) -> list[References]:
     """The batch and, if there is one, the memory. Without `num_classes`, indices may be any integers."""
     if (memory is None) != (memory_labels is None):
         raise ValueError("memory and memory_labels go together: pass both or neither")
@@ -50,9 +50,9 @@ def checked_sources(
     check_scores(embeddings, "embeddings", "(N, D)")
     check_labels(labels, embeddings, num_classes, ignore_index)
     if memory is None or memory_labels is None:
-        return [Source(embeddings, labels)]
+        return [References(embeddings, labels)]
     return [
-        Source(embeddings, labels),
+        References(embeddings, labels),
         checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index),
     ]
 
@@ -64,7 +64,7 @@ def checked_references(
     num_classes: int | None,
     ignore_index: int,
     name: str = "memory",
-) -> Source:
+) -> References:
     """Further references, fit to be compared with the embeddings."""
     check_scores(references, name, "(M, D)")
     check_match(embeddings, references, f"embeddings and {name}")
@@ -73,50 +73,42 @@ def checked_references(
             f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {references.shape[1]}"
         )
     check_labels(labels, references, num_classes, ignore_index, f"{name}_labels")
-    return Source(references, labels)
+    return References(references, labels)
 
 
 def contrast(
-    sources: list[Source],
+    references: list[References],
     anchors: slice,
     temperature: float,
     num_classes: int | None,
     ignore_index: int,
     log_prior: Tensor | None = None,
 ) -> Contrast:
-    """Rows `anchors` of the first source against all references but themselves.
+    """Rows `anchors` of the first part against all references but themselves.
 
     With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes
-    weigh more in the logsumexp, as in balanced softmax.
+    weigh more in the logsumexp, as in balanced softmax. It needs `num_classes`.
     """
-    num_classes = num_classes or _columns(*(source.labels for source in sources))
-    priors = [
-        None if log_prior is None else reference_priors(source.labels, log_prior, ignore_index) for source in sources
-    ]
+    num_classes = num_classes or _columns(*(part.labels for part in references))
     if num_classes is None:
-        sources, num_classes = _renumber(sources, ignore_index)
+        references, num_classes = _renumber(references, ignore_index)
         ignore_index = -1
-    sources = [Source(at_least_float32(source.embeddings), source.labels) for source in sources]
-    scaled = sources[0].embeddings[anchors] / temperature
-    if log_prior is not None:  # one more number in each embedding: 1 times the prior
-        scaled = torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1)
-        sources = [
-            Source(torch.cat([source.embeddings, prior.to(scaled).unsqueeze(1)], 1), source.labels)
-            for source, prior in zip(sources, priors, strict=True)
-            if prior is not None
-        ]
-    embeddings, labels = sources[0].embeddings[anchors], sources[0].labels[anchors]
+    references = [References(at_least_float32(part.embeddings), part.labels) for part in references]
+    scaled = references[0].embeddings[anchors] / temperature
+    if log_prior is not None:
+        scaled, references = _with_prior_column(scaled, references, log_prior, ignore_index)
+    embeddings, labels = references[0].embeddings[anchors], references[0].labels[anchors]
 
-    if log_prior is None and (anchors.start, anchors.stop) == (0, sources[0].embeddings.shape[0]):
-        parts = [self_similarity_logsumexp(sources[0].embeddings, 1 / temperature)]
+    if log_prior is None and (anchors.start, anchors.stop) == (0, references[0].embeddings.shape[0]):
+        parts = [self_similarity_logsumexp(references[0].embeddings, 1 / temperature)]
     else:
-        parts = [similarity_logsumexp(scaled, sources[0].embeddings, own=anchors.start)]
-    parts += [similarity_logsumexp(scaled, source.embeddings) for source in sources[1:]]
+        parts = [similarity_logsumexp(scaled, references[0].embeddings, own=anchors.start)]
+    parts += [similarity_logsumexp(scaled, part.embeddings) for part in references[1:]]
     # An anchor without references has -inf here. A hugely negative number does the same without nan in the gradient.
     lse = torch.stack(parts).clamp_min(torch.finfo(scaled.dtype).min / 4).logsumexp(0)
 
-    sums = torch.stack([_class_sums(source, num_classes, ignore_index) for source in sources]).sum(0)
-    counts = class_counts([source.labels for source in sources], num_classes, ignore_index, embeddings.dtype)
+    sums = torch.stack([_class_sums(part, num_classes, ignore_index) for part in references]).sum(0)
+    counts = class_counts([part.labels for part in references], num_classes, ignore_index, embeddings.dtype)
     if labels.dim() == 1:
         valid = labels != ignore_index
         index = labels.where(valid, 0).long()
@@ -128,6 +120,17 @@ def contrast(
         pull = scaled @ sums.t()
     itself = (scaled * embeddings).sum(1, keepdim=True)
     return Contrast(share, lse, pull - share * itself, counts - share)
+
+
+def _with_prior_column(
+    scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
+) -> tuple[Tensor, list[References]]:
+    """Anchors with a column of ones, references with a column of priors: each product gets its prior added."""
+    wider = []
+    for embeddings, labels in references:
+        prior = reference_priors(labels, log_prior, ignore_index).to(scaled)
+        wider.append(References(torch.cat([embeddings, prior.unsqueeze(1)], 1), labels))
+    return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
 
 
 def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
@@ -142,12 +145,12 @@ def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtyp
     return total[:-1]
 
 
-def _class_sums(source: Source, num_classes: int, ignore_index: int) -> Tensor:
+def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor:
     """Sum of the embeddings of each class, (C, D)."""
-    if source.labels.dim() == 2:
-        return source.labels.to(source.embeddings.dtype).t() @ source.embeddings
-    zeros = source.embeddings.new_zeros(num_classes + 1, source.embeddings.shape[1])
-    return zeros.index_add(0, _place(source.labels, num_classes, ignore_index), source.embeddings)[:-1]
+    if part.labels.dim() == 2:
+        return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
+    zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
+    return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
 
 
 def reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int = -100) -> Tensor:
@@ -168,15 +171,15 @@ def _columns(*labels: Tensor | None) -> int | None:
     return next((part.shape[1] for part in labels if part is not None and part.dim() == 2), None)
 
 
-def _renumber(sources: list[Source], ignore_index: int) -> tuple[list[Source], int]:
-    """The sources with their labels numbered from 0, ignored ones -1, and a bound on the number of classes.
+def _renumber(references: list[References], ignore_index: int) -> tuple[list[References], int]:
+    """The references with their labels numbered from 0, ignored ones -1, and a bound on the number of classes.
 
     The bound is the number of references, so that shapes do not depend on values.
     """
-    labels = torch.cat([source.labels.long() for source in sources])
+    labels = torch.cat([part.labels.long() for part in references])
     order = labels.argsort()
     new = labels[order].diff().ne(0).cumsum(0)
     numbers = torch.zeros_like(labels).index_copy(0, order[1:], new)
     numbers = numbers.where(labels != ignore_index, -1)
-    parts = numbers.split([len(source.labels) for source in sources])
-    return [Source(source.embeddings, part) for source, part in zip(sources, parts, strict=True)], len(labels)
+    split = numbers.split([len(part.labels) for part in references])
+    return [References(part.embeddings, own) for part, own in zip(references, split, strict=True)], len(labels)

@@ -1,19 +1,17 @@
-"""What a frozen backbone said about images, kept on disk: each image is found by the digest of its bytes.
+"""Features of a list of images, kept in one file that grows block by block: how much of it is there is its length.
 
-A cache is a folder named after all that its numbers depend on:
+A folder is named after all that its numbers depend on:
 
-    key.json     the same in words: model, SHA-256 of its weights, views, size, mean and deviation
-    rows.bin     for each image its digest and its features, (views, width) in half precision
-    parts.jsonl  for each part of rows how many they are and their SHA-256, written when the part is on disk
-
-Rows are only ever added. What a process left behind that was killed between the two files is written over by the next;
-a part that is not what was written is passed over, and its images count as missing.
+    key.json      the same in words: model, SHA-256 of its weights, views, size, mean and deviation, images
+    features.f16  for each image its features, (views, width) in half precision
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,109 +23,93 @@ from torch import Tensor
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.faults import explained
-from gpaco.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.files import write_atomic
 
 Indices = NDArray[np.int64]
-_DIGEST = 32  # bytes of a SHA-256
+BLOCK = 64  # images that are embedded and written together: what a kill can cost
 
 
-def digest(samples: Samples, i: int) -> bytes:
-    """SHA-256 of an image: of its file, or of its pixels where they are in memory."""
-    if samples.paths is not None:
+def fingerprint(samples: Samples) -> str:
+    """SHA-256 of the pixels of images in memory; of files, of their names, sizes and times of change: that is quick."""
+    digest = hashlib.sha256()
+    if samples.paths is None:
+        images = np.ascontiguousarray(samples.images)
+        digest.update(f"{images.shape}".encode())
+        digest.update(images.data)
+        return digest.hexdigest()
+    for name, path in zip(samples.names, samples.paths, strict=True):
         try:
-            return hashlib.sha256(samples.paths[i].read_bytes()).digest()
+            found = path.stat()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UserError(f"cannot read {samples.names[i]}: {reason}", "see that the file is there") from error
-    image = np.ascontiguousarray(samples.load(i))
-    return hashlib.sha256(f"{image.shape}".encode() + image.tobytes()).digest()
+            raise UserError(f"cannot read {name}: {reason}", "see that the file is there") from error
+        digest.update(json.dumps([name, found.st_size, found.st_mtime_ns]).encode())
+    return digest.hexdigest()
 
 
-class Cache:
-    """Features of images, read from and added to a folder below `folder`.
+@dataclass(frozen=True)
+class Features:
+    """The features of some images, in their order.
 
     Args:
-        key: everything that the features depend on beside the image, ready for JSON.
-        views: how many views of each image.
-        width: features of a view.
+        folder: where folders of features are; this one gets its own below.
+        key: everything that the features depend on, ready for JSON.
+        shape: images, views of an image, features of a view.
     """
 
-    def __init__(self, folder: Path, key: Mapping[str, Any], views: int, width: int) -> None:
-        self.key = json.dumps({**key, "views_of_an_image": views, "width": width}, indent=1, sort_keys=True)
-        self.path = folder / hashlib.sha256(self.key.encode()).hexdigest()[:16]
-        self.kind = np.dtype([("image", np.uint8, _DIGEST), ("features", "<f2", (views, width))])
-        self.refresh()
+    folder: Path
+    key: Mapping[str, Any]
+    shape: tuple[int, int, int]
 
-    def refresh(self) -> None:
-        """Look at what is on disk now."""
-        self.written = 0  # rows that the log knows of
-        self.places: dict[bytes, int] = {}  # the row of each image
-        self.damaged: list[int] = []  # numbers of the parts that are not what was written
-        self._rows = np.empty(0, self.kind)
-        if not (self.path / "key.json").exists():
-            return
-        if (self.path / "key.json").read_bytes() != self.key.encode():
-            raise UserError(f"{self.path} is not what its name says: its key.json differs", "delete this folder")
-        parts, file = self._log(), self.path / "rows.bin"
-        whole = file.stat().st_size // self.kind.itemsize if file.exists() else 0
-        rows = np.memmap(file, self.kind, "r", shape=(whole,)) if whole else self._rows
-        for number, (count, expected) in enumerate(parts):
-            part = rows[self.written : self.written + count]
-            if len(part) == count and self._digest(part) == expected:
-                self.places.update({row.tobytes(): self.written + k for k, row in enumerate(part["image"])})
-            else:
-                self.damaged.append(number)
-            self.written += count
-        self._rows = np.asarray(rows)  # still the file: only rows that are asked for are read
+    def __len__(self) -> int:
+        return self.shape[0]
 
-    def find(self, digests: list[bytes]) -> Indices:
-        """The row of each image, -1 where there is none."""
-        return np.array([self.places.get(one, -1) for one in digests], np.int64)
+    @cached_property
+    def text(self) -> str:
+        return json.dumps({**self.key, "shape": self.shape}, indent=1, sort_keys=True)
 
-    def take(self, rows: Indices, views: Indices) -> Tensor:
-        """Features (N, width) in float32: of each row one view."""
-        return torch.from_numpy(self._rows["features"][rows, views]).float()
+    @property
+    def path(self) -> Path:
+        return self.folder / hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def file(self) -> Path:
+        return self.path / "features.f16"
+
+    @property
+    def row_bytes(self) -> int:
+        return 2 * self.shape[1] * self.shape[2]
+
+    def done(self) -> int:
+        """Images on disk: all, or those of whole blocks."""
+        rows = self.file.stat().st_size // self.row_bytes if self.file.exists() else 0
+        return len(self) if rows >= len(self) else rows // BLOCK * BLOCK
 
     def begin(self) -> None:
-        """Make ready for `add`: one process may, the one that holds the lock."""
+        """Make ready for `append`, which one process may do: the one that holds the lock."""
         with explained(f"cannot write features to {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path / "key.json", self.key)
-        trim_jsonl(self.path / "parts.jsonl", lambda row: True)  # a line without its end was being written at a kill
-        self.refresh()
+            write_atomic(self.path / "key.json", self.text)
+            self.file.touch()
+            os.truncate(self.file, self.done() * self.row_bytes)  # a block that was being written at a kill
 
-    def add(self, digests: list[bytes], features: Tensor) -> None:
-        """Write a part: one row (views, width) for each digest. On disk when this returns; `refresh` shows it."""
-        part = np.empty(len(digests), self.kind)
-        part["image"] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _DIGEST)
-        with np.errstate(over="ignore"):
-            part["features"] = features.numpy()
-        if not np.isfinite(part["features"]).all():
+    def append(self, block: Tensor) -> None:
+        """Write the next images, (B, views, width). On disk when this returns."""
+        half = block.half()
+        if not bool(half.isfinite().all()):
             raise UserError(
-                f"features of this model do not fit half precision: up to {features.abs().max():.3g}",
+                f"features of this model do not fit half precision: up to {block.abs().max():.3g}",
                 "do without the cache: --set train.cached_views=0",
             )
-        with explained(f"cannot write features to {self.path}"):
-            descriptor = os.open(self.path / "rows.bin", os.O_WRONLY | os.O_CREAT, 0o666)
-            with os.fdopen(descriptor, "wb") as file:
-                file.seek(self.written * self.kind.itemsize)
-                file.write(part.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-        append_jsonl(self.path / "parts.jsonl", {"rows": len(part), "sha256": self._digest(part)})
-        self.written += len(part)
+        with explained(f"cannot write features to {self.path}"), self.file.open("ab") as file:
+            file.write(half.numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
 
-    def _digest(self, part: NDArray[Any]) -> str:
-        """With the key in it: a part of another cache is a damaged one here."""
-        state = hashlib.sha256(self.key.encode())
-        state.update(part.tobytes())
-        return state.hexdigest()
+    def take(self, rows: Indices, views: Indices) -> Tensor:
+        """Of each row one view: (N, width) in float32."""
+        return torch.from_numpy(self._values[rows, views]).float()
 
-    def _log(self) -> list[tuple[int, str]]:
-        path = self.path / "parts.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        try:
-            parts = [json.loads(line) for line in lines]
-            return [(abs(int(part["rows"])), str(part["sha256"])) for part in parts]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(f"{path} is damaged", f"delete {self.path}: its images are embedded again") from error
+    @cached_property
+    def _values(self) -> NDArray[np.float16]:
+        return np.memmap(self.file, np.float16, "r", shape=self.shape)  # only rows that are asked for are read

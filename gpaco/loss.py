@@ -20,11 +20,10 @@ from gpaco.checks import (
     check_number,
     check_same_rows,
     check_scores,
-    class_counts_tensor,
     widened,
 )
-from gpaco.classical import Counts
-from gpaco.contrast import Source, checked_references, checked_sources, class_counts, contrast
+from gpaco.classical import Counts, log_frequencies
+from gpaco.contrast import References, batch_and_memory, checked_references, class_counts, contrast
 from gpaco.memory import Memory
 
 
@@ -73,10 +72,10 @@ def gpaco_loss(
     check_choice(reduction, "reduction", ("none", "mean", "sum"))
     check_scores(logits, "logits")
     check_same_rows(logits, embeddings, "logits and embeddings")
-    sources = checked_sources(embeddings, labels, memory, memory_labels, logits.shape[1], ignore_index)
+    references = batch_and_memory(embeddings, labels, memory, memory_labels, logits.shape[1], ignore_index)
     everyone = slice(0, len(embeddings))
     losses, weights = _parametric(
-        logits, sources, everyone, alpha, temperature, log_prior, label_smoothing, ignore_index
+        logits, references, everyone, alpha, temperature, log_prior, label_smoothing, ignore_index
     )
     return _reduce(losses, weights, reduction)
 
@@ -108,9 +107,9 @@ def supcon_loss(
     if log_prior is not None and log_prior.dim() != 1:
         raise ValueError(f"log_prior must be (C,), one number for each class, got shape {tuple(log_prior.shape)}")
     num_classes = None if log_prior is None else len(log_prior)
-    sources = checked_sources(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
+    references = batch_and_memory(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
     with _no_autocast(embeddings):
-        seen = contrast(sources, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
+        seen = contrast(references, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
         # Of a class that others hardly have, the positives are a difference of near-equal sums: all of it is rounding.
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
@@ -136,7 +135,7 @@ class GPaCoLoss(nn.Module):
         dim: length of an embedding.
         views: views of each image in a batch, one after the other; the last one is remembered.
         class_counts: images per class **as the loop shows them**: with a sampler that changes the frequencies, its
-            counts; `show` changes them later. Without them no prior is added.
+            counts. Without them no prior is added.
         prior: what is added to the logits in training.
             "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
             itself takes mass from their centres (their images have more positives).
@@ -192,8 +191,8 @@ class GPaCoLoss(nn.Module):
         self.register_buffer("log_prior", None)
         self.register_buffer("centre_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
         self.register_buffer("steps", torch.tensor(0))  # that centre_share is a mean of, since the memory is full
-        if class_counts is not None:
-            self.show(class_counts)
+        if class_counts is not None and prior is not None:
+            self.log_prior = log_frequencies(class_counts, num_classes).to(self.centre_share)
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Scalar loss.
@@ -206,16 +205,16 @@ class GPaCoLoss(nn.Module):
                 what is remembered instead of the last view. With views = 1 and keys this is PaCo.
         """
         labels = widened(labels)
-        sources, anchors = self._references(logits, embeddings, labels, keys)
+        references, anchors = self._references(logits, embeddings, labels, keys)
         share, learning = self.centre_share, self.training and torch.is_grad_enabled()
         if learning:
             # While the memory fills, what this batch says; then a mean, in the end over about a hundred steps.
             full = len(self.memory) == len(self.memory.embeddings)
             steps = self.steps + 1 if full else torch.ones_like(self.steps)
             weight = steps.to(share).reciprocal().clamp_min(0.01)
-            share = torch.lerp(share, self._centre_share(sources, keys), weight)
+            share = torch.lerp(share, self._centre_share(references, keys), weight)
         losses, weights = _parametric(
-            logits, sources, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
+            logits, references, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
         )
         cost, count = losses.sum(), weights.sum()
         if self._gathers():  # anchors may be spread unevenly: the mean is over all of them, not of the means
@@ -224,15 +223,10 @@ class GPaCoLoss(nn.Module):
         if learning:
             self.centre_share.copy_(share)
             self.steps.copy_(steps if full else torch.zeros_like(steps))
-            last = len(embeddings) // self.views
-            self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
+            if len(self.memory.embeddings):
+                last = len(embeddings) // self.views
+                self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
         return loss
-
-    def show(self, class_counts: Counts) -> None:
-        """Say how often each class is shown from now on, for a sampler that changes over training."""
-        if self.prior is not None:
-            counts = class_counts_tensor(class_counts, self.num_classes)
-            self.log_prior = (counts / counts.sum()).log().to(self.centre_share)
 
     @torch.no_grad()
     def balance(
@@ -261,10 +255,10 @@ class GPaCoLoss(nn.Module):
                 f"{type(centres).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
             )
         labels = widened(labels)
-        sources, anchors = self._references(logits, embeddings, labels, keys)
+        references, anchors = self._references(logits, embeddings, labels, keys)
         with _no_autocast(logits):
-            seen = contrast(sources, anchors, self.temperature, self.num_classes, -100)
-            logits = _with_prior(logits, self._prior(self._centre_share(sources, keys)))
+            seen = contrast(references, anchors, self.temperature, self.num_classes, -100)
+            logits = _with_prior(logits, self._prior(self._centre_share(references, keys)))
             ahead = logits.logsumexp(1) - seen.logsumexp  # share = sigmoid(ahead)
             wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1)
             valid = seen.share.any(1)
@@ -299,8 +293,15 @@ class GPaCoLoss(nn.Module):
 
     def _references(
         self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None
-    ) -> tuple[list[Source], slice]:
-        """All references of a batch, checked, and the rows of the first source that are this process's anchors."""
+    ) -> tuple[list[References], slice]:
+        """All references of a batch, checked, and the rows of the first part that are this process's anchors."""
+        self._check_batch(logits, embeddings, labels)
+        references = self._collected(embeddings, labels, keys)
+        if self._gathers():
+            return self._gathered(references, with_keys=keys is not None)
+        return references, slice(0, len(embeddings))
+
+    def _check_batch(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> None:
         if logits.dim() != 2 or logits.shape[1] != self.num_classes or len(logits) % self.views:
             raise ValueError(
                 f"logits must be ({self.views} * B, {self.num_classes}): {self.views} views of each image, one view "
@@ -315,32 +316,36 @@ class GPaCoLoss(nn.Module):
             )
         if self.centre_share.dtype in (torch.float16, torch.bfloat16):
             raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
-        if (
-            len(self.memory.embeddings)
-            and embeddings.dim() == 2
-            and embeddings.shape[1] != self.memory.embeddings.shape[1]
-        ):
+        rows, dim = self.memory.embeddings.shape
+        if rows and embeddings.dim() == 2 and embeddings.shape[1] != dim:
             raise ValueError(
-                f"embeddings have {embeddings.shape[1]} columns, dim is {self.memory.embeddings.shape[1]}: "
+                f"embeddings have {embeddings.shape[1]} columns, dim is {dim}: "
                 f"GPaCoLoss(..., dim={embeddings.shape[1]})"
             )
-        sources = checked_sources(embeddings, labels, None, None, self.num_classes, -100)
+
+    def _collected(self, embeddings: Tensor, labels: Tensor, keys: Tensor | None) -> list[References]:
+        """The batch, the keys if there are some, and in training the memory if there is one."""
+        references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
         if keys is not None:
             last = labels[-(len(labels) // self.views) :]
-            sources.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
+            references.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
         if self.training and len(self.memory.embeddings):
             if labels.dim() == 2:
                 self.memory.hold_probabilities(self.num_classes)
-            sources.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
-        if not self._gathers():
-            return sources, slice(0, len(embeddings))
-        counts = distributed.row_counts(embeddings)
-        before = sum(counts[: distributed.rank()])
-        batch = 1 if keys is None else 2  # the memory is the same everywhere already
-        for k, rows in enumerate((counts, [count // self.views for count in counts])[:batch]):
-            x, y = sources[k]
-            sources[k] = Source(distributed.gather(x, rows), distributed.gather(y, rows))
-        return sources, slice(before, before + len(embeddings))
+            references.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
+        return references
+
+    def _gathered(self, references: list[References], *, with_keys: bool) -> tuple[list[References], slice]:
+        """The references of all processes, and which rows of the batch are ours."""
+        counts = distributed.row_counts(references[0].embeddings)
+        rows = [counts, [count // self.views for count in counts]][: 1 + with_keys]
+        gathered = [
+            References(distributed.gather(embeddings, each), distributed.gather(labels, each))
+            for each, (embeddings, labels) in zip(rows, references, strict=False)
+        ]
+        first = sum(counts[: distributed.rank()])
+        ours = slice(first, first + len(references[0].embeddings))
+        return gathered + references[len(rows) :], ours  # the memory is the same everywhere already
 
     def _prior(self, centre_share: Tensor) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":
@@ -348,15 +353,15 @@ class GPaCoLoss(nn.Module):
         return self.log_prior + centre_share.log()
 
     @torch.no_grad()
-    def _centre_share(self, sources: list[Source], keys: Tensor | None) -> Tensor:
+    def _centre_share(self, references: list[References], keys: Tensor | None) -> Tensor:
         """Mean over this batch of 1 / (1 + alpha * positives), for every class: had the anchor been of that class.
 
         Its positives would then be its own other views and the references of that class from other images, a number
         that does not depend on its label. So every step tells about every class, also about those it does not show.
         """
         dtype = self.centre_share.dtype
-        shown = class_counts([sources[0].labels], self.num_classes, -100, dtype)
-        held = class_counts([source.labels for source in sources], self.num_classes, -100, dtype)
+        shown = class_counts([references[0].labels], self.num_classes, -100, dtype)
+        held = class_counts([part.labels for part in references], self.num_classes, -100, dtype)
         of_class = shown / shown.sum().clamp_min(1)  # anchors that are: all but themselves are positives
         share = of_class / (1 + self.alpha * (held - 1).clamp_min(0))
         appearances = self.views if keys is None else self.views + 1
@@ -366,7 +371,7 @@ class GPaCoLoss(nn.Module):
 
 def _parametric(
     logits: Tensor,
-    sources: list[Source],
+    references: list[References],
     anchors: slice,
     alpha: float,
     temperature: float,
@@ -374,14 +379,14 @@ def _parametric(
     label_smoothing: float,
     ignore_index: int = -100,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each anchor and whether it counts. The anchors are the given rows of the first source."""
+    """Loss of each anchor and whether it counts. The anchors are the given rows of the first part."""
     num_classes = logits.shape[1]
-    labels = sources[0].labels[anchors]
+    labels = references[0].labels[anchors]
     _check_options(num_classes, alpha, temperature, label_smoothing)
-    check_match(logits, sources[0].embeddings, "logits and embeddings")
+    check_match(logits, references[0].embeddings, "logits and embeddings")
     with _no_autocast(logits):
         logits = _with_prior(logits, log_prior)
-        seen = contrast(sources, anchors, temperature, num_classes, ignore_index)
+        seen = contrast(references, anchors, temperature, num_classes, ignore_index)
         total = torch.logaddexp(logits.logsumexp(1), seen.logsumexp).unsqueeze(1)
         target = logits
         if label_smoothing:

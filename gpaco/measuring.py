@@ -95,7 +95,7 @@ def measure(
         # Few probes in a step, most of other classes than each other: the rest of the batch is as training draws it.
         size = max(min(CHUNK, len(counts), batch // 4), 1)
         epochs = recipe.train.epochs
-        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2, epochs)
+        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2)
         until = None if seconds is None else began + seconds / 3
         references = network.references(drawn[: min(batch - size, BATCH)], until)
     rows, seen = [], 0

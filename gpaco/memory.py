@@ -6,15 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.checks import check_labels, check_number, check_same_rows
+from gpaco.checks import check_labels, check_number, check_same_rows, values_can_be_read
 from gpaco.distributed import gather, row_counts
+
+IGNORED = -100
 
 
 class Memory(nn.Module):
     """The last `size` embeddings pushed, with their labels. Any size, 0 included, and any batch.
 
     Only rows that were written are read. All state is in persistent buffers updated in place, so it is saved and
-    restored with the module. Labels are kept as indices, or as rows of probabilities if `num_classes` is given.
+    restored with the module. Labels are kept as indices, or as rows of probabilities if `num_classes` is given. Nothing
+    here waits for an accelerator: how many rows were written is known to the host as well.
 
     Args:
         size: number of rows; the paper's length(queue).
@@ -41,7 +44,7 @@ class Memory(nn.Module):
         check_number(size, "size", 0)
         check_number(dim, "dim", 1)
         embeddings = torch.zeros(size, dim)
-        labels = torch.zeros(size, dtype=torch.int64)
+        labels = torch.full((size,), IGNORED)
         if official_start:
             if num_classes is None:
                 raise ValueError("official_start draws random labels: pass num_classes too")
@@ -51,10 +54,11 @@ class Memory(nn.Module):
             labels = torch.zeros(size, num_classes)
         self.register_buffer("embeddings", embeddings)
         self.register_buffer("labels", labels)
-        self.register_buffer("pushed", torch.tensor(size if official_start else 0))  # rows pushed since the start
+        self.rows = size if official_start else 0  # pushed since the start; `pushed` is the same, for the state_dict
+        self.register_buffer("pushed", torch.tensor(self.rows))
 
     def __len__(self) -> int:
-        return min(int(self.pushed), len(self.embeddings))
+        return min(self.rows, len(self.embeddings))
 
     def read(self) -> tuple[Tensor, Tensor]:
         """The rows written so far: embeddings (M, D) and labels (M,) or (M, C). Views: the next push changes them."""
@@ -65,8 +69,9 @@ class Memory(nn.Module):
     def push(self, embeddings: Tensor, labels: Tensor) -> None:
         """Write the rows of all processes, in order of rank, over the oldest ones.
 
-        Left out are ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite:
-        one of those would spoil every loss until it is overwritten.
+        Not written are ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite,
+        one of which would spoil every loss until it is overwritten. What is in their place stays; where there is
+        nothing yet, that is a row of zeros, ignored.
 
         Args:
             embeddings: (B, D), of this process.
@@ -87,27 +92,31 @@ class Memory(nn.Module):
         counts = row_counts(embeddings)
         embeddings = gather(embeddings.to(self.embeddings.dtype), counts)
         labels = gather(labels, counts)
-        keep = labels >= 0 if labels.dim() == 1 else labels.any(1)
-        keep &= embeddings.isfinite().all(1)
-        if labels.dim() == 2:
-            keep &= labels.isfinite().all(1)
-        embeddings, labels = embeddings[keep], labels[keep]
+        self.rows += len(embeddings)
+        self.pushed += len(embeddings)
+        size = len(self.embeddings)
+        if size and len(embeddings):
+            self._write(embeddings[-size:], labels[-size:])
 
-        size, new = len(self.embeddings), len(embeddings)
-        last = min(new, size)
-        if last:
-            places = (int(self.pushed) + torch.arange(new - last, new, device=labels.device)) % size
-            self.embeddings[places] = embeddings[new - last :]
-            self.labels[places] = labels[new - last :]
-        self.pushed += new
+    def _write(self, embeddings: Tensor, labels: Tensor) -> None:
+        """The last rows that were pushed, as many as fit."""
+        places = torch.arange(self.rows - len(labels), self.rows, device=labels.device) % len(self.embeddings)
+        good = embeddings.isfinite().all(1)
+        if labels.dim() == 1:
+            good &= labels >= 0
+            self.labels[places] = labels.where(good, self.labels[places])
+        else:
+            good &= labels.isfinite().all(1) & labels.any(1)
+            self.labels[places] = labels.where(good.unsqueeze(1), self.labels[places])
+        self.embeddings[places] = embeddings.where(good.unsqueeze(1), self.embeddings[places])
 
     def hold_probabilities(self, num_classes: int) -> None:
         """Keep labels as rows of probabilities from now on; rows that are here already become one-hot."""
         if self.labels.dim() == 1:
-            if len(self) and int(self.labels[: len(self)].max()) >= num_classes:
+            if values_can_be_read(self.labels) and int(self.labels.max()) >= num_classes:
                 raise ValueError(f"the memory holds labels of {num_classes} and above; renumber them from 0")
             with torch.inference_mode(False):
-                self.labels = F.one_hot(self.labels.clone(), num_classes).to(self.embeddings.dtype)
+                self.labels = one_hot(self.labels, num_classes).to(self.embeddings.dtype)
 
     def _in_our_form(self, labels: Tensor) -> Tensor:
         if self.labels.dim() == 1:
@@ -120,8 +129,7 @@ class Memory(nn.Module):
         num_classes = self.labels.shape[1]
         if labels.dim() == 1:
             check_labels(labels.clamp_min(-1), labels, num_classes, -1)
-            rows = F.one_hot(labels.clamp_min(0).long(), num_classes) * (labels >= 0).unsqueeze(1)
-            return rows.to(self.labels.dtype)
+            return one_hot(labels, num_classes).to(self.labels.dtype)
         check_labels(labels, labels, num_classes, -1)
         return labels.to(self.labels.dtype)
 
@@ -131,3 +139,9 @@ class Memory(nn.Module):
         if labels is not None and labels.dim() != self.labels.dim():
             self.labels = torch.zeros_like(labels, device=self.labels.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.rows = int(self.pushed)
+
+
+def one_hot(labels: Tensor, num_classes: int) -> Tensor:
+    """Rows (N, C); all False for an ignored label."""
+    return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)

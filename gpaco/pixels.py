@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from gpaco.checks import check_choice
 from gpaco.loss import gpaco_loss
 
 
@@ -13,7 +12,6 @@ def pixel_gpaco_loss(
     masks: Tensor,
     *,
     pixels: int = 8192,
-    sampling: str = "random",
     alpha: float = 0.01,
     temperature: float = 0.07,
     log_prior: Tensor | None = None,
@@ -31,15 +29,12 @@ def pixel_gpaco_loss(
         embeddings: (B, D, h, w), of unit length along D.
         masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the label nearest to it.
         pixels: positions drawn from each image without replacement; -1, or more than there are: all.
-        sampling: "random", as released, or "balanced": of every class in the image, the ignored pixels as one of them,
-            as many as of any other, or all it has if that is fewer, so that rare classes are not drowned.
         generator: source of the draw.
 
     >>> logits, embeddings = torch.zeros(1, 2, 4, 4), torch.nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
     >>> pixel_gpaco_loss(logits, embeddings, torch.zeros(1, 8, 8, dtype=torch.uint8), pixels=1)
     tensor(0.6931)
     """
-    check_choice(sampling, "sampling", ("random", "balanced"))
     if pixels < 1 and pixels != -1:
         raise ValueError(f"pixels must be at least 1, or -1 for all, got {pixels}")
     if logits.dim() != 4 or embeddings.dim() != 4 or logits.shape[2:] != embeddings.shape[2:]:
@@ -52,12 +47,12 @@ def pixel_gpaco_loss(
             f"masks must be integers (B, H, W) for {len(logits)} images, at least one, "
             f"got {tuple(masks.shape)} {masks.dtype}"
         )
-    labels = pixel_labels(masks, logits.shape[2], logits.shape[3])
+    labels = _labels(masks, logits.shape[2], logits.shape[3])
     losses = []
     for image_logits, image_embeddings, image_labels in zip(
         logits.flatten(2), embeddings.flatten(2), labels, strict=True
     ):
-        drawn = _draw(image_labels, pixels, sampling, generator)
+        drawn = _draw(image_labels, pixels, generator)
         loss = gpaco_loss(
             image_logits[:, drawn].t(),
             image_embeddings[:, drawn].t(),
@@ -73,27 +68,16 @@ def pixel_gpaco_loss(
     return torch.stack(losses).mean()
 
 
-def pixel_labels(masks: Tensor, height: int, width: int) -> Tensor:
+def _labels(masks: Tensor, height: int, width: int) -> Tensor:
     """Labels (B, height * width) of a smaller map's pixels: of each the one nearest to it in `masks` (B, H, W)."""
     row = torch.arange(height, device=masks.device) * masks.shape[1] // height
     column = torch.arange(width, device=masks.device) * masks.shape[2] // width
     return masks[:, row][:, :, column].flatten(1).long()
 
 
-def _draw(labels: Tensor, pixels: int, sampling: str, generator: torch.Generator | None) -> Tensor:
+def _draw(labels: Tensor, pixels: int, generator: torch.Generator | None) -> Tensor:
     """Positions drawn from one image without replacement."""
     if pixels < 0 or pixels >= len(labels):
         return torch.arange(len(labels), device=labels.device)
     device = labels.device if generator is None else generator.device
-    if sampling == "random":
-        return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)
-    shuffled, ties = (
-        torch.randperm(len(labels), generator=generator, device=device).to(labels.device) for _ in range(2)
-    )
-    # In turns: the first pixel of every class, the second of every class, ... as far as they have so many.
-    values, by_class = labels[shuffled].sort(stable=True)
-    place = torch.arange(len(labels), device=labels.device)
-    first = torch.where(values.diff(prepend=values[:1] - 1) != 0, place, 0).cummax(0).values
-    turn = torch.empty_like(place)
-    turn[by_class] = place - first
-    return shuffled[(turn * len(labels) + ties).topk(pixels, largest=False).indices]
+    return torch.randperm(len(labels), generator=generator, device=device)[:pixels].to(labels.device)

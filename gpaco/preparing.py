@@ -74,7 +74,7 @@ def splits_of(
     elif settings.evaluate_on == "auto":
         splits = with_val_as_test(splits)
     if settings.long_tail > 1:
-        chosen = long_tailed(splits.train.labels, settings.long_tail, profile=settings.profile, seed=settings.seed)
+        chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
     expect(splits, settings)  # before anything is held back or left out
     if settings.validation:

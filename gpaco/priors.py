@@ -71,61 +71,40 @@ def log_assumed(about: About, num_classes: int) -> Floats:
 
 
 class Correction(nn.Module):
-    """Raw logits to corrected ones: without the loss's bias if `unbiased`, plus `tau` * log prior.
+    """Raw logits to corrected ones: without the loss's bias if `unbiased`, plus `tau` * log prior."""
 
-    Let s be the label smoothing, o = s / (C - 1) what it gives to every other centre, and p the softmax of the logits
-    with the prior of training. The optimum of the loss has p_c = (1 - s - o) r_c + o, r_c proportional to eta_c w_c, so
-    r, and with it the posterior eta under the frequencies of training, can be had from p. Without smoothing r is p.
-    """
-
-    smoothed_prior: Tensor | None
     shift: Tensor
 
     def __init__(self, about: About, *, unbiased: bool, tau: float = 0.0) -> None:
         super().__init__()
         shift = np.float32(tau) * log_prior(about["counts"]).astype(np.float32)
-        self.smoothing = about.get("label_smoothing", 0.0) if unbiased else 0.0
-        smoothed_prior = None
         if unbiased:
-            if about["centre_share"] is None:
-                raise UserError(
-                    "this run was not trained with parametric contrast: there is nothing to correct",
-                    "leave out --unbiased",
-                )
-            log_w = np.log(np.asarray(about["centre_share"], dtype=np.float32))
-            log_q = _log_shown(about).astype(np.float32)
-            zero = np.zeros_like(log_w)
-            added = {"unbiased": log_q + log_w, "counts": log_q, "none": zero}[about["prior"]]
-            if self.smoothing:
-                smoothed_prior = torch.from_numpy(added)
-                shift -= log_w + (zero if about["prior"] == "none" else log_q)
-            elif about["prior"] != "unbiased":
-                shift -= log_w
-        self.does_something = smoothed_prior is not None or bool(shift.any())
-        self.register_buffer("smoothed_prior", smoothed_prior, persistent=False)
+            shift -= log_bias(about)
+        self.does_something = bool(shift.any())
         self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, logits: Tensor) -> Tensor:
-        if self.smoothed_prior is not None:
-            logits = _unsmoothed((logits + self.smoothed_prior).double().log_softmax(1), self.smoothing).to(logits)
         return logits + self.shift
 
 
-def _unsmoothed(log_p: Tensor, smoothing: float) -> Tensor:
-    """log(p - o), up to a constant, where o is the share that smoothing gives to every other class.
-
-    A trained network may give a class less than o; below 1.1 o the curve goes on as a power of p with the same slope,
-    so that no class is lost and their order stays.
-    """
-    other = smoothing / (log_p.shape[1] - 1)
-    edge = 1.1 * other
-    above = (log_p.exp() - other).clamp_min(edge - other).log()
-    below = np.log(edge - other) + edge / (edge - other) * (log_p - np.log(edge))
-    return torch.where(log_p > np.log(edge), above, below)
+def log_bias(about: About) -> Logits:
+    """What the loss has added to the logit of each class, (C,): log w, or 0 where training took it out already."""
+    if about["centre_share"] is None:
+        raise UserError(
+            "this run was not trained with parametric contrast: there is nothing to correct",
+            "leave out --unbiased",
+        )
+    if about.get("label_smoothing", 0.0):
+        raise UserError(
+            "logits learnt with label smoothing cannot be corrected for the bias of the loss",
+            "leave out --unbiased, or let validation data choose a correction: gpaco evaluate RUN --tune-prior",
+        )
+    log_w = np.log(np.asarray(about["centre_share"], dtype=np.float32))
+    return np.zeros_like(log_w) if about["prior"] == "unbiased" else log_w
 
 
 def _log_shown(about: About) -> Floats:
-    """Log of the class distribution that the sampler showed when the model was saved."""
+    """Log of the class distribution that the sampler showed."""
     shown = about.get("shown")
     return log_prior(about["counts"]) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 

@@ -41,6 +41,10 @@ class Run:
         """The final figures; an error where the run has not come to its end."""
         return dict(json.loads(self._file("metrics.json").read_text()))
 
+    def check_finished(self) -> None:
+        """Raise an error if the run has not come to its end."""
+        self._file("metrics.json")
+
     @property
     def history(self) -> list[dict[str, Any]]:
         """One row per epoch."""

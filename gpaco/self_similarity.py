@@ -7,7 +7,8 @@ not i, and for a weight g_i on each lse_i
 
 E is symmetric, so blocks on and above its diagonal are enough: half of the products and of the exponentials
 that gpaco/similarity.py needs for the same gradient. One c for all rows must not lose small terms: where products may
-differ by more than REACH, which points of unit length do at temperatures below 0.025 only, that file does the work.
+differ by more than REACH, which points of unit length do at temperatures below 0.025 only, that file does the work. So
+does it on an accelerator, where finding out by how much they differ would make the host wait in every step.
 """
 
 import math
@@ -17,9 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpaco.similarity import logsumexp_and_mean, reference_gradient, refuse_forward_mode, refuse_second_derivative
+from gpaco.similarity import (
+    logsumexp_and_mean,
+    reference_gradient,
+    refuse_forward_mode,
+    refuse_second_derivative,
+    similarity_logsumexp,
+)
 
 REACH = 80.0  # exp(-80) and exp(80) are within the range of float32
+SIDE = 1024  # a block should stay in a processor's cache
 
 
 def self_similarity_logsumexp(points: Tensor, scale: float) -> Tensor:
@@ -31,6 +39,8 @@ def self_similarity_logsumexp(points: Tensor, scale: float) -> Tensor:
         points: (N, D), float32 or float64.
         scale: factor on every product, 1 / temperature.
     """
+    if points.device.type != "cpu":
+        return similarity_logsumexp(points * scale, points, own=0)
     refuse_forward_mode(points)
     lse: Tensor = _logsumexp(points, scale)
     return lse
@@ -40,10 +50,6 @@ def _ceiling(points: Tensor, scale: float) -> float | None:
     """A number that no scaled product exceeds; None if there is none near enough to the smallest."""
     most = abs(scale) * float(points.square().sum(1).max())
     return most if 2 * most <= REACH else None
-
-
-def _side(points: Tensor) -> int:
-    return 1024 if points.device.type == "cpu" else 4096  # a block should stay in a cache, or fill an accelerator
 
 
 @torch.library.custom_op("gpaco::self_similarity_logsumexp", mutates_args=())
@@ -90,7 +96,7 @@ def _gradient(points: Tensor, scale: float, lse: Tensor, grad: Tensor) -> Tensor
 
 def _blocks(points: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows and columns of the blocks on and above the diagonal, each with room for it: the same room for all."""
-    count, side = len(points), _side(points)
+    count, side = len(points), SIDE
     parts = [slice(start, min(start + side, count)) for start in range(0, count, side)]
     room = points.new_empty(min(side, count) ** 2)
     for number, rows in enumerate(parts):

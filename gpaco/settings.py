@@ -28,7 +28,6 @@ class Data:
     path: str = setting("", "folder, table, list or archive; usually given on the command line")
     root: str = setting("", "folder that the paths of a table or list start from; empty: the folder it is in")
     long_tail: float = setting(0.0, "make training long-tailed by this factor; 0: take it as it is", low=0)
-    profile: str = setting("exponential", "how counts fall with --long-tail", choices=("exponential", "step"))
     validation: float = setting(
         0.1, "share of training held back where no validation part is given; 0: none", low=0, below=1
     )
@@ -127,9 +126,6 @@ class Segmentation:
     aux_weight: float = setting(0.4, "of the auxiliary head's cross entropy; 0: no such head", low=0)
     weight: float = setting(1.0, "of gpaco among pixels", low=0)
     pixels: int = setting(8192, "pixels drawn from each picture; -1: all", low=-1)
-    sampling: str = setting("random", "how they are drawn", choices=("random", "balanced"))
-    pixel_prior: bool = setting(False, "log prior of training pixels on the centres")
-    rare_memory: int = setting(0, "pixels of rare classes kept from earlier pictures; 0: none", low=0)
     window: tuple[int, ...] = setting((), "height and width of a window at test time; []: whole pictures", low=1)
     stride: tuple[int, ...] = setting((), "between windows; []: two thirds of a window", low=1)
     many: float = setting(1.0, "classes with more than this times the mean share of pixels are 'many'", low=0)
@@ -166,9 +162,7 @@ class Train:
     epochs: int = setting(30, "times that training sees every image", low=1)
     batch_size: int = setting(128, "images per step, over all processes", low=1)
     accumulate: int = setting(1, "parts that a batch is worked on in", low=1)
-    sampler: str = setting(
-        "shuffle", "which images make an epoch", choices=("shuffle", "balanced", "sqrt", "progressive")
-    )
+    sampler: str = setting("shuffle", "which images make an epoch", choices=("shuffle", "balanced", "sqrt"))
     part: str = setting("all", "what of the model trains", choices=("all", "last-block", "head", "lora"))
     lora_rank: int = setting(4, "of the changes to linear layers with part = lora", low=1)
     cached_views: int = setting(4, "views of each image that part = head embeds once; 0: anew in every step", low=0)

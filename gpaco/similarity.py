@@ -81,7 +81,7 @@ def logsumexp_and_mean(anchors: Tensor, references: Tensor, own: int, with_mean:
     return lse, mean
 
 
-@torch.library.custom_op("gpaco::similarityreference_gradient", mutates_args=())
+@torch.library.custom_op("gpaco::similarity_reference_gradient", mutates_args=())
 def reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
     """Gradient of ``(lse * grad).sum()`` with respect to the references, (R, D): the same blocks, transposed."""
     size = min(len(references), _block_rows(len(anchors), anchors.device))

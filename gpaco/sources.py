@@ -16,8 +16,8 @@ from gpaco.data.samples import Samples, Splits
 from gpaco.data.views import View
 from gpaco.errors import UserError
 from gpaco.evaluation import logits_of
-from gpaco.features import Indices
-from gpaco.frozen import Features, Frozen, take_backbone
+from gpaco.features import Features, Indices
+from gpaco.frozen import Frozen, take_backbone
 from gpaco.model import Classifier
 from gpaco.priors import Logits
 from gpaco.progress import Show
@@ -155,7 +155,6 @@ def _order(recipe: Recipe) -> dict[str, Any]:
     return {
         "batch_size": settings.batch_size,
         "seed": settings.seed,
-        "epochs": settings.epochs,
         "sampler": settings.sampler,
         "rank": distributed.rank(),
         "world": distributed.world_size(),

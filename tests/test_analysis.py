@@ -245,7 +245,7 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
 
     recipe, samples, model = run.recipe, splits_of(run.recipe).train, load(run).model
     order = stratified(samples.labels, 24, 3)
-    batch = epoch_order(samples.labels, "shuffle", 3, 0, 1)[0][:24]
+    batch = epoch_order(samples.labels, "shuffle", 3, 0)[0][:24]
     extra = chosen(run).tensors["extra"]
     prior = extra.get("loss.log_prior", torch.zeros(10))
     if recipe.method.prior == "unbiased":

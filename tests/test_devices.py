@@ -65,9 +65,7 @@ def test_the_other_losses_do_without_float64() -> None:
     assert class_balanced_weights(counts).dtype == torch.float32
     logits, embeddings = there(torch.randn(2, 3, 8, 8)), there(F.normalize(torch.randn(2, 4, 8, 8), dim=1))
     masks = there(torch.randint(3, (2, 8, 8)))
-    for sampling in ("random", "balanced"):
-        loss = pixel_gpaco_loss(logits, embeddings, masks, pixels=20, sampling=sampling)
-        assert isinstance(loss, OnDevice)
+    assert isinstance(pixel_gpaco_loss(logits, embeddings, masks, pixels=20), OnDevice)
 
 
 def _wide(x: Tensor) -> bool:

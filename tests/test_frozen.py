@@ -3,9 +3,7 @@
 import json
 import shutil
 import signal
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,8 @@ from gpaco.comparison import compare
 from gpaco.data.samples import Samples
 from gpaco.data.views import View
 from gpaco.errors import UserError
-from gpaco.frozen import Frozen, keep_backbone
-from gpaco.methods import METHODS
+from gpaco.features import BLOCK
+from gpaco.frozen import Frozen
 from gpaco.run import Run, newest
 from gpaco.running import train
 from gpaco.sources import cached_kinds, chosen_views
@@ -61,16 +59,20 @@ def head(weights: Path, out: Path, settings: list[str], **flags: Any) -> Run:
     )
 
 
-def logs(folder: Path) -> list[Path]:
-    return sorted(folder.glob("features/*/parts.jsonl"))
+def caches(folder: Path) -> list[Path]:
+    return sorted(folder.glob("features/*/features.f16"))
 
 
 def rows_in(folder: Path) -> int:
     """Images in all caches below a folder."""
-    return sum(json.loads(line)["rows"] for log in logs(folder) for line in log.read_text().splitlines())
+    total = 0
+    for path in caches(folder):
+        _, views, width = json.loads((path.parent / "key.json").read_text())["shape"]
+        total += path.stat().st_size // (2 * views * width)
+    return total
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["gpaco", "paco", "ce"])  # two views, a momentum copy, logits only
 def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     method: str, weights: Path, tmp_path: Path
 ) -> None:
@@ -142,36 +144,32 @@ def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, 
         long_tail=20,
     )
     cell = Run(tmp_path / "ce" / "seed-0")
-    assert len(logs(tmp_path)) == 2  # views, and images as they are tested
+    assert len(caches(tmp_path)) == 3  # training images in views; validation and test images as they are tested
     assert rows_in(tmp_path) == sum(cell.metrics["counts"]) + _held_back(cell.folder) + cell.metrics["n"]
     assert not list(tmp_path.glob("*/seed-*/features"))
-    inodes = {path.stat().st_ino for path in tmp_path.rglob("backbone*.safetensors")}
-    assert len(inodes) == 1  # one file for all of them
 
 
-def test_another_split_or_tail_of_the_same_data_embeds_only_what_is_new_and_other_weights_everything(
+def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or_means_everything(
     weights: Path, tmp_path: Path
 ) -> None:
     shared = [f"train.features={tmp_path / 'features'}"]
-    head(weights, tmp_path / "one", shared, long_tail=20, validation=0.2)
-    first = rows_in(tmp_path)
+    head(weights, tmp_path / "one", shared, epochs=1)
     before = tree_hash(tmp_path / "features")
-    head(weights, tmp_path / "same", shared, long_tail=20, validation=0.2, seed=3, method="ce")
+    head(weights, tmp_path / "same", shared, epochs=1, seed=3, method="ce")
     assert tree_hash(tmp_path / "features") == before  # read, not written
-    head(weights, tmp_path / "whole", shared, long_tail=20, validation=0)
-    assert rows_in(tmp_path) == first + _held_back(tmp_path / "one")
-    head(weights, tmp_path / "less", shared, long_tail=40, validation=0)
-    assert rows_in(tmp_path) == first + _held_back(tmp_path / "one")  # tails of one seed are nested
-    assert len(logs(tmp_path)) == 2
-    head(weights, tmp_path / "views", [*shared, "views.first=cifar_aug", "views.second=cifar_aug"])
-    assert len(logs(tmp_path)) == 3
     other = tmp_path / "other.safetensors"
     torch.manual_seed(8)
     save_file(backbones.build("resnet8").module.state_dict(), other)
-    head(other, tmp_path / "weights", shared)
-    assert len(logs(tmp_path)) == 5
-    head(weights, tmp_path / "mean", [*shared, "model.mean=[0.5,0.5,0.5]", "model.std=[0.2,0.2,0.2]"])
-    assert len(logs(tmp_path)) == 7
+    known = 3  # training, validation, test
+    for name, first, tail, settings, new in (
+        ("tail", weights, 40, [], 2),  # of the same test images
+        ("views", weights, 20, ["views.first=cifar_aug", "views.second=cifar_aug"], 1),
+        ("weights", other, 20, [], 3),
+        ("mean", weights, 20, ["model.mean=[0.5,0.5,0.5]", "model.std=[0.2,0.2,0.2]"], 3),
+    ):
+        head(first, tmp_path / name, [*shared, *settings], epochs=1, long_tail=tail)
+        known += new
+        assert len(caches(tmp_path)) == known, name
 
 
 def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> None:
@@ -184,7 +182,7 @@ def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> No
         settings = (torch.nn.Flatten(), 48, "sha", about | change, "off", 0, tmp_path / "features", device)
         features = Frozen(*settings, quiet, lambda row: None).of_tested(samples)
         found.append(features.take(np.array([0, 1]), np.array([0, 0])))
-    assert len(logs(tmp_path)) == 3
+    assert len(caches(tmp_path)) == 3
     assert not torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[3])
 
@@ -198,27 +196,6 @@ def _held_back(folder: Path) -> int:
     return len(val)
 
 
-def test_a_damaged_part_is_passed_over_and_its_images_embedded_again(weights: Path, tmp_path: Path) -> None:
-    shared = [f"train.features={tmp_path / 'features'}"]
-    one = head(weights, tmp_path / "one", shared)
-    for log in logs(tmp_path):
-        path = log.with_name("rows.bin")
-        content = bytearray(path.read_bytes())
-        content[1000] ^= 0x40
-        path.write_bytes(content)
-    before = rows_in(tmp_path)
-    hit = sum(json.loads(log.read_text().splitlines()[0])["rows"] for log in logs(tmp_path))
-    told: list[str] = []
-    flags = {"long_tail": 20, "epochs": 2, "batch_size": 32, "lr": 0.05, "model": "resnet8", "weights": str(weights)}
-    two = train(
-        "digits", out=tmp_path / "two", train="head", settings=["method.memory=64", *shared], say=told.append, **flags
-    )
-    assert len({line for line in told if "1 damaged parts" in line}) == 2
-    assert rows_in(tmp_path) == before + hit
-    for name, mine in newest(one).tensors["model"].items():
-        torch.testing.assert_close(mine, newest(two).tensors["model"][name], rtol=1e-3, atol=1e-3)
-
-
 def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
@@ -228,8 +205,8 @@ def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp
             assert torch.get_num_threads() == number
     finally:
         torch.set_num_threads(threads)
-    one, three = ([log.with_name("rows.bin").read_bytes() for log in logs(tmp_path / name)] for name in ("1", "3"))
-    assert len(one) == 2
+    one, three = ([path.read_bytes() for path in caches(tmp_path / name)] for name in ("1", "3"))
+    assert len(one) == 3
     assert one == three
 
 
@@ -307,12 +284,11 @@ def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits
     run(*words, tmp_path / "whole")
     folder = tmp_path / "killed"
     seen = []
-    for number in (1, 3, 0):  # when so many parts are there; then in training
+    for number in (1, 3, 0):  # when so many blocks are there; then in training
         process = start(*words, folder)
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
-            parts = sum(len(log.read_bytes().splitlines()) for log in logs(folder))
-            if (parts >= number) if number else (folder / "metrics.jsonl").exists():
+            if (rows_in(folder) >= number * BLOCK) if number else (folder / "metrics.jsonl").exists():
                 break
             time.sleep(0.003)
         seen.append((process.poll() is None, rows_in(folder)))
@@ -327,13 +303,13 @@ def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits
 def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     process = start("train", *SLOW, "--out", tmp_path)
     deadline = time.monotonic() + 120
-    while not logs(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+    while not rows_in(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.003)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     assert "the same command resumes" in errors
-    assert rows_in(tmp_path) % 64 == 0
+    assert rows_in(tmp_path) % BLOCK == 0
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
@@ -351,30 +327,16 @@ def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_ma
 
 
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
-    words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8")
-    words = (
-        *words,
-        "--weights",
-        weights,
-        "--batch-size",
-        32,
-        "--set",
-        "method.memory=64",
-        "--set",
-        "train.report=false",
-        "--out",
-    )
+    words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8", "--weights")
+    words = (*words, weights, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false", "--out")
     run(*words, tmp_path / "two", ranks=2)
     run(*words, tmp_path / "one")
-    pairs = list(zip(logs(tmp_path / "one"), logs(tmp_path / "two"), strict=True))
-    assert len(pairs) == 2
+    pairs = list(zip(caches(tmp_path / "one"), caches(tmp_path / "two"), strict=True))
+    assert len(pairs) == 3
     for mine, theirs in pairs:
         assert mine.parent.name == theirs.parent.name
-        one, two = (np.frombuffer(log.with_name("rows.bin").read_bytes(), np.uint8) for log in (mine, theirs))
-        views = 4 if "views" in json.loads((mine.parent / "key.json").read_text()) else 1
-        kind = np.dtype([("image", "V32"), ("features", "<f2", views * 64)])
-        assert (one.view(kind)["image"] == two.view(kind)["image"]).all()
-        np.testing.assert_allclose(one.view(kind)["features"], two.view(kind)["features"], rtol=2e-3, atol=1e-3)
+        one, two = (np.fromfile(path, np.float16) for path in (mine, theirs))
+        np.testing.assert_allclose(one, two, rtol=2e-3, atol=1e-3)
     assert json.loads((tmp_path / "two" / "metrics.json").read_text())["environment"]["processes"] == 2
 
 
@@ -397,33 +359,10 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
     assert torch.equal(second["features"], alone)
 
 
-def test_runs_that_begin_at_once_share_one_file_of_a_backbone_and_none_is_in_the_way(tmp_path: Path) -> None:
-    homes = [tmp_path / f"run-{k}" for k in range(4)]
-    for number in range(5):
-        content, shared = bytes([number]) * 2**22, tmp_path / "features" / f"backbone-{number}.safetensors"
-        paths = [home / f"{number}.safetensors" for home in homes]
-        ready = threading.Barrier(len(paths))
-
-        def keep(path: Path, content: bytes = content, shared: Path = shared, ready: Any = ready) -> None:
-            path.parent.mkdir(exist_ok=True)
-            ready.wait()
-            keep_backbone(content, shared, path)
-
-        with ThreadPoolExecutor(len(paths)) as pool:
-            list(pool.map(keep, paths))
-        keep_backbone(content, shared, tmp_path / f"later-{number}")
-        for path in (shared, *paths):
-            assert path.read_bytes() == content
-        assert (tmp_path / f"later-{number}").samefile(shared)
-    shared.write_bytes(b"damaged")
-    keep_backbone(content, shared, tmp_path / "last")
-    assert (tmp_path / "last").read_bytes() == shared.read_bytes() == content
-
-
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", f"train.features={tmp_path / 'features'}", "--out")
     process = start(*words, tmp_path / "one")
-    while not logs(tmp_path) and process.poll() is None:
+    while not rows_in(tmp_path) and process.poll() is None:
         time.sleep(0.003)
     try:
         message = fails(*words, tmp_path / "two")

@@ -30,20 +30,25 @@ def test_ignored_and_non_finite_rows_are_not_pushed() -> None:
     memory = Memory(5, 2)
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [float("nan"), 0.0], [0.0, float("inf")], [0.6, 0.8]])
     memory.push(rows, torch.tensor([3, -100, 4, 5, 6]))
-    assert memory.read()[1].tolist() == [3, 6]
-    memory.push(rows, torch.tensor([-1, -1, -1, -1, -1]))
-    assert len(memory) == 2
+    assert memory.read()[1].tolist() == [3, -100, -100, -100, 6]
+    assert memory.read()[0].tolist() == [[1, 0], [0, 0], [0, 0], [0, 0], rows[4].tolist()]
+    before = [part.clone() for part in memory.read()]
+    memory.push(rows, torch.tensor([-1, -1, 4, 5, -1]))
+    for held, was in zip(memory.read(), before, strict=True):
+        assert torch.equal(held, was)
+    memory.push(torch.ones(1, 2), torch.tensor([7]))  # over the oldest row, as ever
+    assert memory.read()[1].tolist() == [7, -100, -100, -100, 6]
 
     soft = Memory(5, 2, num_classes=3)
     soft.push(rows, F.one_hot(torch.tensor([0, 1, 2, 0, 1]), 3) * torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0]).unsqueeze(1))
-    assert soft.read()[1].tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert soft.read()[1].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_labels_are_rows_of_probabilities_if_asked_and_indices_become_one_hot() -> None:
     memory = Memory(4, 2, num_classes=3)
     memory.push(torch.zeros(2, 2), torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.0, 1.0]]))
     memory.push(torch.zeros(2, 2), torch.tensor([1, -100]))
-    torch.testing.assert_close(memory.read()[1], torch.tensor([[0.3, 0.7, 0], [0, 0, 1], [0, 1, 0]]))
+    torch.testing.assert_close(memory.read()[1], torch.tensor([[0.3, 0.7, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]))
 
 
 def test_all_state_is_in_persistent_buffers_updated_in_place() -> None:
@@ -108,6 +113,13 @@ def test_a_criterion_without_memory_and_with_one_or_three_views_works() -> None:
         criterion = GPaCoLoss(3, dim=4, memory=10, views=views)
         criterion(torch.randn(6, 3), F.normalize(torch.randn(6, 4), dim=1), torch.tensor([0, 1, 2, 0, 1, 2]))
         assert len(criterion.memory) == 6 // views
+
+
+def test_a_criterion_without_memory_takes_rows_of_probabilities_and_embeddings_of_any_length() -> None:
+    for labels in (torch.tensor([0, 1] * 2), torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]]).repeat(2, 1)):
+        logits, embeddings = torch.randn(4, 3), F.normalize(torch.randn(4, 7), dim=1)
+        criterion = GPaCoLoss(3, memory=0)
+        assert torch.equal(criterion(logits, embeddings, labels), gpaco_loss(logits, embeddings, labels))
 
 
 def test_pushing_between_forward_and_backward_changes_no_gradient() -> None:

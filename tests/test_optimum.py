@@ -183,7 +183,7 @@ def centre_share(criterion: GPaCoLoss, logits: Tensor, embeddings: Tensor, label
     held = len(criterion.memory)
     x = logits.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(criterion(x, embeddings, labels), x)
-    criterion.memory.pushed.fill_(held)
+    criterion.memory.rows = held
     references = torch.cat([labels, labels[:held]])
     positives = (labels.unsqueeze(1) == references).sum(1) - 1
     return float((len(x) * gradient.sum(1) + 1 / (1 + criterion.alpha * positives)).mean())

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import gpaco_loss, pixel_gpaco_loss
-from gpaco.pixels import _draw
 
 
 def maps(images: int = 2, num_classes: int = 4, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,72 +79,25 @@ def test_masks_are_reduced_to_the_nearest_label_as_torch_does() -> None:
 def test_the_draw_is_the_generators_and_without_replacement() -> None:
     logits, embeddings, masks = maps()
 
-    def draw(seed: int, sampling: str) -> Tensor:
+    def draw(seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         x = logits.clone().requires_grad_()
-        pixel_gpaco_loss(x, embeddings, masks, pixels=9, sampling=sampling, generator=generator).backward()
+        pixel_gpaco_loss(x, embeddings, masks, pixels=9, generator=generator).backward()
         assert x.grad is not None
         return x.grad.any(1)
 
-    for sampling in ("random", "balanced"):
-        taken = draw(1, sampling)
-        assert taken.sum((1, 2)).tolist() == [9, 9]
-        assert torch.equal(taken, draw(1, sampling))
-        assert not torch.equal(taken, draw(2, sampling))
+    taken = draw(1)
+    assert taken.sum((1, 2)).tolist() == [9, 9]
+    assert torch.equal(taken, draw(1))
+    assert not torch.equal(taken, draw(2))
 
 
-@pytest.mark.parametrize(
-    ("there", "pixels", "expected"),
-    [
-        ([900, 100], 150, [75, 75]),
-        ([900, 100], 500, [400, 100]),
-        ([600, 300, 90, 10], 100, [30, 30, 30, 10]),
-        ([970, 20, 10], 500, [470, 20, 10]),
-    ],
-)
-def test_balanced_sampling_draws_classes_alike_as_far_as_they_have_pixels(
-    there: list[int], pixels: int, expected: list[int]
-) -> None:
-    labels = torch.arange(len(there)).repeat_interleave(torch.tensor(there))
-    labels = labels[torch.randperm(1000, generator=torch.Generator().manual_seed(5))]
-    drawn = [_draw(labels, pixels, "balanced", torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    for one in drawn:
-        assert len(one.unique()) == pixels
-        assert labels[one].bincount(minlength=len(there)).tolist() == expected
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
-def test_fewer_draws_than_classes_have_no_favourites() -> None:
-    labels = torch.cat([torch.zeros(960, dtype=torch.int64), torch.arange(1, 41)])
-    generator = torch.Generator().manual_seed(0)
-    found = torch.cat([labels[_draw(labels, 4, "balanced", generator)] for _ in range(500)]).bincount(minlength=41)
-    assert found.sum() == 2000
-    assert 20 <= found.min() <= found.max() <= 90  # 49 expected of each
-
-
-def test_balanced_sampling_takes_rare_classes_first() -> None:
-    logits, embeddings, _ = maps(images=1, size=40)
-    masks = torch.zeros(1, 40, 40, dtype=torch.int64)
-    masks[0, 0, :10] = 1  # 10 of 1,600 pixels
-    shares = {}
-    for sampling in ("random", "balanced"):
-        x = logits.clone().requires_grad_()
-        generator = torch.Generator().manual_seed(0)
-        pixel_gpaco_loss(x, embeddings, masks, pixels=40, sampling=sampling, generator=generator).backward()
-        assert x.grad is not None
-        shares[sampling] = x.grad[0].any(0)[masks[0] == 1].sum().item()
-    assert shares["random"] <= 2
-    assert shares["balanced"] >= 8
-
-
-@pytest.mark.parametrize("sampling", ["random", "balanced"])
 @pytest.mark.parametrize("pixels", [-1, 1, 5])
-def test_an_image_without_labels_costs_nothing_and_all_gradients_are_finite(sampling: str, pixels: int) -> None:
+def test_an_image_without_labels_costs_nothing_and_all_gradients_are_finite(pixels: int) -> None:
     logits, embeddings, masks = maps()
     logits.requires_grad_()
     masks[:] = 255
-    loss = pixel_gpaco_loss(logits, embeddings, masks, pixels=pixels, sampling=sampling)
+    loss = pixel_gpaco_loss(logits, embeddings, masks, pixels=pixels)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss.item() == 0
     assert not gradient.any()
@@ -177,7 +129,6 @@ def test_prior_and_memory_reach_the_loss() -> None:
         ({"masks": torch.zeros(3, 6, 6, dtype=torch.int64)}, r"for 2 images, at least one, got \(3, 6, 6\)"),
         ({"embeddings": torch.zeros(2, 5, 3, 3)}, "of one height and width.*enlarge the smaller map"),
         ({"pixels": 0}, "pixels must be at least 1, or -1 for all, got 0"),
-        ({"sampling": "fair"}, "sampling must be one of 'random', 'balanced', got 'fair'"),
     ],
 )
 def test_bad_input_says_what_was_expected(change: dict[str, object], message: str) -> None:

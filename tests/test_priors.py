@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import checkpoint_files
 from saving import largest_file, tree
 from test_optimum import minimise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gpaco
-from gpaco import checkpoint
 from gpaco.cli import main
 from gpaco.data.loading import class_shares
 from gpaco.data.reading import read
@@ -103,35 +101,21 @@ def test_with_fixed_positives_raw_logits_are_log_likelihood_ratios_or_off_by_log
     torch.testing.assert_close(method.loss.centre_share.log(), log_w)  # type: ignore[union-attr, operator]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("name", "prior"), [("gpaco", "counts"), ("gpaco", "unbiased"), ("paco", "none")])
-def test_the_correction_afterwards_gives_log_likelihood_ratios_with_label_smoothing_too(
-    name: str, prior: str, smoothing: float
-) -> None:
-    scores, method = optimum(name, f"method.prior={prior}", f"method.label_smoothing={smoothing}")
+def test_the_correction_afterwards_gives_log_likelihood_ratios(name: str, prior: str) -> None:
+    scores, method = optimum(name, f"method.prior={prior}")
     about = {
         "classes": ["a", "b", "c"],
         "counts": (100 * FREQUENCY).tolist(),
         "assumes": "train" if prior == "none" else "uniform",
         "prior": prior,
-        "label_smoothing": smoothing,
         "centre_share": method.loss.centre_share.tolist(),  # type: ignore[union-attr, operator]
     }
-    if smoothing:
-        assert beside(scores, LIKELIHOOD).abs().max() > 0.2  # not right as it is
     for wanted, shift in (("uniform", torch.zeros(3)), ("train", FREQUENCY.log())):
         corrected = final_logits(scores.float().numpy(), about, prior=wanted, unbiased=True)
         assert_bias(beside(torch.from_numpy(corrected), LIKELIHOOD), shift)
-
-
-def test_probabilities_below_what_smoothing_gives_keep_their_order() -> None:
-    about = {"counts": [5, 5, 5, 5], "prior": "none", "label_smoothing": 0.3, "centre_share": [1.0] * 4}
-    logits = np.log(np.array([[0.82, 0.1003, 0.0597, 0.02], [0.7, 0.12, 0.1, 0.08]], np.float32))
-    corrected = final_logits(logits, about, unbiased=True)
-    assert np.isfinite(corrected).all()
-    assert (np.diff(corrected, axis=1) < 0).all()
-    ratio = np.exp(corrected[1, 0] - corrected[1, 1])
-    assert ratio == pytest.approx((0.7 - 0.1) / (0.12 - 0.1), rel=1e-4)
+    with pytest.raises(UserError, match=r"learnt with label smoothing cannot be corrected.*\n.*--tune-prior"):
+        final_logits(scores.float().numpy(), about | {"label_smoothing": 0.1}, unbiased=True)
 
 
 TWO_PLACES = torch.tensor([[0.7, 0.3, 0.4], [0.3, 0.7, 0.6]], dtype=torch.float64)  # p(x | class)
@@ -188,14 +172,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     wanted: dict[str, dict[str, Any]] = {
         "gpaco": {"settings": published, "report": True},
         "paco": {"method": "paco", "settings": published, "sampler": "sqrt"},
-        "smooth": {"settings": [*published, "method.label_smoothing=0.1"]},
         "ce": {"method": "ce", "sampler": "balanced"},
         "tuned": {"method": "ce", "tune_prior": "true"},
     }
     return {name: gpaco.train("digits", out=folder / name, **(QUICK | more)) for name, more in wanted.items()}
 
 
-@pytest.mark.parametrize("name", ["gpaco", "paco", "smooth"])
+@pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str, Run]) -> None:
     about = gpaco.load(runs[name]).about
     counts = np.array(about["counts"])
@@ -204,17 +187,11 @@ def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str,
     torch.testing.assert_close(torch.tensor(about["centre_share"]), expected, rtol=0.06, atol=0)
 
 
-@pytest.mark.parametrize("name", ["gpaco", "paco", "smooth"])
+@pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(name: str, runs: dict[str, Run]) -> None:
     run, about = runs[name], gpaco.load(runs[name]).about
     stored = np.load(run.folder / "predictions.npz")
     logits, log_w = stored["logits"].astype(float), np.log(about["centre_share"])
-    log_q = np.log(about["shown"])
-    if name == "smooth":
-        p = np.exp(logits + log_q)
-        p /= p.sum(1, keepdims=True)
-        other, above = 0.1 / 9, p > 1.1 * 0.1 / 9
-        logits = np.where(above, np.log(np.maximum(p - other, 1e-9)) - log_q, -20)
     by_hand = summarise(logits - log_w, stored["labels"], about["counts"], about["classes"])
     result = gpaco.evaluate(run, unbiased=True)
     assert result["top1"] == pytest.approx(by_hand["top1"], abs=0.003)
@@ -227,29 +204,6 @@ def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp
     as_it_is = {key: run.metrics[key] for key in ("top1", "macro")}
     assert {key: gpaco.evaluate(run, prior="uniform")[key] for key in as_it_is} == as_it_is
     assert gpaco.evaluate(run, prior="train")["top1"] != as_it_is["top1"]
-
-
-@pytest.mark.parametrize(("method", "buffer"), [("gpaco", "loss.log_prior"), ("balanced-softmax", "counts")])
-def test_the_prior_follows_a_progressive_sampler_epoch_by_epoch(method: str, buffer: str, tmp_path: Path) -> None:
-    options = QUICK | {"sampler": "progressive", "validation": 0, "method": method}
-    options |= {"settings": ["train.keep=9", "method.memory=64"]}
-    run = gpaco.train("digits", out=tmp_path / "run", **options)
-    counts = np.array(run.metrics["counts"])
-    folders = sorted((run.folder / "checkpoints").glob("step-*"))
-    assert len(folders) == 3
-    for epoch, folder in enumerate(folders):
-        found = checkpoint.load(folder)
-        shares = class_shares(counts, "progressive", epoch / 2)
-        np.testing.assert_allclose(found.state["about"]["shown"], shares)
-        saved = found.tensors["extra"][buffer].double()
-        saved = saved.exp() if "log" in buffer else saved / saved.sum()
-        np.testing.assert_allclose(saved, shares, rtol=1e-5)
-    # Stopped after the second epoch and started again, it ends with the same bits.
-    shutil.copytree(run.folder, tmp_path / "again")
-    shutil.rmtree(tmp_path / "again" / "checkpoints" / folders[-1].name)
-    (tmp_path / "again" / "metrics.json").unlink()
-    again = gpaco.train("digits", out=tmp_path / "again", **options)
-    assert checkpoint_files(again.folder) == checkpoint_files(run.folder)
 
 
 # Tuning

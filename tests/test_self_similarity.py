@@ -19,7 +19,7 @@ def whole_matrix(points: Tensor, scale: float) -> Tensor:
 @pytest.mark.parametrize("scale", [1.0, 14.3, 60.0])  # the last is beyond what one ceiling can hold
 @pytest.mark.parametrize("count", [2, 10, 11, 64])  # one block, whole blocks, one row left over, many
 def test_value_and_gradient_equal_the_whole_matrix(count: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_similarity, "_side", lambda points: 10)
+    monkeypatch.setattr(self_similarity, "SIDE", 10)
     points = F.normalize(torch.randn(count, 3, dtype=torch.float64), dim=1).requires_grad_()
     upstream = torch.randn(count, dtype=torch.float64)
     ours, theirs = self_similarity_logsumexp(points, scale), whole_matrix(points, scale)
@@ -47,7 +47,7 @@ def test_points_far_apart_lose_no_term_at_the_edge_of_the_reach() -> None:
 
 
 def test_products_are_half_of_those_of_the_way_for_any_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_similarity, "_side", lambda points: 8)
+    monkeypatch.setattr(self_similarity, "SIDE", 8)
 
     def flops(value: str) -> int:
         points = F.normalize(torch.randn(128, 16), dim=1).requires_grad_()

@@ -138,19 +138,12 @@ def test_the_images_are_those_of_the_usual_code() -> None:
     assert long_tailed(labels, 20, seed=4).tolist() != expected
 
 
-def test_a_step_profile_has_two_sizes() -> None:
-    labels = np.repeat(np.arange(5), 200)
-    assert np.bincount(labels[long_tailed(labels, 10, profile="step")]).tolist() == [200, 200, 20, 20, 20]
-
-
-def test_a_class_that_has_less_than_the_profile_asks_for_gives_all_and_none_is_emptied() -> None:
+def test_a_class_that_has_less_than_it_should_gives_all_and_none_is_emptied() -> None:
     labels = np.repeat(np.arange(4), [50, 100, 3, 9])
     assert np.bincount(labels[long_tailed(labels, 1000)]).tolist() == [50, 10, 1, 1]
     assert class_sizes(1, 30, 100) == [30]
 
 
-def test_wrong_factors_and_profiles_are_refused() -> None:
+def test_wrong_factors_are_refused() -> None:
     with pytest.raises(UserError, match=r"at least 1, got 0\.5"):
         long_tailed([0, 1], 0.5)
-    with pytest.raises(UserError, match="did you mean 'step'"):
-        long_tailed([0, 1], 2, profile="stepp")

@@ -313,7 +313,6 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
         ["train.accumulate=3"],
         ["train.amp=bf16"],
         ["train.sampler=balanced"],
-        ["train.sampler=progressive"],
         ["model.ghost_batch=8"],
         ["optimiser.name=adamw", "optimiser.lr=0.001", "optimiser.clip=1"],
         ["schedule.name=step", "schedule.steps=[1]"],

@@ -47,30 +47,25 @@ class Batch:
         return type(self)(views, self.labels.to(device, non_blocking=True))
 
 
-def class_shares(counts: Indices, sampler: str, progress: float = 0.5) -> NDArray[np.float64]:
+def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
     """How often a sampler shows each class, (C,), summing to 1.
 
-    "shuffle": as they are. "balanced": all alike. "sqrt": by the square root of their images. "progressive": from
-    "shuffle" at the start of training (progress 0) to "balanced" at its end (1); the mean over training is at 0.5.
+    "shuffle": as they are. "balanced": all alike. "sqrt": by the square root of their images.
 
     >>> class_shares(np.array([90, 10]), "sqrt").tolist()
     [0.75, 0.25]
     """
-    natural = counts / counts.sum()
-    alike = (counts > 0) / (counts > 0).sum()
-    if sampler == "sqrt":
-        return np.asarray(np.sqrt(counts) / np.sqrt(counts).sum())
-    share = {"shuffle": 0.0, "balanced": 1.0, "progressive": progress}[sampler]
-    return np.asarray((1 - share) * natural + share * alike)
+    weights = {"shuffle": counts, "balanced": counts > 0, "sqrt": np.sqrt(counts)}[sampler]
+    return np.asarray(weights / weights.sum())
 
 
-def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int, epochs: int) -> tuple[Indices, Indices]:
+def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
     """Indices of all samples in the order of an epoch, and which time each comes: 0, then 1 if it comes again."""
     n = len(labels)
     if sampler == "shuffle":
         return permutation(seed, epoch, n), np.zeros(n, np.int64)
     counts = np.bincount(labels)
-    shares = class_shares(counts, sampler, epoch / max(epochs - 1, 1))
+    shares = class_shares(counts, sampler)
     # Every class is drawn as often as its share says, its images one after the other in an order of their own, so
     # that all of them are used before one comes again.
     shuffled = permutation(seed, epoch, n)
@@ -78,7 +73,7 @@ def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int, epochs: in
     first = np.cumsum(counts) - counts
     places = (np.arange(n) + 0.5) / n
     drawn = np.searchsorted(np.cumsum(shares), places).clip(max=len(counts) - 1)
-    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # the how-manieth of its class
+    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # its number among those drawn of its class
     order = by_class[first[drawn] + rank % counts[drawn]]
     mixed = permutation(seed + 1, epoch, n)
     return order[mixed], (rank // counts[drawn])[mixed]
@@ -95,7 +90,6 @@ def plan(
     batch_size: int,
     seed: int,
     epoch: int,
-    epochs: int,
     sampler: str = "shuffle",
     start: int = 0,
     rank: int = 0,
@@ -106,7 +100,7 @@ def plan(
     Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
     is then seen in other views.
     """
-    order, again = epoch_order(labels, sampler, seed, epoch, epochs)
+    order, again = epoch_order(labels, sampler, seed, epoch)
     keys = order + len(labels) * again
     steps = steps_per_epoch(len(labels), batch_size)
     rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]

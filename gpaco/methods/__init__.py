@@ -2,7 +2,7 @@
 
 A method is an `nn.Module` that holds whatever state it has (a memory, a momentum copy), so that it is saved with the
 run. It is called with the model, the views of a batch and their labels, and returns the loss; `after_step` is called
-when the optimiser has moved; `start` once, before the first step; `shows` before every epoch.
+when the optimiser has moved; `start` once, before the first step; `begin_epoch` before every epoch.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.checks import class_counts_tensor
-from gpaco.classical import balanced_softmax_loss, class_balanced_weights
+from gpaco.classical import class_balanced_weights, log_frequencies
 from gpaco.errors import UserError
 from gpaco.loss import GPaCoLoss, supcon_loss
 from gpaco.memory import Memory
@@ -37,9 +37,6 @@ class GPaCo(Method):
         with trial(model):
             logits, embeddings = model(*views)
         return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
-
-    def shows(self, class_counts: Tensor) -> None:
-        self.loss.show(class_counts)
 
 
 def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
@@ -96,6 +93,7 @@ class SupCon(Method):
     """
 
     counts: Tensor
+    log_prior: Tensor
     class_weights: Tensor
 
     def __init__(self, setup: Setup) -> None:
@@ -103,9 +101,10 @@ class SupCon(Method):
         settings = setup.settings
         self.memory = memory_of(setup)
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
-        self.beta = settings.beta
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
+        log_prior = log_frequencies(setup.class_counts, setup.num_classes).float()
         self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
+        self.register_buffer("log_prior", log_prior, persistent=False)
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
@@ -137,7 +136,7 @@ class SupCon(Method):
             references,
             their_labels,
             temperature=self.temperature,
-            log_prior=(self.counts / self.counts.sum()).log() if self.rebalance == "prior" else None,
+            log_prior=self.log_prior if self.rebalance == "prior" else None,
             reduction="none" if self.rebalance == "weights" else "mean",
         )
         self.memory.push(seen.keys, labels)
@@ -146,10 +145,6 @@ class SupCon(Method):
         rows = seen.labels
         weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
         return (costs * weights).sum() / weights.sum()
-
-    def shows(self, class_counts: Tensor) -> None:
-        self.counts.copy_(class_counts)
-        self.class_weights.copy_(class_balanced_weights(class_counts, beta=self.beta))
 
     def after_step(self, model: "Classifier") -> None:
         if self.key_network is not None:
@@ -166,8 +161,8 @@ class MultiTask(SupCon):
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         seen = self.see(model, views, labels)
-        if self.base == "ce":
-            loss = F.cross_entropy(seen.logits.float(), seen.labels, label_smoothing=self.smoothing)
-        else:
-            loss = balanced_softmax_loss(seen.logits, seen.labels, self.counts, label_smoothing=self.smoothing)
+        logits = seen.logits.float()
+        if self.base == "balanced-softmax":
+            logits = logits + self.log_prior
+        loss = F.cross_entropy(logits, seen.labels, label_smoothing=self.smoothing)
         return loss + self.weight * self.contrast(seen, labels)

@@ -39,8 +39,5 @@ class PaCo(Method):
         self.key_network.load_state_dict(model.state_dict())
         return shift
 
-    def shows(self, class_counts: Tensor) -> None:
-        self.loss.show(class_counts)
-
     def after_step(self, model: "Classifier") -> None:
         update_momentum(self.key_network, model, self.momentum)

@@ -6,52 +6,60 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.checks import class_counts_tensor
-from gpaco.classical import balanced_softmax_loss, class_balanced_weights, focal_loss
+from gpaco.classical import class_balanced_weights, focal_loss, log_frequencies
 from gpaco.methods.setup import Method, Setup, each_view
 
 
 class Plain(Method):
-    """A loss of logits and labels, over all views."""
+    """A loss of logits and labels, over all views.
+
+    Args:
+        loss: takes logits (N, C), labels (N,) or (N, C), and `per_class`.
+        per_class: what the loss makes of the class counts, (C,): computed once, so that no step waits for it.
+    """
 
     counts: Tensor
+    per_class: Tensor
 
-    def __init__(self, setup: Setup, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self, setup: Setup, loss: Callable[[Tensor, Tensor, Tensor], Tensor], per_class: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.loss = loss
-        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
+        counts = class_counts_tensor(setup.class_counts, setup.num_classes).float()
+        self.register_buffer("counts", counts)
+        self.register_buffer("per_class", counts if per_class is None else per_class.float(), persistent=False)
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         logits, _ = model(*views)
-        return self.loss(logits.float(), each_view(labels, views), self.counts)
-
-    def shows(self, class_counts: Tensor) -> None:
-        self.counts.copy_(class_counts)
+        return self.loss(logits.float(), each_view(labels, views), self.per_class)
 
 
 def cross_entropy(setup: Setup) -> Method:
     smoothing = setup.settings.label_smoothing
-    return Plain(setup, lambda logits, labels, counts: F.cross_entropy(logits, labels, label_smoothing=smoothing))
+    return Plain(setup, lambda logits, labels, _: F.cross_entropy(logits, labels, label_smoothing=smoothing))
 
 
 def balanced_softmax(setup: Setup) -> Method:
+    """Cross entropy of logits + log frequencies."""
     smoothing = setup.settings.label_smoothing
     return Plain(
         setup,
-        lambda logits, labels, counts: balanced_softmax_loss(logits, labels, counts, label_smoothing=smoothing),
+        lambda logits, labels, log_prior: F.cross_entropy(logits + log_prior, labels, label_smoothing=smoothing),
+        log_frequencies(setup.class_counts, setup.num_classes),
     )
 
 
 def focal(setup: Setup) -> Method:
     gamma = setup.settings.gamma
-    return Plain(setup, lambda logits, labels, counts: focal_loss(logits, labels, gamma=gamma))
+    return Plain(setup, lambda logits, labels, _: focal_loss(logits, labels, gamma=gamma))
 
 
 def class_balanced(setup: Setup) -> Method:
     """Cross entropy weighted by the effective number of images of each class."""
-    beta, smoothing = setup.settings.beta, setup.settings.label_smoothing
-
-    def loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-        weights = class_balanced_weights(counts, beta=beta)
-        return F.cross_entropy(logits, labels, weights.to(logits), label_smoothing=smoothing)
-
-    return Plain(setup, loss)
+    smoothing = setup.settings.label_smoothing
+    return Plain(
+        setup,
+        lambda logits, labels, weights: F.cross_entropy(logits, labels, weights, label_smoothing=smoothing),
+        class_balanced_weights(setup.class_counts, beta=setup.settings.beta),
+    )

@@ -34,8 +34,8 @@ class Method(nn.Module):
         """Called once before the first step with a first batch; returns what it has added to the centres' biases."""
         return 0.0
 
-    def shows(self, class_counts: Tensor) -> None:
-        """Called before every epoch with the images of each class in it: a sampler may change them over training."""
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before every epoch of `epochs`: for methods that change over training."""
 
     def after_step(self, model: "Classifier") -> None:
         """Called when the optimiser has moved."""

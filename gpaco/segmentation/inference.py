@@ -4,12 +4,13 @@ Logits are averaged over windows, probabilities over scales and mirrored picture
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gpaco.checks import at_least_float32
 from gpaco.errors import UserError
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
@@ -80,10 +81,8 @@ def predict_probabilities(
         for mirrored in (False, True)[: 1 + flip]:
             logits = predict_logits(classify, scaled.flip(3) if mirrored else scaled, window=window, stride=stride)
             logits = logits.flip(3) if mirrored else logits
-            if summed is None:
-                summed = logits.new_zeros(*logits.shape[:2], *size, dtype=torch.float32)
-            for rows in bands(logits, size):
-                summed[:, :, rows] += enlarged(logits, size, rows).softmax(1)
+            probabilities = resized(at_least_float32(logits), size).softmax(1)
+            summed = probabilities if summed is None else summed.add_(probabilities)
     assert summed is not None  # noqa: S101 - there is at least one scale
     return summed.div_(len(scales) * (1 + flip))
 
@@ -111,7 +110,9 @@ def predict_classes(
     check_scales(scales)
     size = size or (images.shape[2], images.shape[3])
     logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
-    parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands(logits, size)]
+    height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
+    bands = [slice(top, min(top + height, size[0])) for top in range(0, size[0], height)]
+    parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands]
     return torch.cat([part.indices for part in parts], 1), torch.cat([part.values for part in parts], 1)
 
 
@@ -132,21 +133,13 @@ def resized(images: Tensor, size: Size) -> Tensor:
     return F.interpolate(images, size, mode="bilinear", align_corners=False)
 
 
-def bands(logits: Tensor, size: Size) -> Iterator[slice]:
-    """Rows of the result that are worked on at a time."""
-    height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
-    for top in range(0, size[0], height):
-        yield slice(top, min(top + height, size[0]))
-
-
 def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
     """Some rows of `resized(logits, size)`, at least float32."""
-    height = logits.shape[2]
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    place = torch.arange(rows.start, rows.stop, dtype=dtype, device=logits.device)
+    logits, height = at_least_float32(logits), logits.shape[2]
+    place = torch.arange(rows.start, rows.stop, dtype=logits.dtype, device=logits.device)
     place = ((place + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)
     above = place.long()
     below = (above + 1).clamp(max=height - 1)
     share = (place - above)[:, None]
-    part = torch.lerp(logits[:, :, above].to(dtype), logits[:, :, below].to(dtype), share)
+    part = torch.lerp(logits[:, :, above], logits[:, :, below], share)
     return resized(part, (rows.stop - rows.start, size[1]))

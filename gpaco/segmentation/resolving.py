@@ -28,7 +28,7 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
     },
 }
-OF_PIXELS = {f"segmentation.{key}" for key in ("weight", "sampling", "pixel_prior", "rare_memory")}
+OF_PIXELS = {"segmentation.weight"}
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -55,7 +54,7 @@ def begin(
 def segmentation_task(recipe: Recipe, splits: SceneSplits, model: Segmenter, about: dict[str, Any]) -> Task:
     """Network, loss and batches as `fit` wants them."""
     settings, scenes = recipe.train, splits.train
-    criterion = SceneLoss(recipe.method, recipe.segmentation, np.asarray(about["counts"]), recipe.model.dim)
+    criterion = SceneLoss(recipe.method, recipe.segmentation)
     segmentation = recipe.segmentation
     crops = Crops(
         crop=(segmentation.crop[0], segmentation.crop[1]),
