@@ -124,7 +124,7 @@ def train(
 ) -> None:
     """Train a classifier or a segmenter. The same command with the same folder resumes where it stopped."""
     given = {**locals(), "train": part, "tune_prior": tune_prior or None}
-    from gpaco.preparing import FLAGS
+    from gpaco.request import FLAGS
     from gpaco.running import dry_run as try_out
     from gpaco.running import train as run_training
 
@@ -307,7 +307,7 @@ def compare(
     given = {**locals(), "train": part}
     from gpaco.comparison import compare as compare_methods
     from gpaco.comparison import split_methods, table
-    from gpaco.preparing import FLAGS
+    from gpaco.request import FLAGS
 
     flags = {name: given[name] for name in FLAGS if name in given}
     screen = display(as_json)
