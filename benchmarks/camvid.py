@@ -26,8 +26,8 @@ from typing import Any
 from loss import machine
 
 from gpaco import train
-from gpaco.comparison import interval
-from gpaco.run import Run
+from gpaco.api.compare import interval
+from gpaco.training.run import Run
 
 VARIANTS = {
     "CE": ["method.name=ce"],

@@ -17,10 +17,10 @@ import numpy as np
 from loss import machine
 
 import gpaco
-from gpaco.comparison import interval
-from gpaco.display import Display
-from gpaco.metrics import summarise
-from gpaco.run import Run
+from gpaco.api.compare import interval
+from gpaco.cli.display import Display
+from gpaco.metrics.classification import summarise
+from gpaco.training.run import Run
 
 TAUS = np.arange(-10, 21) / 10
 FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ece"}

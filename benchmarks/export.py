@@ -16,12 +16,12 @@ import torch
 from loss import machine
 from torch import nn
 
-from gpaco import backbones
-from gpaco.exporting import BATCHES, Answers, _difference, _pictures, _to_onnx, _to_torch
-from gpaco.model import Classifier
-from gpaco.run import Predictor
-from gpaco.segmentation import network
-from gpaco.segmentation.evaluating import ScenePredictor
+from gpaco.api.export import BATCHES, Answers, _difference, _pictures, _to_onnx, _to_torch
+from gpaco.models import backbones
+from gpaco.models.classifier import Classifier
+from gpaco.tasks.segmentation import network
+from gpaco.tasks.segmentation.evaluation import ScenePredictor
+from gpaco.training.run import Predictor
 
 IMAGES = {
     "resnet18": 224,

@@ -17,13 +17,14 @@ from pathlib import Path
 import torch
 from loss import machine
 
-from gpaco import methods, training
-from gpaco.backbones import build
-from gpaco.data.loading import Batch
-from gpaco.methods.setup import Method
-from gpaco.model import Classifier
-from gpaco.recipe import override
-from gpaco.settings import Recipe
+from gpaco import methods
+from gpaco.data.batches import Batch
+from gpaco.methods.method import Method
+from gpaco.models.backbones import build
+from gpaco.models.classifier import Classifier
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.training import loop as training
 
 STEPS, ROUNDS, CLASSES = 10, 6, 100
 

@@ -82,9 +82,9 @@ def training_step(pixels: int | None) -> Callable[[], None]:
     """A function that does one training step; without `pixels` of cross entropy alone."""
     import torch
 
-    from gpaco.segmentation.losses import SceneLoss
-    from gpaco.segmentation.network import build
-    from gpaco.settings import MethodSettings, Segmentation
+    from gpaco.recipes.settings import MethodSettings, Segmentation
+    from gpaco.tasks.segmentation.losses import SceneLoss
+    from gpaco.tasks.segmentation.network import build
 
     torch.manual_seed(0)
     network = build("deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)

@@ -20,11 +20,11 @@ import numpy as np
 from loss import machine
 from numpy.typing import NDArray
 
-from gpaco import recipe as recipes
 from gpaco import report
 from gpaco.data.longtail import class_sizes
-from gpaco.metrics import summarise
-from gpaco.settings import Recipe
+from gpaco.metrics.classification import summarise
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
 
 SWITCHES = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 

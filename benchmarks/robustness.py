@@ -17,9 +17,9 @@ from typing import Any
 from loss import machine
 
 import gpaco
-from gpaco.comparison import interval
-from gpaco.console import display
-from gpaco.corruption import CORRUPTIONS
+from gpaco.api.compare import interval
+from gpaco.cli.console import display
+from gpaco.data.corruption.corruptions import CORRUPTIONS
 
 GROUPS = ("all", "many", "medium", "few")
 FIGURES = ("clean_error", "mean_error")

@@ -32,10 +32,10 @@ from PIL import Image, ImageFilter
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 
-from gpaco.data import photo_ops
+from gpaco.data.counter_random import uniforms
 from gpaco.data.images import read_image
-from gpaco.data.random import uniforms
-from gpaco.data.views import View, batch_view, normalise, photo_view
+from gpaco.data.views import photo_ops
+from gpaco.data.views.views import View, batch_view, normalise, photo_view
 
 Array = npt.NDArray[Any]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

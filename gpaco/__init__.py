@@ -1,54 +1,59 @@
+# ruff: noqa: F401
 """Generalized parametric contrastive learning for long-tailed images.
 
 `import gpaco` costs nothing: each public name is fetched from its module when it is first used.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the public names; `_homes` reads them from here
-    from gpaco import analysis as analysis
-    from gpaco.classical import balanced_softmax_loss as balanced_softmax_loss
-    from gpaco.classical import class_balanced_weights as class_balanced_weights
-    from gpaco.classical import focal_loss as focal_loss
-    from gpaco.classical import ldam_loss as ldam_loss
-    from gpaco.comparison import compare as compare
-    from gpaco.evaluation import evaluate as evaluate
-    from gpaco.exporting import export as export
-    from gpaco.loss import GPaCoLoss as GPaCoLoss
-    from gpaco.loss import gpaco_loss as gpaco_loss
-    from gpaco.loss import supcon_loss as supcon_loss
-    from gpaco.memory import Memory as Memory
-    from gpaco.model import Classifier as Classifier
-    from gpaco.pages.page import report as report
-    from gpaco.pixels import pixel_gpaco_loss as pixel_gpaco_loss
-    from gpaco.prediction import predict as predict
-    from gpaco.run import load as load
-    from gpaco.running import train as train
-    from gpaco.stress import robustness as robustness
+if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
+    from gpaco import analysis
+    from gpaco.api.compare import compare
+    from gpaco.api.export import export
+    from gpaco.api.report import report
+    from gpaco.api.train import train
+    from gpaco.losses.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
+    from gpaco.losses.contrastive import GPaCoLoss, gpaco_loss, supcon_loss
+    from gpaco.losses.memory import Memory
+    from gpaco.losses.pixels import pixel_gpaco_loss
+    from gpaco.models.classifier import Classifier
+    from gpaco.tasks.classification.evaluation import evaluate
+    from gpaco.tasks.classification.prediction import predict
+    from gpaco.tasks.classification.robustness import robustness
+    from gpaco.training.run import load
 
 __version__ = "0.1.0"
 
-
-def _homes() -> dict[str, str]:
-    """Return the module of each public name."""
-    here = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in here.body if isinstance(node, ast.If))
-    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module) for node in imports for name in node.names}
-
-
-_HOMES = _homes()
-__all__ = sorted(["__version__", *_HOMES])
+_HOME = {
+    "Classifier": "gpaco.models.classifier",
+    "GPaCoLoss": "gpaco.losses.contrastive",
+    "Memory": "gpaco.losses.memory",
+    "analysis": "gpaco.analysis",  # the module itself
+    "balanced_softmax_loss": "gpaco.losses.classical",
+    "class_balanced_weights": "gpaco.losses.classical",
+    "compare": "gpaco.api.compare",
+    "evaluate": "gpaco.tasks.classification.evaluation",
+    "export": "gpaco.api.export",
+    "focal_loss": "gpaco.losses.classical",
+    "gpaco_loss": "gpaco.losses.contrastive",
+    "ldam_loss": "gpaco.losses.classical",
+    "load": "gpaco.training.run",
+    "pixel_gpaco_loss": "gpaco.losses.pixels",
+    "predict": "gpaco.tasks.classification.prediction",
+    "report": "gpaco.api.report",
+    "robustness": "gpaco.tasks.classification.robustness",
+    "supcon_loss": "gpaco.losses.contrastive",
+    "train": "gpaco.api.train",
+}
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gpaco' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
-    home = _HOMES[name]
-    value = import_module(f"gpaco.{name}") if home == "gpaco" else getattr(import_module(home), name)
+    if name not in _HOME:
+        raise AttributeError(f"module 'gpaco' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    module = import_module(_HOME[name])
+    value = module if module.__name__ == f"gpaco.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

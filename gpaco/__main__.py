@@ -1,6 +1,6 @@
 """`python -m gpaco`, as torchrun wants it."""
 
-from gpaco.cli import main
+from gpaco.cli.main import main
 
 if __name__ == "__main__":
     main()

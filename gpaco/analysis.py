@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpaco.optimum import ExtraLoss, Optimum, extra_loss_curve, optimal_probabilities
+from gpaco.metrics.optimum import ExtraLoss, Optimum, extra_loss_curve, optimal_probabilities
 
 if TYPE_CHECKING:
     from gpaco.data.samples import Samples
-    from gpaco.measuring import Probe
-    from gpaco.run import Predictor, Run
-    from gpaco.settings import Recipe
+    from gpaco.recipes.settings import Recipe
+    from gpaco.tasks.classification.probe import Probe
+    from gpaco.training.run import Predictor, Run
 
 __all__ = [
     "ExtraLoss",
@@ -166,7 +166,7 @@ class _Stage:
 
 def _stages(run: "Run | Path | str") -> list[_Stage]:
     """The stages of a run that are still there; the last one is the run itself."""
-    from gpaco.run import stages_of
+    from gpaco.training.run import stages_of
 
     found = stages_of(run)
     names = [recipe.name if len(found) > 1 else "" for _, recipe in found]
@@ -179,7 +179,7 @@ def _stages(run: "Run | Path | str") -> list[_Stage]:
 
 def _parametric(stages: list[_Stage]) -> _Stage:
     """The last stage with parametric contrast, or the last one if none has it."""
-    from gpaco.measuring import PARAMETRIC
+    from gpaco.tasks.classification.probe import PARAMETRIC
 
     return next((stage for stage in reversed(stages) if stage.method in PARAMETRIC), stages[-1])
 
@@ -193,8 +193,8 @@ def _measure(
     seconds: float | None = None,
 ) -> "Probe":
     from gpaco.data.samples import Samples
-    from gpaco.measuring import measure
-    from gpaco.preparing import splits_of
+    from gpaco.tasks.classification.probe import measure
+    from gpaco.tasks.classification.splits import splits_of
 
     samples = data if isinstance(data, Samples) else splits_of(stage.recipe, data).train
     return measure(stage.run, stage.recipe, stage.which, samples, images, seed, predictor, seconds)

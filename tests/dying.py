@@ -15,9 +15,9 @@ from unittest.mock import patch
 from helpers import forked
 from saving import save_step
 
-from gpaco.checkpoint import find, load, prune
-from gpaco.files import append_jsonl, trim_jsonl
-from gpaco.locking import lock
+from gpaco.system.files import append_jsonl, trim_jsonl
+from gpaco.system.locks import lock
+from gpaco.training.checkpoint import find, load, prune
 
 
 @contextmanager

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.conditions import CLEAN
-from gpaco.corruption import KINDS, SEVERITIES
-from gpaco.data.splitting import stratified_subset
-from gpaco.matching import Match
-from gpaco.metrics import GROUPS
-from gpaco.pages.evidence import gather
-from gpaco.run import Run
-from gpaco.stress_results import Measured, summary
+from gpaco.data.corruption.corruptions import KINDS, SEVERITIES
+from gpaco.data.corruption.images import CLEAN
+from gpaco.data.holdout import stratified_subset
+from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.robustness import Measured, summary
+from gpaco.pages.classification.evidence import gather
+from gpaco.tasks.classification.class_match import Match
+from gpaco.training.run import Run
 
 COMMON = tuple(name for kind in ("noise", "blur", "weather", "digital") for name in KINDS[kind])
 

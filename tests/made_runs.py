@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpaco import recipe as recipes
-from gpaco.metrics import summarise
-from gpaco.pages.evidence import Evidence, gather
-from gpaco.run import Run
+from gpaco.metrics.classification import summarise
+from gpaco.pages.classification.evidence import Evidence, gather
+from gpaco.recipes import recipe as recipes
+from gpaco.training.run import Run
 
 HOSTILE = ("<script>alert(1)</script>", "\"quotes\" & 'more', a,b", "\U0001f986 \u202egnp.txt", "plain")
 

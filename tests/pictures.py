@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpaco import checkpoint
-from gpaco.checkpoint import save
+from gpaco.training import checkpoint
+from gpaco.training.checkpoint import save
 
 
 def parts(step: int, size: int = 50) -> dict[str, dict[str, Tensor]]:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from gpaco import checkpoint
-from gpaco import recipe as recipes
-from gpaco.run import Run
-from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes
-from gpaco.segmentation.network import Segmenter
-from gpaco.segmentation.preparing import scene_splits
-from gpaco.settings import Recipe
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.segmentation.evaluation import ScenePredictor, evaluate_scenes
+from gpaco.tasks.segmentation.network import Segmenter
+from gpaco.tasks.segmentation.splits import scene_splits
+from gpaco.training import checkpoint
+from gpaco.training.run import Run
 
 COLOURS = np.array([[200, 60, 60], [60, 190, 70], [60, 80, 200], [220, 220, 60]], np.uint8)
 # A small network of timm's and crops to match: a step takes some hundredths of a second.

@@ -14,16 +14,16 @@ from torch.nn import functional as F
 
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
 from gpaco.analysis import analyse, class_gradient_norms, extra_loss_curve, log_log_slope, optimal_probabilities
-from gpaco.classification import write_analysis
-from gpaco.data.loading import class_shares, epoch_order, views_of
+from gpaco.api.train import train
+from gpaco.data.batches import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
-from gpaco.data.views import View, normalise
+from gpaco.data.views.views import View, normalise
 from gpaco.errors import UserError
-from gpaco.measuring import measure, stratified
 from gpaco.methods import METHODS
-from gpaco.preparing import splits_of
-from gpaco.run import Run, chosen, load
-from gpaco.running import train
+from gpaco.tasks.classification.probe import measure, stratified
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.task import write_analysis
+from gpaco.training.run import Run, chosen, load
 
 # Formulas
 

@@ -14,13 +14,13 @@ from commands import ENVIRONMENT, fails
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
-from gpaco.backbones import SmallResNet, build, usual_size
-from gpaco.classification import describe
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.errors import UserError
-from gpaco.preparing import resolve
-from gpaco.request import requested
-from gpaco.run import Run, load
+from gpaco.models.backbones import SmallResNet, build, usual_size
+from gpaco.recipes.request import requested
+from gpaco.tasks.classification.splits import resolve
+from gpaco.tasks.classification.task import describe
+from gpaco.training.run import Run, load
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

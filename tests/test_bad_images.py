@@ -14,14 +14,14 @@ from pictures import drawing, tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco import recipe as recipes
-from gpaco.data.inspecting import fingerprints, read_bad, write_bad
-from gpaco.data.reading import read
+from gpaco.data.inspection import fingerprints, read_bad, write_bad
+from gpaco.data.readers.read import read
 from gpaco.data.samples import BadImage
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.preparing import BAD_IMAGES
-from gpaco.run import Run
-from gpaco.settings import Recipe
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.splits import BAD_IMAGES
+from gpaco.training.run import Run
 
 QUICK: dict[str, Any] = {
     "method": "ce",

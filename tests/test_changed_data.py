@@ -9,11 +9,11 @@ from pictures import class_folders, save
 from scenes import MODEL, SMALL, save_scene
 
 import gpaco
-from gpaco import checkpoint
+from gpaco.api.train import dry_run
 from gpaco.errors import UserError
-from gpaco.preparing import splits_of
-from gpaco.run import Run, newest
-from gpaco.running import dry_run
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.training import checkpoint
+from gpaco.training.run import Run, newest
 
 QUICK: dict[str, Any] = {"method": "ce", "epochs": 1, "batch_size": 16, "report": False, "say": lambda line: None}
 SCENES: dict[str, Any] = {"task": "segmentation", "model": MODEL, "settings": [*SMALL, "train.epochs=1"]}

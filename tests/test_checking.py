@@ -8,12 +8,12 @@ import pytest
 from pictures import class_folders, drawing, save, tree_hash
 from PIL import Image
 
-from gpaco.data.checking import check, gini, imbalance_factor, leaks, lines, refuse_leaks
-from gpaco.data.inspecting import digests, find_bad, inspect, over_parts, without
-from gpaco.data.reading import read
+from gpaco.data.inspection import digests, find_bad, inspect, over_parts, without
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
-from gpaco.data.suggesting import suggest
 from gpaco.errors import UserError
+from gpaco.tasks.classification.check import check, gini, imbalance_factor, leaks, lines, refuse_leaks
+from gpaco.tasks.classification.defaults import suggest
 
 
 def troubled(root: Path) -> Path:

@@ -12,9 +12,9 @@ import torch
 from dying import child
 from saving import assert_is_step, hidden, largest_file, save_step, tree, without_rights
 
-from gpaco.checkpoint import load, prune, save
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.files import trim_jsonl
+from gpaco.system.files import trim_jsonl
+from gpaco.training.checkpoint import load, prune, save
 
 
 def test_what_is_saved_is_loaded_and_the_folder_is_as_documented(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from saving import assert_is_step, hidden, save_step
 
-from gpaco.checkpoint import find, load, prune
 from gpaco.errors import UserError
+from gpaco.training.checkpoint import find, load, prune
 
 
 def mutants(folder: Path, seed: int, count: int) -> Iterator[str]:
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_format_is_refused_and_not_mistaken_for_a_damage
 ) -> None:
     save_step(tmp_path, 1)
     with monkeypatch.context() as later:
-        later.setattr("gpaco.checkpoint.FORMAT", 9)
+        later.setattr("gpaco.training.checkpoint.FORMAT", 9)
         path = save_step(tmp_path, 2)
     with pytest.raises(UserError, match="step-00000002 has format 9, not 2"):
         load(tmp_path)

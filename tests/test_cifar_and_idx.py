@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pictures import refused, watched
 
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 
 

@@ -15,12 +15,12 @@ from pictures import drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco import checkpoint
-from gpaco import recipe as recipes
-from gpaco.cli import main
+from gpaco.cli.main import main
 from gpaco.errors import UserError
-from gpaco.run import Run
-from gpaco.settings import Recipe
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.training import checkpoint
+from gpaco.training.run import Run
 
 COMMANDS = (
     "demo",
@@ -104,7 +104,7 @@ def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) ->
 def test_help_does_not_import_torch_or_rich() -> None:
     code = f"""
 import sys
-from gpaco.cli import main
+from gpaco.cli.main import main
 for words in [["--help"], ["--version"], *([name, "--help"] for name in {COMMANDS})]:
     try:
         main(words)

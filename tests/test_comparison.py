@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 import gpaco
-from gpaco import demo
-from gpaco.comparison import COLUMNS, interval, parse, split_methods, table
+from gpaco.api import demo
+from gpaco.api.compare import COLUMNS, interval, parse, split_methods, table
 from gpaco.errors import UserError
-from gpaco.run import Run
+from gpaco.training.run import Run
 
 RELEASED = "gpaco+prior=counts+start=released"
 QUICK = {

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import gpaco
-from gpaco import backbones
-from gpaco.converting import Foreign, convert, read
+from gpaco.api.convert import Foreign, convert, read
 from gpaco.errors import UserError
-from gpaco.imported import read_counts, recipe_of
-from gpaco.layouts import Layout
+from gpaco.models import backbones
+from gpaco.models.weights.layouts import Layout
+from gpaco.tasks.classification.released import read_counts, recipe_of
 
 IMAGENET = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 CIFAR = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1), torch.tensor([0.2023, 0.1994, 0.2010]).view(3, 1, 1)

@@ -11,9 +11,9 @@ import pytest
 from pictures import drawing
 from scipy import ndimage
 
-from gpaco import distortions
-from gpaco.conditions import corrupted
-from gpaco.corruption import CONSTANTS, CORRUPTIONS, KINDS, SEVERITIES, chosen, constants_for, corrupt
+from gpaco.data.corruption import distortions
+from gpaco.data.corruption.corruptions import CONSTANTS, CORRUPTIONS, KINDS, SEVERITIES, chosen, constants_for, corrupt
+from gpaco.data.corruption.images import corrupted
 from gpaco.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]

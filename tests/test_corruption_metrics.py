@@ -3,16 +3,8 @@
 import numpy as np
 import pytest
 
-from gpaco.corruption import CORRUPTIONS
-from gpaco.corruption_metrics import (
-    ALEXNET,
-    ALEXNET_CLEAN,
-    errors,
-    mce,
-    mean_error,
-    relative_mce,
-    severity_mean,
-)
+from gpaco.data.corruption.corruptions import CORRUPTIONS
+from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, errors, mce, mean_error, relative_mce, severity_mean
 
 HALF = dict.fromkeys(CORRUPTIONS, 0.5)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from gpaco import class_balanced_weights, ldam_loss, pixel_gpaco_loss
-from gpaco.data.loading import Batch, mix
+from gpaco.data.batches import Batch, mix
 from gpaco.methods import METHODS
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from gpaco.display import Display
-from gpaco.progress import told
+from gpaco.cli.display import Display
+from gpaco.system.progress import told
 
 
 class Terminal(io.StringIO):

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from gpaco import GPaCoLoss, Memory, distributed, gpaco_loss
+from gpaco import GPaCoLoss, Memory, gpaco_loss
+from gpaco.api.train import refuse_batches
 from gpaco.errors import UserError
-from gpaco.recipe import override
-from gpaco.running import refuse_batches
-from gpaco.settings import Recipe
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 CLASSES, DIM, STEPS = 5, 6, 20

@@ -12,18 +12,18 @@ from pictures import class_folders
 from PIL import Image
 
 import gpaco
-from gpaco.classification import prepare, selects
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
-from gpaco.evaluation import final_logits, logits_of
-from gpaco.metrics import summarise
-from gpaco.preparing import reported, splits_of
-from gpaco.priors import read_prior
-from gpaco.recipe import override
-from gpaco.request import requested
-from gpaco.run import Run
-from gpaco.settings import Recipe
+from gpaco.metrics.classification import summarise
+from gpaco.recipes.recipe import override
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.evaluation import final_logits, logits_of
+from gpaco.tasks.classification.priors import read_prior
+from gpaco.tasks.classification.splits import reported, splits_of
+from gpaco.tasks.classification.task import prepare, selects
+from gpaco.training.run import Run
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
 
@@ -186,7 +186,9 @@ def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
     with pytest.raises(UserError, match="a root is for a table or list"):
         gpaco.evaluate(runs["ce"], root=data)
-    monkeypatch.setattr("gpaco.classification.tune_prior", lambda run, *, device, **more: asked.append(device))
+    monkeypatch.setattr(
+        "gpaco.tasks.classification.task.tune_prior", lambda run, *, device, **more: asked.append(device)
+    )
     gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
     assert asked == ["cpu"]
 

@@ -19,14 +19,15 @@ from scenes import MODEL, SMALL, scene_folder
 from torch import Tensor
 
 import gpaco
-from gpaco import backbones, exporting
-from gpaco.data.reading import read
-from gpaco.data.views import eval_batch
+from gpaco.api import export as exporting
+from gpaco.data.readers.read import read
+from gpaco.data.views.views import eval_batch
 from gpaco.errors import EnvironmentProblem, Problem, UserError
-from gpaco.priors import final_logits
-from gpaco.run import Run, load_classifier
-from gpaco.segmentation.evaluating import load_segmenter
-from gpaco.segmentation.network import build
+from gpaco.models import backbones
+from gpaco.tasks.classification.priors import final_logits
+from gpaco.tasks.segmentation.evaluation import load_segmenter
+from gpaco.tasks.segmentation.network import build
+from gpaco.training.run import Run, load_classifier
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}

@@ -15,7 +15,7 @@ from pictures import drawing
 from PIL import Image
 
 from gpaco.errors import EnvironmentProblem
-from gpaco.faults import explained, problem_of
+from gpaco.system.faults import explained, problem_of
 
 QUICK = ("digits", "--long-tail", 20, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false")
 LONG = (*QUICK, "--epochs", 200)  # nobody lets it come to its end

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
-from gpaco.features import BLOCK, Features, fingerprint
+from gpaco.tasks.classification.feature_cache import BLOCK, Features, fingerprint
 
 ROWS, VIEWS, WIDTH = 2 * BLOCK + 7, 2, 5
 VALUES = torch.randn(ROWS, VIEWS, WIDTH, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ import pytest
 from saving import hidden, largest_file, tree, without_rights
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
 
 
 def test_a_full_disk_leaves_single_files_as_they_were(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from scenes import save_scene
 
-from gpaco.backbones import SmallResNet
-from gpaco.cli import main
-from gpaco.data.checking import check, lines
-from gpaco.preparing import resolve, splits_of
-from gpaco.request import requested
-from gpaco.settings import Recipe
+from gpaco.cli.main import main
+from gpaco.models.backbones import SmallResNet
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.check import check, lines
+from gpaco.tasks.classification.splits import resolve, splits_of
 
 Command = Callable[..., str]
 

@@ -17,16 +17,16 @@ from ranks import Results, run_ranks
 from safetensors.torch import save_file
 
 import gpaco
-from gpaco import backbones
-from gpaco.comparison import compare
+from gpaco.api.compare import compare
+from gpaco.api.train import train
 from gpaco.data.samples import Samples
-from gpaco.data.views import View
+from gpaco.data.views.views import View
 from gpaco.errors import UserError
-from gpaco.features import BLOCK
-from gpaco.frozen import Frozen
-from gpaco.run import Run, newest
-from gpaco.running import train
-from gpaco.sources import cached_kinds, chosen_views
+from gpaco.models import backbones
+from gpaco.tasks.classification.feature_cache import BLOCK
+from gpaco.tasks.classification.frozen import Frozen
+from gpaco.tasks.classification.sources import cached_kinds, chosen_views
+from gpaco.training.run import Run, newest
 
 PLAIN, AUG = View("plain", 8), View("cifar_aug", 8)
 OFF = ["views.first=plain", "views.second=plain", "views.crop_scale=[1,1]", "views.flip=false"]  # no augmentation
@@ -105,8 +105,8 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
     shutil.copytree(result.folder, tmp_path / "elsewhere")
     shutil.rmtree(result.folder)
     stored = np.load(tmp_path / "elsewhere" / "predictions.npz")
-    from gpaco.data.reading import read
-    from gpaco.data.splitting import with_test
+    from gpaco.data.holdout import with_test
+    from gpaco.data.readers.read import read
 
     test = with_test(read("digits"), seed=0).test
     assert isinstance(test, Samples)
@@ -189,7 +189,7 @@ def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> No
 
 def _held_back(folder: Path) -> int:
     """Validation images of a run: those that were embedded as tested only."""
-    from gpaco.preparing import splits_of
+    from gpaco.tasks.classification.splits import splits_of
 
     val = splits_of(Run(folder).recipe).val
     assert val is not None

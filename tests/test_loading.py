@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from gpaco.data.erasing import DRAWS_OF_ERASING, erased_box
-from gpaco.data.loading import Batch, batches, class_shares, epoch_order, mix, steps_per_epoch
-from gpaco.data.random import uniforms
+from gpaco.data.batches import Batch, batches, class_shares, epoch_order, mix, steps_per_epoch
+from gpaco.data.counter_random import uniforms
 from gpaco.data.samples import Samples
-from gpaco.data.views import View
+from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased_box
+from gpaco.data.views.views import View
 
 LABELS = np.repeat([0, 1, 2], [60, 30, 6])
 COMMON = {"seed": 3, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}

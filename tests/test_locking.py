@@ -13,7 +13,7 @@ from dying import child
 from saving import without_rights
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.locking import lock
+from gpaco.system.locks import lock
 
 
 def test_a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_it_no_longer(tmp_path: Path) -> None:

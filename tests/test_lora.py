@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gpaco
-from gpaco import checkpoint
-from gpaco.backbones import build
 from gpaco.errors import UserError
-from gpaco.lora import Adapted, adapt, merged
-from gpaco.model import Classifier, freeze, momentum_copy
-from gpaco.settings import Train
+from gpaco.models.backbones import build
+from gpaco.models.classifier import Classifier, freeze, momentum_copy
+from gpaco.models.lora import Adapted, adapt, merged
+from gpaco.recipes.settings import Train
+from gpaco.training import checkpoint
 
 SMALL: dict[str, Any] = {"model": "test_vit", "size": 16, "long_tail": 50, "batch_size": 64, "train": "lora"}
 SMALL |= {"report": False, "say": lambda line: None}

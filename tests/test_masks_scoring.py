@@ -12,9 +12,9 @@ from sklearn.metrics import confusion_matrix, jaccard_score
 from torch import Tensor, nn
 
 from gpaco.errors import UserError
-from gpaco.segmentation import inference
-from gpaco.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized, starts
-from gpaco.segmentation.scoring import Tally, boundaries, iou, pixel_confusion, share_groups, summarise
+from gpaco.metrics.segmentation import Tally, boundaries, iou, pixel_confusion, share_groups, summarise
+from gpaco.tasks.segmentation import inference
+from gpaco.tasks.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized, starts
 
 
 def drawn(seed: int, classes: int = 5, shape: tuple[int, int] = (37, 53)) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, settings, supcon_loss
-from gpaco.backbones import build
-from gpaco.data.loading import Batch, mix
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, supcon_loss
+from gpaco.data.batches import Batch, mix
 from gpaco.errors import UserError
 from gpaco.methods import ASSUMES_TRAIN, METHODS, WITHOUT_CLASSIFIER, WITHOUT_PROJECTOR, assumed_prior
 from gpaco.methods import build as build_method
-from gpaco.methods.setup import Method
-from gpaco.model import Classifier
-from gpaco.recipe import override
-from gpaco.settings import Recipe
+from gpaco.methods.method import Method
+from gpaco.models.backbones import build
+from gpaco.models.classifier import Classifier
+from gpaco.recipes import settings
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
 
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 

@@ -12,7 +12,7 @@ from sklearn import metrics as sklearn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassF1Score
 
 from gpaco.errors import UserError
-from gpaco.metrics import (
+from gpaco.metrics.classification import (
     adjust,
     ece,
     groups,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gpaco.backbones import build
 from gpaco.errors import UserError
-from gpaco.model import Classifier, GhostBatchNorm, freeze, ghost_batch, momentum_copy, update_momentum
+from gpaco.models.backbones import build
+from gpaco.models.classifier import Classifier, GhostBatchNorm, freeze, ghost_batch, momentum_copy, update_momentum
 
 
 def _model(name: str = "resnet8", *, size: int = 8, dim: int = 16, projector: str = "gpaco") -> Classifier:

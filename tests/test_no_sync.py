@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn import functional as F
 
-from gpaco import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, self_similarity, similarity, supcon_loss
+from gpaco import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
+from gpaco.losses import self_similarity, similarity
 from gpaco.methods import METHODS
 
 

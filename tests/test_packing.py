@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from gpaco.checkpoint import load, save
 from gpaco.errors import UserError
-from gpaco.packing import pack_optimizer, unpack_optimizer
+from gpaco.training.checkpoint import load, save
+from gpaco.training.optimizer_state import pack_optimizer, unpack_optimizer
 
 
 def small_model() -> nn.Module:

@@ -13,9 +13,9 @@ from pictures import tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.errors import UserError
-from gpaco.run import Run
+from gpaco.training.run import Run
 
 
 @pytest.fixture(scope="module")

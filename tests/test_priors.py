@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gpaco
-from gpaco.cli import main
-from gpaco.data.loading import class_shares
-from gpaco.data.reading import read
+from gpaco.cli.main import main
+from gpaco.data.batches import class_shares
+from gpaco.data.readers.read import read
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.evaluation import logits_of
 from gpaco.methods import METHODS
-from gpaco.methods.setup import Method, Setup
-from gpaco.metrics import summarise
-from gpaco.preparing import splits_of
-from gpaco.priors import TAUS, best_tau, final_logits, log_prior, read_tuned
-from gpaco.recipe import override
-from gpaco.run import Run
-from gpaco.settings import Recipe
+from gpaco.methods.method import Method, Setup
+from gpaco.metrics.classification import summarise
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.evaluation import logits_of
+from gpaco.tasks.classification.priors import TAUS, best_tau, final_logits, log_prior, read_tuned
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.training.run import Run
 
 # Three Gaussians on a line, looked at in three places: the posterior is known.
 PLACES, MEANS = torch.tensor([-1.7, 0.2, 2.0]).double(), torch.tensor([-1.0, 0.0, 1.5]).double()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpaco.data.random import permutation, uniforms
+from gpaco.data.counter_random import permutation, uniforms
 
 N = 20_000
 

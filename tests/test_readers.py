@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pictures import class_folders, labelled, refused, save, watched
 
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpaco.errors import UserError
-from gpaco.recipe import change, diff, dumps, load, loads, names, override, stages
-from gpaco.request import requested
-from gpaco.schedule import learning_rate
-from gpaco.settings import SCHEDULES, SECTIONS, Recipe
-from gpaco.validation import SETTINGS
+from gpaco.recipes.recipe import change, diff, dumps, load, loads, names, override, stages
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import SCHEDULES, SECTIONS, Recipe
+from gpaco.recipes.validation import SETTINGS
+from gpaco.training.schedule import learning_rate
 
 IMAGENET_LT = """
 name = "imagenet-lt-resnet50-gpaco"

@@ -19,21 +19,22 @@ from pictures import save
 from PIL import Image
 from torch import Tensor, nn
 
-from gpaco import backbones, methods
-from gpaco import recipe as recipes
-from gpaco.classification import classification_task, describe, starting_model
+from gpaco import methods
 from gpaco.data.samples import Samples, Splits
-from gpaco.data.views import VIEWS, View, batch_view
-from gpaco.evaluation import as_tested
-from gpaco.listing import data_of, markdown
-from gpaco.listing import rows as listed
-from gpaco.model import Classifier, freeze
-from gpaco.paper_rows import differs
-from gpaco.run import build_model
-from gpaco.schedule import learning_rate, set_learning_rate
-from gpaco.settings import Recipe
-from gpaco.sources import source_of, view_of
-from gpaco.training import Task, make_optimiser
+from gpaco.data.views.views import VIEWS, View, batch_view
+from gpaco.models import backbones
+from gpaco.models.classifier import Classifier, freeze
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.listing import data_of, markdown
+from gpaco.recipes.listing import rows as listed
+from gpaco.recipes.paper_rows import differs
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.evaluation import as_tested
+from gpaco.tasks.classification.sources import source_of, view_of
+from gpaco.tasks.classification.task import classification_task, describe, starting_model
+from gpaco.training.loop import Task, make_optimiser
+from gpaco.training.run import build_model
+from gpaco.training.schedule import learning_rate, set_learning_rate
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 HEAD = PAGE.with_name("recipes.head.md")

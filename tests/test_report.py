@@ -13,18 +13,19 @@ from pictures import class_folders, tree_hash
 from sklearn.metrics import confusion_matrix
 
 import gpaco
-from gpaco.data.checking import record
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
-from gpaco.metrics import adjust, ece, wilson
-from gpaco.pages import calibration, flows, pictures, whatif
-from gpaco.pages.evidence import Evidence, gather, log_priors, probabilities
+from gpaco.metrics.classification import adjust, ece, wilson
+from gpaco.pages.classification import calibration, flows, whatif
+from gpaco.pages.classification import images as pictures
+from gpaco.pages.classification.evidence import Evidence, gather, log_priors, probabilities
+from gpaco.pages.classification.summary import FIGURES, intervals, paired, sentence, smooth, summary
+from gpaco.pages.classification.tables import tables
 from gpaco.pages.render import percent, safe_json, thumbnail
-from gpaco.pages.summary import FIGURES, intervals, paired, sentence, smooth, summary
-from gpaco.pages.tables import tables
-from gpaco.preparing import splits_of
-from gpaco.run import Run
+from gpaco.tasks.classification.check import record
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.training.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from made_robustness import COMMON, growing, steady, write_robustness
 from made_runs import tail_run, write_run
 
 import gpaco
-from gpaco.metrics import wilson
-from gpaco.pages.corruptions import images_by_group, robustness, sentence
-from gpaco.pages.evidence import gather
-from gpaco.run import Run
+from gpaco.metrics.classification import wilson
+from gpaco.pages.classification.corruptions import images_by_group, robustness, sentence
+from gpaco.pages.classification.evidence import gather
+from gpaco.training.run import Run
 
 Result = dict[str, Any]
 
@@ -88,7 +88,7 @@ def test_intervals_are_wilsons_for_the_number_of_images(tail: Run) -> None:
 
 
 def test_what_corruption_adds_has_an_interval_that_holds_95_of_100_times() -> None:
-    from gpaco.pages.corruptions import _combined
+    from gpaco.pages.classification.corruptions import _combined
 
     rng, inside = np.random.default_rng(0), 0
     for _ in range(2000):

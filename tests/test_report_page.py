@@ -16,10 +16,10 @@ from playwright.sync_api import Browser
 
 import gpaco
 from gpaco.analysis import extra_loss_curve, optimal_probabilities
-from gpaco.metrics import reweighted_accuracy
+from gpaco.metrics.classification import reweighted_accuracy
 from gpaco.pages.render import percent
-from gpaco.priors import read_prior
-from gpaco.run import Run
+from gpaco.tasks.classification.priors import read_prior
+from gpaco.training.run import Run
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = ("top1", "macro", "many", "medium", "few")

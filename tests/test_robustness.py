@@ -13,17 +13,17 @@ from pictures import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco.conditions import CLEAN, Corrupting, Pictures, answers_under
-from gpaco.corruption import CORRUPTIONS, SEVERITIES, corrupt
 from gpaco.data.class_maps import class_map
+from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from gpaco.data.corruption.images import CLEAN, Corrupting, Pictures, answers_under
+from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
-from gpaco.data.reading import read
-from gpaco.data.splitting import stratified_subset
-from gpaco.data.views import eval_photo
+from gpaco.data.readers.read import read
+from gpaco.data.views.views import eval_photo
 from gpaco.errors import UserError
-from gpaco.run import Run
-from gpaco.stress_data import view_for
-from gpaco.stress_results import table
+from gpaco.metrics.robustness import table
+from gpaco.tasks.classification.robustness_data import view_for
+from gpaco.training.run import Run
 
 QUICK = {"method": "ce", "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
 Result = dict[str, Any]

@@ -12,11 +12,11 @@ from pictures import tree_hash
 from PIL import Image
 from scenes import save_scene, scene, scene_folder
 
-from gpaco.cli import main
+from gpaco.cli.main import main
 from gpaco.errors import UserError
-from gpaco.segmentation.checking import check_scenes
-from gpaco.segmentation.preparing import looked_at, scene_splits
-from gpaco.settings import Data, Recipe
+from gpaco.recipes.settings import Data, Recipe
+from gpaco.tasks.segmentation.check import check_scenes
+from gpaco.tasks.segmentation.splits import looked_at, scene_splits
 
 Command = Callable[..., str]
 

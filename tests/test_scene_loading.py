@@ -9,9 +9,9 @@ import torch
 from scenes import scene_folder
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.segmentation.loading import Crops, SceneBatch, batches
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import Scenes
+from gpaco.tasks.segmentation.batches import Crops, SceneBatch, batches
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import Scenes
 
 CROPS = Crops(crop=(32, 48), base_size=(40, 56))
 
@@ -81,7 +81,7 @@ def test_a_fault_of_the_machine_stays_one_also_in_a_worker(
     def failing(*arguments: object) -> None:
         raise EnvironmentProblem("input/output error", "look at the disk")
 
-    monkeypatch.setattr("gpaco.segmentation.scenes.read_image", failing)
+    monkeypatch.setattr("gpaco.tasks.segmentation.scenes.read_image", failing)
     with pytest.raises(EnvironmentProblem, match="input/output error") as caught:
         epoch(scenes, workers=workers)
     assert caught.value.exit_code == 3

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import pixel_gpaco_loss
-from gpaco.segmentation.losses import SceneLoss
-from gpaco.segmentation.network import Output
-from gpaco.settings import MethodSettings, Segmentation
+from gpaco.recipes.settings import MethodSettings, Segmentation
+from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.network import Output
 
 METHOD = MethodSettings(alpha=0.01, temperature=0.07)
 ALL = Segmentation(pixels=-1)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from gpaco.errors import UserError
-from gpaco.segmentation.network import DECODERS, build, crop_step, normalisation
+from gpaco.tasks.segmentation.network import DECODERS, build, crop_step, normalisation
 
 STRIDES = {"unet": 1, "unetplusplus": 1, "manet": 1, "linknet": 1, "deeplabv3": 8, "pspnet": 8}  # of scores; others 4
 

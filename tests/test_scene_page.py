@@ -14,12 +14,12 @@ from PIL import Image
 from scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
-from gpaco.cli import main
+from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.pages.render import percent
-from gpaco.pages.scenes import collect, errors_marked, report_scenes
-from gpaco.run import Run
-from gpaco.segmentation import evaluating
+from gpaco.pages.segmentation import collect, errors_marked, report_scenes
+from gpaco.tasks.segmentation import evaluation as evaluating
+from gpaco.training.run import Run
 
 HOSTILE = "<script>alert(1)</script>"
 

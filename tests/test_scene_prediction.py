@@ -14,12 +14,12 @@ from PIL import Image
 from scenes import COLOURS, MODEL, SMALL, about, scene, scene_folder, tiny_segmenter
 
 import gpaco
-from gpaco.cli import main
+from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
-from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes, segment
-from gpaco.segmentation.predicting import coloured, overlaid
-from gpaco.segmentation.reading import read_scenes
+from gpaco.tasks.segmentation.evaluation import ScenePredictor, evaluate_scenes, segment
+from gpaco.tasks.segmentation.prediction import coloured, overlaid
+from gpaco.tasks.segmentation.readers.read import read_scenes
 
 Command = Callable[..., tuple[str, str]]
 
@@ -150,7 +150,7 @@ def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, m
     def failing(path: Path) -> None:
         raise EnvironmentProblem("input/output error", "look at the disk")
 
-    monkeypatch.setattr("gpaco.segmentation.predicting.read_image", failing)
+    monkeypatch.setattr("gpaco.tasks.segmentation.prediction.read_image", failing)
     assert [row["error"] for row in gpaco.predict(run, data / "images" / "val")] == ["input/output error"] * 3
 
 

@@ -10,11 +10,11 @@ from ranks import Results, run_ranks
 from scenes import about, scene_folder, tiny_segmenter
 from torch.nn.parallel import DistributedDataParallel
 
-from gpaco.segmentation.evaluating import ScenePredictor, evaluate_scenes
-from gpaco.segmentation.losses import SceneLoss
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import pixel_counts
-from gpaco.settings import MethodSettings, Segmentation
+from gpaco.recipes.settings import MethodSettings, Segmentation
+from gpaco.tasks.segmentation.evaluation import ScenePredictor, evaluate_scenes
+from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import pixel_counts
 
 
 def trained() -> Results:

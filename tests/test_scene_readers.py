@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpaco.errors import UserError
-from gpaco.segmentation.datasets import CITYSCAPES_IDS, class_names
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.scenes import in_order_of, pixel_counts
+from gpaco.tasks.segmentation.readers.benchmarks import CITYSCAPES_IDS, class_names
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import in_order_of, pixel_counts
 
 
 def picture(path: Path, size: tuple[int, int] = (6, 8)) -> None:

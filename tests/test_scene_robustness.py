@@ -10,13 +10,13 @@ from PIL import Image
 from scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
-from gpaco.corruption import corrupt
+from gpaco.data.corruption.corruptions import corrupt
 from gpaco.errors import UserError
-from gpaco.run import Run
-from gpaco.segmentation import evaluating
-from gpaco.segmentation.evaluating import load_segmenter, segment
-from gpaco.segmentation.preparing import scene_splits
-from gpaco.segmentation.scoring import iou
+from gpaco.metrics.segmentation import iou
+from gpaco.tasks.segmentation import evaluation as evaluating
+from gpaco.tasks.segmentation.evaluation import load_segmenter, segment
+from gpaco.tasks.segmentation.splits import scene_splits
+from gpaco.training.run import Run
 
 NAMES = ("ground", "water", "sky")
 
@@ -57,7 +57,7 @@ def test_a_picture_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, mon
         seen.append(noisy)
         return evaluating.evaluate_scenes(predictor, scenes, change=change, **options)
 
-    monkeypatch.setattr("gpaco.segmentation.stress.evaluate_scenes", watched)
+    monkeypatch.setattr("gpaco.tasks.segmentation.robustness.evaluate_scenes", watched)
     for subset in (None, 2, 1):
         gpaco.robustness(run, corruptions="gaussian_noise", severities="3", subset=subset)
     whole, *parts = seen[1::2]  # without those of clean pictures

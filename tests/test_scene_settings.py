@@ -8,14 +8,14 @@ import pytest
 import torch
 from scenes import save_scene, scene_folder
 
-from gpaco import recipe as recipes
 from gpaco.errors import UserError
-from gpaco.request import requested
-from gpaco.segmentation.preparing import scene_splits, with_parts
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.resolving import HAS, refuse_unused, resolve, usual_size
-from gpaco.segmentation.scenes import SceneSplits
-from gpaco.settings import SECTIONS, Data, Recipe, Stage
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import SECTIONS, Data, Recipe, Stage
+from gpaco.tasks.segmentation.defaults import HAS, refuse_unused, resolve, usual_size
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import SceneSplits
+from gpaco.tasks.segmentation.splits import scene_splits, with_parts
 
 
 @pytest.fixture(scope="module")

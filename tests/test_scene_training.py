@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from scenes import MODEL, SMALL, scene, scene_folder
 
 import gpaco
-from gpaco import checkpoint
+from gpaco.api.train import dry_run
 from gpaco.errors import UserError
-from gpaco.running import dry_run
-from gpaco.segmentation.evaluating import load_segmenter, segment
-from gpaco.segmentation.network import build
+from gpaco.tasks.segmentation.evaluation import load_segmenter, segment
+from gpaco.tasks.segmentation.network import build
+from gpaco.training import checkpoint
 
 # Everything that has state of its own is on.
 STATE = ("train.ema=0.9",)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpaco.data.random import uniforms
-from gpaco.segmentation.transforms import DRAWS, TRIES, distorted, fitting, rescaled, training_crop
+from gpaco.data.counter_random import uniforms
+from gpaco.tasks.segmentation.transforms import DRAWS, TRIES, distorted, fitting, rescaled, training_crop
 
 SIZES = {"crop": (48, 64), "base_size": (60, 200)}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gpaco.errors import UserError
-from gpaco.schedule import learning_rate, parameter_groups, set_learning_rate
+from gpaco.training.schedule import learning_rate, parameter_groups, set_learning_rate
 
 IMAGENET_LT: dict[str, Any] = {"epochs": 400, "lr": 0.04, "name": "cosine", "warmup": 10}
 PLACES_LT: dict[str, Any] = {"epochs": 30, "lr": 0.02, "name": "cosine", "warmup": 5}

@@ -9,16 +9,16 @@ import pytest
 import torch
 from scenes import scene_folder
 
-from gpaco import recipe as recipes
-from gpaco.schedule import learning_rate
-from gpaco.segmentation.losses import SceneLoss
-from gpaco.segmentation.network import Segmenter
-from gpaco.segmentation.reading import read_scenes
-from gpaco.segmentation.resolving import check_sizes, refuse_unused
-from gpaco.segmentation.scenes import SceneSplits, numbered
-from gpaco.segmentation.task import begin
-from gpaco.settings import Recipe
-from gpaco.training import make_optimiser
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.segmentation.defaults import check_sizes, refuse_unused
+from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.network import Segmenter
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import SceneSplits, numbered
+from gpaco.tasks.segmentation.task import begin
+from gpaco.training.loop import make_optimiser
+from gpaco.training.schedule import learning_rate
 
 # As the paper and RECIPES of the release say, written down a second time. By data set: training images, images per
 # step, iterations, crop, base size, classes; then by network: mIoU of the baseline and of GPaCo, single scale.

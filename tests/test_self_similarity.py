@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from gpaco import self_similarity
-from gpaco.self_similarity import self_similarity_logsumexp
-from gpaco.similarity import similarity_logsumexp
+from gpaco.losses import self_similarity
+from gpaco.losses.self_similarity import self_similarity_logsumexp
+from gpaco.losses.similarity import similarity_logsumexp
 
 
 def whole_matrix(points: Tensor, scale: float) -> Tensor:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from pictures import save
 
-from gpaco.corruption import SEVERITIES
 from gpaco.data.class_maps import NUMBERS, class_map, in_words_of, is_imagenet, published_as
+from gpaco.data.corruption.corruptions import SEVERITIES
+from gpaco.data.corruption.published import Arrays, Tree, read_shifted
 from gpaco.data.images import read_image
 from gpaco.data.samples import Samples
-from gpaco.data.shifted import Arrays, Tree, read_shifted
 from gpaco.errors import UserError
-from gpaco.matching import match, matched, restricted
+from gpaco.tasks.classification.class_match import match, matched, restricted
 
 
 def tree(root: Path, names: tuple[str, ...] = ("fog", "snow"), classes: tuple[str, ...] = ("cat", "dog")) -> Path:

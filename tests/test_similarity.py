@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.similarity import _block_rows, similarity_logsumexp
+from gpaco.losses.similarity import _block_rows, similarity_logsumexp
 
 
 def whole_matrix(anchors: Tensor, references: Tensor, own: int | None) -> Tensor:

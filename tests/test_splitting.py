@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import class_folders
 
-from gpaco.data.inspecting import digests
+from gpaco.data.holdout import by_class, stratified, with_test, with_validation
+from gpaco.data.inspection import digests
 from gpaco.data.longtail import class_sizes, long_tailed
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
-from gpaco.data.splitting import by_class, stratified, with_test, with_validation
 from gpaco.errors import UserError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import labelled, refused, save, watched
 
-from gpaco.data.reading import read
+from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 
 

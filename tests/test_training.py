@@ -19,14 +19,14 @@ from commands import assert_same_run, checkpoint_files, fails, history, run, sta
 from torch import nn
 
 import gpaco
-from gpaco import checkpoint
+from gpaco.api.train import train
 from gpaco.errors import Diverged, UserError
 from gpaco.methods import METHODS
-from gpaco.recipe import override
-from gpaco.running import train
-from gpaco.settings import Recipe
-from gpaco.signals import Stopped
-from gpaco.training import Task, fit, step_seed
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.system.signals import Stopped
+from gpaco.training import checkpoint
+from gpaco.training.loop import Task, fit, step_seed
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
 QUICK = (*QUICK, "--set", "train.report=false")
@@ -134,7 +134,7 @@ def test_every_method_memorises_32_images(method: str, tmp_path: Path) -> None:
 
 
 def gpaco_digits() -> list[tuple[np.ndarray, int]]:
-    from gpaco.data.reading import read
+    from gpaco.data.readers.read import read
 
     samples = read("digits").train
     chosen = [i for c in range(4) for i in np.flatnonzero(samples.labels == c)[:8]]

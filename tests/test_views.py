@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits
 from torchvision import transforms as T
 from torchvision.transforms import functional as TF
 
-from gpaco import settings
-from gpaco.data import photo_ops
-from gpaco.data.policies import (
+from gpaco.data.counter_random import uniforms
+from gpaco.data.views import photo_ops
+from gpaco.data.views.policies import (
     AUTO_AUGMENT,
     CIFAR10_POLICY,
     ENHANCING,
@@ -31,9 +31,9 @@ from gpaco.data.policies import (
     rand_augment,
     rand_value,
 )
-from gpaco.data.random import uniforms
-from gpaco.data.views import VIEWS, View, batch_view, eval_batch, eval_photo, normalise, photo_view
+from gpaco.data.views.views import VIEWS, View, batch_view, eval_batch, eval_photo, normalise, photo_view
 from gpaco.errors import UserError
+from gpaco.recipes import settings
 
 PILLOW_RESAMPLE = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
 

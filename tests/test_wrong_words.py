@@ -8,7 +8,7 @@ from commands import fails
 from scenes import MODEL, SMALL, scene_folder
 
 import gpaco
-from gpaco.cli import main
+from gpaco.cli.main import main
 
 WRONG = [
     ("trian digits", "no command 'trian'; did you mean 'train'?"),

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.splitting import Indices, by_class
+from gpaco.data.holdout import Indices, by_class
 from gpaco.errors import UserError
 
 

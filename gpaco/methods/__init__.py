@@ -12,13 +12,13 @@ from torch import Tensor
 
 from gpaco.errors import UserError, nearest
 from gpaco.methods.contrastive import GPaCo, MultiTask, SupCon
+from gpaco.methods.method import Method, Setup
 from gpaco.methods.paco import PaCo
 from gpaco.methods.plain import balanced_softmax, class_balanced, cross_entropy, focal
-from gpaco.methods.setup import Method, Setup
 
 if TYPE_CHECKING:
-    from gpaco.model import Classifier
-    from gpaco.settings import Recipe
+    from gpaco.models.classifier import Classifier
+    from gpaco.recipes.settings import Recipe
 
 METHODS: dict[str, Callable[[Setup], Method]] = {
     "gpaco": GPaCo,

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.checks import class_counts_tensor
-from gpaco.classical import class_balanced_weights, log_frequencies
 from gpaco.errors import UserError
-from gpaco.loss import GPaCoLoss, supcon_loss
-from gpaco.memory import Memory
-from gpaco.methods.setup import Method, Setup, each_view, trial
-from gpaco.model import momentum_copy, update_momentum
+from gpaco.losses.checks import class_counts_tensor
+from gpaco.losses.classical import class_balanced_weights, log_frequencies
+from gpaco.losses.contrastive import GPaCoLoss, supcon_loss
+from gpaco.losses.memory import Memory
+from gpaco.methods.method import Method, Setup, each_view, trial
+from gpaco.models.classifier import momentum_copy, update_momentum
 
 if TYPE_CHECKING:
-    from gpaco.model import Classifier
+    from gpaco.models.classifier import Classifier
 
 
 class GPaCo(Method):

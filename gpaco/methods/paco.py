@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from gpaco.methods.contrastive import balanced_start, gpaco_criterion
-from gpaco.methods.setup import Method, Setup, trial
-from gpaco.model import momentum_copy, update_momentum
+from gpaco.methods.method import Method, Setup, trial
+from gpaco.models.classifier import momentum_copy, update_momentum
 
 if TYPE_CHECKING:
-    from gpaco.model import Classifier
+    from gpaco.models.classifier import Classifier
 
 
 class PaCo(Method):

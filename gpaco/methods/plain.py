@@ -5,9 +5,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.checks import class_counts_tensor
-from gpaco.classical import class_balanced_weights, focal_loss, log_frequencies
-from gpaco.methods.setup import Method, Setup, each_view
+from gpaco.losses.checks import class_counts_tensor
+from gpaco.losses.classical import class_balanced_weights, focal_loss, log_frequencies
+from gpaco.methods.method import Method, Setup, each_view
 
 
 class Plain(Method):

@@ -1,0 +1,135 @@
+"""Several methods, several seeds, one table: every cell is a run folder of its own, and all of it can be resumed."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpaco.api.report import report
+from gpaco.api.train import train
+from gpaco.errors import UserError, nearest
+from gpaco.methods import METHODS
+from gpaco.recipes.request import FLAGS, refuse_one_word, requested
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Say, Show, quiet
+from gpaco.training.run import Run
+
+COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}
+
+
+def compare(
+    data: Path | str,
+    methods: Sequence[str],
+    *,
+    seeds: int = 3,
+    out: Path | str,
+    settings: Sequence[str] = (),
+    say: Say = print,
+    details: Say | None = None,
+    show: Show | None = None,
+    **flags: Any,
+) -> dict[str, Any]:
+    """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
+
+    A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
+    `report.html` in the same folder is about the first seed of each.
+    """
+    refuse_one_word("methods", methods)
+    refuse_one_word("settings", settings)
+    if twice := [word for word in methods if list(methods).count(word) > 1]:
+        raise UserError(f"the method {twice[0]!r} is there twice", "name each once; --seeds repeats them")
+    if seeds < 1:
+        raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
+    parsed = [parse(method) for method in methods]
+    folder = Path(out)
+    short = {key: value for key, value in flags.items() if key in FLAGS}
+    for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
+        recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        if recipe.train.task != "classification":
+            raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
+        if recipe.train.part == "head" and "train.features" not in given:
+            own.append(f"train.features={folder / 'features'}")  # every image is embedded once for all cells
+    rows: list[dict[str, Any]] = []
+    for word, name, own in parsed:
+        runs: list[Run] = []
+        for seed in range(seeds):
+            if show is None:
+                say(f"{word}, seed {seed}")
+            else:
+                show({"title": f"{word}, seed {seed}"})
+            cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
+            tell = (details or say) if not rows and not runs else quiet  # the same guesses every time: once will do
+            own_settings = [*settings, *own]
+            run = train(
+                data, out=cell, method=name, seed=seed, settings=own_settings, say=tell, show=show or quiet, **flags
+            )
+            runs.append(run)
+        figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
+        rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
+    result = {"data": str(data), "seeds": seeds, "rows": rows}
+    if distributed.rank() == 0:
+        write_atomic(folder / "comparison.json", json.dumps(result, indent=1))
+        write_atomic(folder / "comparison.md", table(result) + "\n")
+        firsts = [row["runs"][0] for row in rows]
+        report(firsts, folder / "report.html", names=[row["method"] for row in rows])
+    return result
+
+
+def split_methods(words: str) -> list[str]:
+    """Methods that commas separate; those inside the brackets of a list do not.
+
+    >>> split_methods("ce, gpaco+schedule.steps=[10,20]")
+    ['ce', 'gpaco+schedule.steps=[10,20]']
+    """
+    return [word.strip() for word in re.split(r",(?![^\[]*\])", words)]
+
+
+def parse(word: str) -> tuple[str, str, list[str]]:
+    """A method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
+    name, *own = re.split(r"\+(?=[\w.]+=)", word)
+    if name not in METHODS:
+        raise UserError(f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}")
+    return word, name, [setting if "." in setting.split("=")[0] else f"method.{setting}" for setting in own]
+
+
+def interval(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean of some runs and half of its 95 % interval by Student's t; None where a value is missing.
+
+    >>> interval([0.5, 0.6, 0.7])["mean"], round(interval([0.5, 0.6, 0.7])["interval"], 4)
+    (0.6, 0.2484)
+    """
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values) or not numbers:
+        return {"mean": None, "interval": None, "values": list(values)}
+    mean = float(np.mean(numbers))
+    half = None
+    if len(numbers) > 1:
+        half = student(len(numbers) - 1) * float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers))
+    return {"mean": round(mean, 12), "interval": half, "values": numbers}
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
+def table(result: dict[str, Any]) -> str:
+    """The comparison as Markdown, in percent."""
+    seeds = result["seeds"]
+    lines = [f"| method | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for row in result["rows"]:
+        cells = []
+        for key in COLUMNS:
+            mean, half = row[key]["mean"], row[key]["interval"]
+            text = "none" if mean is None else f"{100 * mean:.1f}"
+            cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
+        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+    what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
+    return "\n".join([*lines, "", f"Percent; {what}."])

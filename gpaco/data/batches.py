@@ -1,0 +1,243 @@
+"""Batches: which images come in which order, and their views. There is no loader state.
+
+The order is a function of (seed, epoch), a view of (seed, epoch, index, view). So a run can go on at any step, with any
+number of workers and processes, and sees the same pictures.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gpaco.data.counter_random import permutation, uniforms
+from gpaco.data.samples import Samples
+from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased
+from gpaco.data.views.views import View, batch_view, normalise, photo_view
+from gpaco.errors import Problem
+
+CPU = torch.device("cpu")
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Views of the same images, each (B, 3, S, S), and their labels (B,), or (B, C) once images are mixed."""
+
+    views: list[Tensor]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def chunks(self, parts: int) -> list[Self]:
+        """The batch in parts, for accumulation."""
+        parts = min(parts, len(self))  # tensor_split, for chunk would give fewer parts to some processes than to others
+        views = zip(*(view.tensor_split(parts) for view in self.views), strict=True)
+        return [type(self)(list(v), y) for v, y in zip(views, self.labels.tensor_split(parts), strict=True)]
+
+    def to(self, device: torch.device) -> Self:
+        views = [view.to(device, non_blocking=True) for view in self.views]
+        return type(self)(views, self.labels.to(device, non_blocking=True))
+
+
+def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
+    """How often a sampler shows each class, (C,), summing to 1.
+
+    "shuffle": as they are. "balanced": all alike. "sqrt": by the square root of their images.
+
+    >>> class_shares(np.array([90, 10]), "sqrt").tolist()
+    [0.75, 0.25]
+    """
+    weights = {"shuffle": counts, "balanced": counts > 0, "sqrt": np.sqrt(counts)}[sampler]
+    return np.asarray(weights / weights.sum())
+
+
+def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
+    """Indices of all samples in the order of an epoch, and which time each comes: 0, then 1 if it comes again."""
+    n = len(labels)
+    if sampler == "shuffle":
+        return permutation(seed, epoch, n), np.zeros(n, np.int64)
+    counts = np.bincount(labels)
+    shares = class_shares(counts, sampler)
+    # Every class is drawn as often as its share says, its images one after the other in an order of their own, so
+    # that all of them are used before one comes again.
+    shuffled = permutation(seed, epoch, n)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    first = np.cumsum(counts) - counts
+    places = (np.arange(n) + 0.5) / n
+    drawn = np.searchsorted(np.cumsum(shares), places).clip(max=len(counts) - 1)
+    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # its number among those drawn of its class
+    order = by_class[first[drawn] + rank % counts[drawn]]
+    mixed = permutation(seed + 1, epoch, n)
+    return order[mixed], (rank // counts[drawn])[mixed]
+
+
+def steps_per_epoch(n: int, batch_size: int) -> int:
+    """Whole batches in an epoch; what is left over waits for another epoch, unless there is nothing else."""
+    return max(n // batch_size, 1)
+
+
+def plan(
+    labels: Indices,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    sampler: str = "shuffle",
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+) -> list[tuple[Indices, Indices]]:
+    """For each batch of an epoch from step `start` on, the indices of its images and the keys of their views.
+
+    Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
+    is then seen in other views.
+    """
+    order, again = epoch_order(labels, sampler, seed, epoch)
+    keys = order + len(labels) * again
+    steps = steps_per_epoch(len(labels), batch_size)
+    rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]
+    return [(order[row], keys[row]) for row in rows]
+
+
+def batches(
+    samples: Samples,
+    views: list[View],
+    *,
+    seed: int,
+    epoch: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    workers: int = 0,
+    erase: float = 0.0,
+    device: torch.device = CPU,
+    **order: Any,
+) -> Iterator[Batch]:
+    """The batches of one epoch that `plan` gives with these settings.
+
+    `erase` is the chance that a rectangle of a view becomes noise. Pixels go to the `device` as bytes, a quarter of
+    what they are as numbers.
+    """
+    planned = plan(samples.labels, seed=seed, epoch=epoch, **order)
+    labels = torch.from_numpy(samples.labels)
+    pin = device.type == "cuda"
+    pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers, pin=pin)
+    for (indices, keys), batch in zip(planned, pixels, strict=True):
+        ready = [normalise(view.to(device, non_blocking=True), mean, std) for view in batch]
+        if erase:
+            draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
+            ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
+        yield Batch(ready, labels[indices])
+
+
+def views_of(
+    samples: Samples,
+    views: list[View],
+    planned: list[tuple[Indices, Indices]],
+    *,
+    seed: int,
+    epoch: int,
+    workers: int = 0,
+    pin: bool = False,
+) -> Iterator[list[Tensor]]:
+    """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
+    if samples.images is not None:
+        for indices, keys in planned:
+            draws = [uniforms(seed, epoch, keys, v, view.draws) for v, view in enumerate(views)]
+            images = samples.images[indices]
+            yield [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
+        return
+    loader: DataLoader[Any] = DataLoader(
+        _Photos(samples, views, seed, epoch),
+        batch_sampler=[list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned],
+        num_workers=workers,
+        collate_fn=_stack,
+        worker_init_fn=apart,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        generator=torch.Generator(),  # or it would draw from that of all, on which a random start depends
+    )
+    for loaded in loader:
+        if isinstance(loaded, Problem):
+            raise loaded
+        yield loaded
+
+
+Photo = list[NDArray[np.uint8]]  # its views
+
+
+class _Photos(Dataset[Photo | Problem]):
+    """Files, decoded once for all their views. A bad one comes as its error, which no worker can raise whole."""
+
+    def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
+        self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
+
+    def __getitem__(self, item: tuple[int, int]) -> Photo | Problem:
+        index, key = item
+        try:
+            image = self.samples.load(index)
+        except Problem as error:
+            return error
+        draws = [
+            uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
+        ]
+        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)]
+
+
+def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
+    views = stacked(items)
+    return views if isinstance(views, Problem) else [torch.from_numpy(view).permute(0, 3, 1, 2) for view in views]
+
+
+def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDArray[np.uint8]] | Problem:
+    """The first parts of all items as one array, their second parts, ...; or the first error among the items."""
+    good = [item for item in items if not isinstance(item, Problem)]
+    if len(good) < len(items):
+        return next(item for item in items if isinstance(item, Problem))
+    return [np.stack(part) for part in zip(*good, strict=True)]
+
+
+def apart(worker: int) -> None:
+    """Keep a loader out of signals to the group of the main process (Ctrl-C, timeout): that one answers them.
+
+    Not by ignoring SIGTERM, which is how a loader that hangs is ended.
+    """
+    if hasattr(os, "setpgid"):  # not on Windows
+        os.setpgid(0, 0)
+
+
+def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
+    """The batch with each image mixed with another one, and its label with it; all views in the same way.
+
+    `mixup` and `cutmix` are the parameters of their Beta distributions, 0 for off; with both on, one of them is drawn.
+    """
+    if not mixup and not cutmix:
+        return batch
+    draw = np.random.default_rng((seed, epoch, step))
+    cut = bool(cutmix) and (not mixup or draw.random() < 0.5)
+    strength = cutmix if cut else mixup
+    share = float(draw.beta(strength, strength))
+    other = torch.from_numpy(draw.permutation(len(batch))).to(batch.labels.device)
+    rows = batch.labels
+    if rows.dim() == 1:
+        rows = torch.nn.functional.one_hot(rows, num_classes).float()
+    views = []
+    height, width = batch.views[0].shape[2:]
+    if cut:
+        h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))
+        top, left = int(draw.integers(height - h + 1)), int(draw.integers(width - w + 1))
+        share = 1 - h * w / (height * width)
+        for view in batch.views:
+            mixed = view.clone()
+            mixed[:, :, top : top + h, left : left + w] = view[other, :, top : top + h, left : left + w]
+            views.append(mixed)
+    else:
+        views = [torch.lerp(view[other], view, share) for view in batch.views]
+    return Batch(views, torch.lerp(rows[other], rows, share))

@@ -1,0 +1,1 @@
+"""Corrupted images for robustness."""

@@ -1,0 +1,143 @@
+"""Corrupted images: the 15 corruptions of ImageNet-C at 5 severities, seeded image by image.
+
+There are two tables of constants, of ImageNet-C (pictures of 224 pixels) and of CIFAR-10-C and -100-C (32 pixels).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.data.corruption import distortions
+from gpaco.errors import UserError, nearest
+
+Pixels = NDArray[np.uint8]
+
+KINDS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+CORRUPTIONS = tuple(name for kind in KINDS.values() for name in kind)
+SEVERITIES = (1, 2, 3, 4, 5)
+SMALLEST = 32  # pixels: what the definitions need
+VERSION = 1  # of the pictures: results made of others are not used again
+
+_WIDE = 80  # pixels; up to there a side is nearer to 32 than to 224, as a ratio
+
+# What each number means is told by the function of that name in distortions.py.
+CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "imagenet": {
+        "gaussian_noise": (0.08, 0.12, 0.18, 0.26, 0.38),
+        "shot_noise": (60, 25, 12, 5, 3),
+        "impulse_noise": (0.03, 0.06, 0.09, 0.17, 0.27),
+        "defocus_blur": ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+        "glass_blur": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+        "motion_blur": ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+        "zoom_blur": ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+        "snow": (
+            (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+            (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+            (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+            (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+            (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+        ),
+        "frost": ((1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)),
+        "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+        "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
+        "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
+        # The script says 244 times these shares, of pictures of 224 pixels.
+        "elastic_transform": (
+            (488, 170.8, 24.4, 224),
+            (488, 19.52, 48.8, 224),
+            (12.2, 2.44, 4.88, 224),
+            (17.08, 2.44, 4.88, 224),
+            (29.28, 2.44, 4.88, 224),
+        ),
+        "pixelate": (0.6, 0.5, 0.4, 0.3, 0.25),
+        "jpeg_compression": (25, 18, 15, 10, 7),
+    },
+    "cifar": {
+        "gaussian_noise": (0.04, 0.06, 0.08, 0.09, 0.10),
+        "shot_noise": (500, 250, 100, 75, 50),
+        "impulse_noise": (0.01, 0.02, 0.03, 0.05, 0.07),
+        "defocus_blur": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        "glass_blur": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        "motion_blur": ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        "zoom_blur": ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        "snow": (
+            (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+            (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+        ),
+        "frost": ((1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)),
+        "fog": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        "brightness": (0.05, 0.1, 0.15, 0.2, 0.3),
+        "contrast": (0.75, 0.5, 0.4, 0.3, 0.15),
+        "elastic_transform": (
+            (0, 0, 2.56, 32),
+            (1.6, 6.4, 2.24, 32),
+            (2.56, 1.92, 1.92, 32),
+            (3.2, 1.28, 1.6, 32),
+            (3.2, 0.96, 0.96, 32),
+        ),
+        "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
+        "jpeg_compression": (80, 65, 58, 50, 40),
+    },
+}
+
+
+def corrupt(
+    image: Pixels, name: str, severity: int, *, seed: int = 0, index: int = 0, constants: str | None = None
+) -> Pixels:
+    """A corrupted copy of a picture (H, W, 3) uint8, sides of at least 32 pixels.
+
+    It is a function of its arguments and of nothing else: the same in any process, in any order.
+
+    Args:
+        name: one of `CORRUPTIONS`.
+        severity: 1 to 5.
+        seed, index: of the whole set and of this picture in it.
+        constants: "imagenet" or "cifar"; by the size of the picture unless given.
+
+    >>> corrupt(np.full((32, 32, 3), 100, np.uint8), "brightness", 3)[0, 0].tolist()
+    [138, 138, 138]
+    """
+    if name not in CORRUPTIONS:
+        raise UserError(f"there is no corruption {name!r}{nearest(name, CORRUPTIONS)}", f"{', '.join(CORRUPTIONS)}")
+    if severity not in SEVERITIES:
+        raise UserError(f"a severity is 1 to 5, got {severity}", "1 is mild, 5 is severe")
+    side = min(image.shape[:2])
+    if side < SMALLEST:
+        raise ValueError(f"a picture of {side} pixels is too small to be corrupted: enlarge it to {SMALLEST}")
+    values = CONSTANTS[constants or constants_for(side)][name][severity - 1]
+    draw = np.random.default_rng([seed % 2**64, CORRUPTIONS.index(name), severity, index])
+    corrupted: Pixels = getattr(distortions, name)(image, values, draw)
+    return corrupted
+
+
+def constants_for(side: int) -> str:
+    """The table for pictures whose shorter side has so many pixels: that of the nearer of 32 and 224, as a ratio."""
+    return "cifar" if side <= _WIDE else "imagenet"
+
+
+def chosen(words: str | None) -> tuple[str, ...]:
+    """The corruptions that a list of words names: names or kinds; all of them for None.
+
+    >>> chosen("fog,noise")
+    ('gaussian_noise', 'shot_noise', 'impulse_noise', 'fog')
+    """
+    if words is None:
+        return CORRUPTIONS
+    wanted: set[str] = set()
+    for word in (part.strip() for part in words.split(",")):
+        if word not in CORRUPTIONS and word not in KINDS:
+            raise UserError(
+                f"there is no corruption {word!r}{nearest(word, [*CORRUPTIONS, *KINDS])}",
+                f"choose from {', '.join(CORRUPTIONS)}, or {', '.join(KINDS)}",
+            )
+        wanted |= set(KINDS.get(word, (word,)))
+    return tuple(name for name in CORRUPTIONS if name in wanted)

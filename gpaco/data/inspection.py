@@ -1,0 +1,181 @@
+"""Every image of a data set looked at once: does it decode, how large is it, has it been seen before."""
+
+import csv
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from gpaco.data.images import BadImageError, describe_image
+from gpaco.data.samples import BadImage, Samples, Splits, some
+from gpaco.errors import UserError
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Progress
+
+TOLERATED = 0.01  # share of bad images that may be left out
+
+Result = TypeVar("Result")
+
+_CHUNK = 64
+_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is known of one image: why it is bad (None: it is not), SHA-256 of its bytes, size, oddities."""
+
+    reason: str | None
+    digest: str
+    width: int = 0
+    height: int = 0
+    odd: tuple[str, ...] = ()
+
+
+def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
+    """Each image decoded and hashed: files by their bytes, images in memory by their pixels."""
+    return _each(len(samples), lambda i: _inspected(samples, i), progress)
+
+
+def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
+    """SHA-256 of each image, which is not decoded; of a file that cannot be read an empty text."""
+    return _each(len(samples), lambda i: _digest(samples, i), progress)
+
+
+def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
+    """For each file a text that it shares with files of the same bytes only. Only files of equal size are read."""
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
+    shared = {size for size, files in Counter(sizes).items() if files > 1}
+    return _each(
+        len(paths),
+        lambda i: (_file_digest(paths[i]) if sizes[i] in shared else "") or f"file {i}",
+        progress,
+    )
+
+
+def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
+    """The images that do not decode: index and reason."""
+    if samples.paths is None:
+        return []
+    reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress)
+    return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
+
+
+def over_parts(
+    splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
+) -> dict[str, Result]:
+    """`inspect`, `digests` or `find_bad` of every part, by its name; the progress is over all of them."""
+    total, done = sum(len(part) for _, part in splits.parts()), 0
+    found = {}
+    for name, part in splits.parts():
+        report = None if progress is None else lambda now, _, before=done: progress(before + now, total)
+        found[name] = look(part, report)
+        done += len(part)
+    return found
+
+
+def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
+    """The same without the bad images, which are as `over_parts(splits, find_bad)` gives them.
+
+    They are gone for the whole run, so that counts and prior are of what is there. Too many of them (more than one, and
+    more than `limit` of all), or a class that loses its last training image, are an error.
+    """
+    total = sum(len(part) for _, part in splits.parts())
+    number = sum(map(len, bad.values()))
+    if not number:
+        return splits
+    if number > max(limit * total, 1):
+        named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
+        raise UserError(
+            f"{number} of {total} images are bad, more than {limit:.1%}: {some(named, 3)}",
+            "repair or remove them; gpaco check lists them all",
+        )
+    parts = {
+        name: part.subset(np.setdiff1d(np.arange(len(part)), [i for i, _ in bad.get(name, [])]))
+        for name, part in splits.parts()
+    }
+    lost = np.flatnonzero((splits.train.counts > 0) & (parts["train"].counts == 0))
+    if len(lost):
+        names = [splits.classes[c] for c in lost]
+        raise UserError(f"all training images of {some(names)} are bad", "repair them, or remove the class")
+    listed = tuple(
+        BadImage(name, part.names[i], reason) for name, part in splits.parts() for i, reason in bad.get(name, [])
+    )
+    clean = replace(splits, train=parts["train"], val=parts.get("val"), test=parts.get("test"), bad=listed)
+    return clean.noting(f"left out: {number} bad {'image' if number == 1 else 'images'} of {total}")
+
+
+def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tuple[int, str]]]:
+    """Where images that were found bad earlier are now, as `without` takes it. Those that are gone do no harm."""
+    reasons = {(one.split, one.name): one.reason for one in listed}
+    return {
+        split: [(i, reasons[split, name]) for i, name in enumerate(part.names) if (split, name) in reasons]
+        for split, part in splits.parts()
+    }
+
+
+def write_bad(path: Path, listed: Sequence[BadImage]) -> None:
+    """A table of the images that were left out."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([BadImage._fields, *listed])
+    write_atomic(path, text.getvalue())
+
+
+def read_bad(path: Path) -> list[BadImage]:
+    """The rows that `write_bad` wrote."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = [tuple(row) for row in csv.reader(file, strict=True)]
+            if header == BadImage._fields:
+                return [BadImage(*row) for row in rows]
+    except (ValueError, TypeError, csv.Error):
+        pass
+    raise UserError(f"{path} is not the list that was written there", "restore it from a copy, or start anew")
+
+
+def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
+    """`look` at every index in two threads: reading, hashing and decoding mostly let go of Python's lock."""
+    numbers = iter(range(total))
+    chunks = iter(lambda: list(islice(numbers, _CHUNK)), [])
+    results: list[Result] = []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):
+            results += found
+            if progress is not None:
+                progress(len(results), total)
+    return results
+
+
+def _inspected(samples: Samples, i: int, *, hashed: bool = True) -> Inspection:
+    digest = _digest(samples, i) if hashed else ""
+    if samples.paths is None:
+        height, width = samples.load(i).shape[:2]
+        return Inspection(None, digest, width, height)
+    try:
+        facts = describe_image(samples.paths[i])
+    except BadImageError as error:
+        return Inspection(error.reason, digest)
+    return Inspection(None, digest, facts.width, facts.height, facts.odd)
+
+
+def _digest(samples: Samples, i: int) -> str:
+    if samples.paths is None:
+        return hashlib.sha256(np.ascontiguousarray(samples.load(i)).data).hexdigest()
+    return _file_digest(samples.paths[i])
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        if not os.path.isfile(path):
+            return ""
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

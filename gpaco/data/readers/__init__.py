@@ -1,0 +1,1 @@
+"""Readers: from a path to labeled samples."""

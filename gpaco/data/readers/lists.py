@@ -1,0 +1,86 @@
+"""List files: lines of `relative/path.jpg 17`, as ImageNet-LT, Places-LT and iNaturalist 2018 come."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gpaco.data.readers.rows import Found, Row, find, read_text
+from gpaco.data.samples import Splits, with_training_images
+from gpaco.errors import UserError
+
+# Images in the published lists.
+_PUBLISHED = {
+    "ImageNet_LT_train.txt": 115_846,
+    "ImageNet_LT_val.txt": 20_000,
+    "ImageNet_LT_test.txt": 50_000,
+    "Places_LT_train.txt": 62_500,
+    "Places_LT_val.txt": 7_300,
+    "Places_LT_test.txt": 36_500,
+    "iNaturalist18_train.txt": 437_513,
+    "iNaturalist18_val.txt": 24_426,
+}
+_SIBLINGS = {"val": ("val", "valid", "validation"), "test": ("test",)}
+_MAX_CLASSES = 1_000_000
+
+
+def read_list(
+    path: Path, *, root: Path | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
+) -> Splits:
+    """The images of a list, and of the validation and test lists beside a list with `train` in its name.
+
+    The label is what comes after the last blank of a line, so names may have blanks. Classes are named by their
+    number. Paths start at `root`, the folder of the list unless given.
+    """
+    lists = {"train": path} | _siblings(path)
+    notes = [f"{split} list: {file.name}" for split, file in lists.items() if split != "train"]
+    found: dict[str, Found] = {}
+    for split, file in lists.items():
+        text, decoding = read_text(file)
+        own = found[split] = find(_rows(text, file, split), file, path.parent if root is None else root, allow_outside)
+        published = _PUBLISHED.get(file.name, own.seen)
+        if own.seen != published:
+            notes.append(f"{file.name} has {own.seen} images, the published list has {published}")
+        notes += [f"{file.name}: {note}" for note in (*decoding, *own.notes)]
+    labels = {split: np.array([int(row.label) for row in part.rows], np.int64) for split, part in found.items()}
+    classes = tuple(map(str, range(max(int(numbers.max()) for numbers in labels.values()) + 1)))
+    parts = {split: part.samples(split, labels[split], classes) for split, part in found.items()}
+    splits = Splits(parts["train"], parts.get("val"), parts.get("test"), "list file", tuple(notes))
+    return with_training_images(splits, allow_empty_classes)
+
+
+def _siblings(path: Path) -> dict[str, Path]:
+    """The lists whose names differ from this one's in the last `train` only."""
+    match = re.search(r"train(?!.*train)", path.name)
+    if match is None:
+        return {}
+    found = {}
+    for split, words in _SIBLINGS.items():
+        names = [path.name[: match.start()] + word + path.name[match.end() :] for word in words]
+        there = [path.with_name(name) for name in names if path.with_name(name).is_file()]
+        if there:
+            found[split] = there[0]
+    return found
+
+
+def _rows(text: str, file: Path, split: str) -> Iterator[Row]:
+    for line, content in enumerate(io.StringIO(text, newline=None), 1):
+        if not content.strip():
+            continue
+        content = content.strip()
+        parts = content.rsplit(None, 1)
+        if len(parts) != 2:
+            raise _bad_line(file, line, content, "a path and a label are needed")
+        if not parts[1].isdecimal() or int(parts[1]) >= _MAX_CLASSES:
+            raise _bad_line(file, line, content, f"the label {parts[1]!r} is not a class index, 0, 1, 2, ...")
+        yield Row(line, parts[0], parts[1], split)
+
+
+def _bad_line(file: Path, line: int, content: str, why: str) -> UserError:
+    shown = content if len(content) <= 80 else content[:77] + "..."
+    return UserError(
+        f"line {line} of {file.name}: {why}: {shown!r}",
+        "lines look like folder/image.jpg 17; for class names or other columns use a CSV table",
+    )

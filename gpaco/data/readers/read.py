@@ -1,0 +1,94 @@
+"""`read`: the right reader for a path, found by looking at it."""
+
+import os
+from pathlib import Path
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.readers.cifar import cifar_folder, read_cifar
+from gpaco.data.readers.digits import read_digits
+from gpaco.data.readers.folder import read_folder
+from gpaco.data.readers.idx import idx_folder, read_idx
+from gpaco.data.readers.lists import read_list
+from gpaco.data.readers.table import read_table
+from gpaco.data.samples import Splits
+from gpaco.errors import EnvironmentProblem, UserError, nearest
+
+_TABLES = (".csv", ".tsv", ".parquet", ".pq")
+_LISTS = (".txt", ".lst", ".list")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar")
+
+UNDERSTOOD = (
+    "understood are: a folder of class folders; a folder with train, val and test; a .csv, .tsv or .parquet table of "
+    "path,label[,split]; a .txt list of 'path label' lines; CIFAR-10/100, folder or .tar.gz; idx files; the word digits"
+)
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    allow_empty_classes: bool = False,
+    allow_outside: bool = False,
+) -> Splits:
+    """The data set at a path, or scikit-learn's digits for the word `digits` (a folder of that name is `./digits`).
+
+    Args:
+        path: a folder or file; what is understood is in `UNDERSTOOD`.
+        root: where the relative paths of a table or list start; its own folder unless given.
+        allow_empty_classes: keep classes without a training image instead of refusing them.
+        allow_outside: let tables and lists name absolute paths and `..`.
+    """
+    if os.fspath(path) == "digits":
+        return read_digits()
+    place = Path(path).expanduser().absolute()
+    start = None if root is None else Path(root).expanduser().absolute()
+    if start is not None and not start.is_dir():
+        raise UserError(f"the root {str(start)!r} is not a folder", "give the folder that the paths start from")
+    try:
+        if place.is_dir():
+            return _read_directory(place, allow_empty_classes)
+        if not place.exists():
+            raise _absent(place)
+        return _read_file(place, start, allow_empty_classes, allow_outside)
+    except PermissionError as error:
+        raise UserError(
+            f"{str(error.filename or place)!r} may not be read by this user", "change its permissions"
+        ) from None
+    except FileNotFoundError as error:
+        raise UserError(f"{str(error.filename or place)!r} vanished while it was read", "is it being moved?") from None
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot read {str(place)!r}: {error.strerror or error}", "check the disk") from error
+
+
+def _read_directory(path: Path, allow_empty_classes: bool) -> Splits:
+    if (path / "recipe.toml").is_file():
+        raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give the data that it should use")
+    cifar = cifar_folder(path)
+    if cifar is not None:
+        return read_cifar(cifar, allow_empty_classes=allow_empty_classes)
+    if idx_folder(path) is not None:
+        return read_idx(path, allow_empty_classes=allow_empty_classes)
+    return read_folder(path, allow_empty_classes=allow_empty_classes)
+
+
+def _read_file(path: Path, root: Path | None, allow_empty_classes: bool, allow_outside: bool) -> Splits:
+    name = path.name.lower()
+    if name.endswith(_TABLES):
+        return read_table(path, root=root, allow_empty_classes=allow_empty_classes, allow_outside=allow_outside)
+    if name.endswith(_LISTS):
+        return read_list(path, root=root, allow_empty_classes=allow_empty_classes, allow_outside=allow_outside)
+    if name.endswith(_ARCHIVES):
+        return read_cifar(path, allow_empty_classes=allow_empty_classes)
+    if idx_folder(path) is not None:
+        return read_idx(path, allow_empty_classes=allow_empty_classes)
+    if path.suffix.lower() in SUFFIXES:
+        raise UserError(f"{str(path)!r} is one image, not a data set", UNDERSTOOD)
+    raise UserError(f"cannot tell what {str(path)!r} is", UNDERSTOOD)
+
+
+def _absent(path: Path) -> UserError:
+    try:
+        beside = os.listdir(path.parent)
+    except OSError:
+        return UserError(f"{str(path)!r} does not exist, nor does its folder", "check the spelling of the path")
+    return UserError(f"{str(path)!r} does not exist{nearest(path.name, [*beside, 'digits'])}", UNDERSTOOD)

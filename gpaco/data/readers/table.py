@@ -1,0 +1,164 @@
+"""Tables with a row per image: CSV, TSV or Parquet, `path,label[,split]` under the names that people give them."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpaco.data.readers.rows import Found, Row, find, read_text
+from gpaco.data.samples import SPLIT_WORDS, Splits, some, with_training_images
+from gpaco.errors import UserError, nearest
+
+# Column names, the likeliest first.
+_PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")
+_LABEL = ("label", "class", "target", "species", "category", "labels", "classes", "y")
+_SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
+
+
+class _Columns(NamedTuple):
+    path: int
+    label: int
+    split: int | None
+
+
+# A line number and its cells.
+_Cells = tuple[int, list[str]]
+
+
+def read_table(
+    path: Path, *, root: Path | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
+) -> Splits:
+    """The images of a table. Relative paths start at `root`, the folder of the table unless given.
+
+    The first line names the columns. Classes are the labels that occur, whole numbers in numeric order, anything else
+    sorted as text. Without a split column everything is training data.
+    """
+    kind = "Parquet table" if path.suffix.lower() in (".parquet", ".pq") else f"{path.suffix[1:].upper()} table"
+    lines, notes = (_parquet_lines(path), []) if kind == "Parquet table" else _text_lines(path)
+    columns, guessed = _columns(lines, path)
+    found = find(_rows(lines, columns, path), path, path.parent if root is None else root, allow_outside)
+    splits = _splits(found, path, kind, (*notes, guessed, *found.notes))
+    return with_training_images(splits, allow_empty_classes)
+
+
+def _splits(found: Found, path: Path, kind: str, notes: tuple[str, ...]) -> Splits:
+    known = {row.label for row in found.rows if row.split == "train"}
+    if not known:
+        raise UserError(f"{path.name} has no training images", "give some rows the split 'train'")
+    for row in found.rows:
+        if row.label not in known:
+            raise UserError(
+                f"class {row.label!r} of line {row.line} of {path.name} is only in {row.split}, not in train",
+                f"add training images for it, or take it out of {row.split}",
+            )
+    numeric = all(re.fullmatch(r"-?\d{1,30}", name) for name in known)
+    classes = tuple(sorted(known, key=lambda name: (int(name) if numeric else 0, name)))
+    index = {name: c for c, name in enumerate(classes)}
+    labels = np.array([index[row.label] for row in found.rows], np.int64)
+    train, val, test = (found.samples(split, labels, classes) for split in ("train", "val", "test"))
+    return Splits(train, val or None, test or None, kind, notes)
+
+
+def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Row]:
+    for line, cells in lines:
+        where = f"line {line} of {path.name}"
+        if len(cells) <= max(columns.path, columns.label, columns.split or 0):
+            raise UserError(f"{where} has too few columns: {some(cells)}", "complete or remove the row")
+        file, label = cells[columns.path], cells[columns.label]
+        if not file or not label:
+            raise UserError(f"{where} has no {'label' if file else 'path'}", "complete or remove the row")
+        split = "train"
+        if columns.split is not None:
+            word = cells[columns.split]
+            if word.lower() not in SPLIT_WORDS:
+                raise UserError(
+                    f"{where}: split {word!r} is not train, val or test{nearest(word.lower(), SPLIT_WORDS)}",
+                    "correct it, or rename the column if it is not about splits",
+                )
+            split = SPLIT_WORDS[word.lower()]
+        yield Row(line, file, label, split)
+
+
+def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
+    """Which column is which by the first line, and a note about the guess."""
+    _, cells = next(lines, (0, []))
+    if not cells:
+        raise UserError(f"{str(path)!r} is empty", "it needs a row per image: path,label")
+    words = [re.sub(r"[\s\-.]+", "_", cell.lower()) for cell in cells]
+    file, label, split = (_place(words, known) for known in (_PATH, _LABEL, _SPLIT))
+    if file is None or label is None:
+        what, known = ("paths", _PATH) if file is None else ("labels", _LABEL)
+        typo = next((hint for name in known[:6] if (hint := nearest(name, words))), "")
+        raise UserError(
+            f"{path.name} has no column of {what} among {some(cells, 12)}{typo}",
+            "name the columns in the first line: path,label",
+        )
+    note = f"columns: path = {cells[file]!r}, label = {cells[label]!r}"
+    note += "" if split is None else f", split = {cells[split]!r}"
+    unused = [cell for i, cell in enumerate(cells) if i not in (file, label, split)]
+    return _Columns(file, label, split), note + (f"; not used: {some(unused)}" if unused else "")
+
+
+def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
+    """The column that has one of the known names, or else one of the main ones as a part of its name."""
+    exact = next((words.index(name) for name in known if name in words), None)
+    if exact is not None or known is _SPLIT:
+        return exact
+    return next((i for name in known[:5] for i, word in enumerate(words) if name in word.split("_")), None)
+
+
+def _text_lines(path: Path) -> tuple[Iterator[_Cells], list[str]]:
+    text, notes = read_text(path)
+    head = text.split("\n", 1)[0]
+    if path.suffix.lower() == ".tsv":
+        return _csv_lines(text, "\t", path), notes
+    mark = ";" if head.count(";") > head.count(",") else ","
+    return _csv_lines(text, mark, path), [*notes, "columns are separated by ';'"] if mark == ";" else notes
+
+
+def _csv_lines(text: str, mark: str, path: Path) -> Iterator[_Cells]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=True)
+    width = 0
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            width = width or len(cells)
+            if len(cells) > width and any(cell.strip() for cell in cells[width:]):
+                raise UserError(
+                    f"line {reader.line_num} of {path.name} has {len(cells)} columns, the first has {width}",
+                    'put names with a separator in them into quotes: "a, b.jpg",cat',
+                )
+            yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise UserError(f"line {reader.line_num} of {path.name}: {error}", "check the quotes around there") from None
+
+
+def _parquet_lines(path: Path) -> Iterator[_Cells]:
+    """Row 0 has the names of the columns that hold text or numbers; others, such as pictures, are not read."""
+    try:
+        from pyarrow import parquet, types  # type: ignore[import-untyped]
+    except ImportError:
+        raise UserError("Parquet tables need pyarrow, which is not installed", 'pip install "gpaco[tables]"') from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            plain = [field.name for field in file.schema_arrow if _is_plain(field.type, types)]
+            yield 0, plain
+            line = 0
+            for batch in file.iter_batches(batch_size=4096, columns=plain):
+                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    line += 1
+                    yield line, ["" if cell is None else str(cell).strip() for cell in cells]
+    except Exception as error:  # Arrow's own and the system's
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"cannot read {str(path)!r} as Parquet: {reason}", "write the table again") from error
+
+
+def _is_plain(kind: Any, types: Any) -> bool:
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    return bool(text or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

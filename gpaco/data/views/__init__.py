@@ -1,0 +1,1 @@
+"""Views: random and fixed transforms of images."""

@@ -1,0 +1,41 @@
+"""Random erasing (Zhong et al., 2020): a rectangle of a normalised image becomes noise, as in MAE's fine-tuning."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpaco.data.views.policies import Box
+
+_AREA = 0.02, 1 / 3  # least and greatest share of the image
+_LOG_ASPECT = math.log(0.3)
+_TRIES = 10
+DRAWS_OF_ERASING = 2 * _TRIES + 4  # whether; area and aspect of each try; place; seed of the noise
+
+
+def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
+    """The images (B, 3, H, W), changed in place: some with a rectangle of noise, normal for each value of each pixel.
+
+    u: (B, DRAWS_OF_ERASING) uniform numbers; what happens to an image depends on its own row only.
+    """
+    for image, (whether, *draws, seed) in zip(images, u.tolist(), strict=True):
+        box = erased_box(image.shape[1], image.shape[2], draws) if whether < chance else None
+        if box is not None:
+            noise = torch.randn(3, box.height, box.width, generator=torch.Generator().manual_seed(int(seed * 2**53)))
+            image[:, box.top : box.top + box.height, box.left : box.left + box.width] = noise
+    return images
+
+
+def erased_box(height: int, width: int, draws: Sequence[float]) -> Box | None:
+    """A rectangle of 2 % to 33 % of the area and an aspect of 0.3 to 1 / 0.3; None if ten tries do not fit."""
+    for area, aspect in zip(draws[0 : 2 * _TRIES : 2], draws[1 : 2 * _TRIES : 2], strict=True):
+        pixels = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * area)
+        ratio = math.exp(_LOG_ASPECT * (1 - 2 * aspect))
+        h, w = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+        if h < height and w < width:
+            top, left = draws[2 * _TRIES : 2 * _TRIES + 2]
+            return Box(int(top * (height - h + 1)), int(left * (width - w + 1)), h, w)
+    return None

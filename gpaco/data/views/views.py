@@ -1,0 +1,232 @@
+"""Views: the random versions of an image that a network is trained on, by name, and the fixed one it is tested on.
+
+    sim             crop, colour jitter, grey, blur                          (photographs: "sim" of the released code)
+    rand            crop, colour jitter, RandAugment                         ("randcls")
+    rand_stack      crop, colour jitter, grey, blur, RandAugment             ("randclsstack")
+    mae             bicubic crop, RandAugment whose levels all grow          (MAE's fine-tuning: "rand-m9-mstd0.5-inc1")
+    cifar_regular   shift, AutoAugment, Cutout                               ("regular")
+    cifar_sim       crop, colour jitter with hue, grey, blur                 ("sim_cifar")
+    cifar_aug       the same with less blur                                  ("aug_cifar")
+    plain           crop (photographs) or shift (images in memory)
+
+All mirror half of the images. Order and constants are those of the released code, except that mirroring always comes
+right after the crop; the one released view in which it comes last (sim) has no step between that tells left from right.
+
+A view is a pure function of the image and of a row of uniform numbers (random.py), so it is the same in any batch and
+for any number of workers. Every decision has its own column, whatever the view.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpaco.data.views import photo_ops
+from gpaco.data.views.policies import (
+    DRAWS_OF_AUTO_AUGMENT,
+    DRAWS_OF_CROP,
+    DRAWS_PER_RAND_STEP,
+    Box,
+    Step,
+    auto_augment,
+    color_jitter,
+    crop_box,
+    rand_augment,
+)
+from gpaco.errors import UserError, nearest
+
+Array = npt.NDArray[Any]
+
+# Columns of uniform numbers. A shift uses the last two of the crop, its place.
+_PLACE = slice(DRAWS_OF_CROP - 2, DRAWS_OF_CROP)
+_FLIP = DRAWS_OF_CROP
+_JITTERED = _FLIP + 1
+_ORDER = slice(_JITTERED + 1, _JITTERED + 5)
+_FACTORS = slice(_JITTERED + 5, _JITTERED + 9)
+_GREYED = _JITTERED + 9
+_BLURRED = _GREYED + 1
+_SIGMA = _BLURRED + 1
+_HOLE = slice(_SIGMA + 1, _SIGMA + 3)
+_POLICY = _SIGMA + 3
+
+_TINY = 12  # pixels; the built-in digits are smaller, and a mirrored digit is not a digit
+
+
+@dataclass(frozen=True)
+class View:
+    """A view by name, and its settings.
+
+    size: side of the result, in pixels
+    crop_scale: the least and the largest share of the area that a crop shows; None is the view's own
+    ops, magnitude: n and m of RandAugment
+    flip: whether half of the images are mirrored; images of at most 12 pixels never are
+    """
+
+    name: str
+    size: int
+    crop_scale: tuple[float, float] | None = None
+    ops: int = 2
+    magnitude: float = 10
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.name not in VIEWS:
+            raise UserError(
+                f"there is no view {self.name!r}{nearest(self.name, VIEWS)}", f"choose one of {', '.join(VIEWS)}"
+            )
+        if self.size < 1:
+            raise UserError(f"a view needs a size of at least 1 pixel, got {self.size}", "set the size of the images")
+        if self.ops < 0 or self.magnitude < 0:
+            raise UserError(
+                f"RandAugment cannot do {self.ops} operations at magnitude {self.magnitude}",
+                "ops is a number of operations, 0 or more, and magnitude is 0 to 10",
+            )
+        if self.crop_scale and not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise UserError(
+                f"crops cannot show {self.crop_scale[0]} to {self.crop_scale[1]} of an image",
+                "crop_scale is the least and the largest share of the area, such as [0.2, 1]",
+            )
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers the view needs for one image."""
+        return _POLICY + max(DRAWS_OF_AUTO_AUGMENT, DRAWS_PER_RAND_STEP * self.ops)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    scale: tuple[float, float] | None  # of the crop; None: shifted by up to an eighth of the side
+    steps: Callable[[View, Sequence[float]], list[Step]]
+    hole: bool = False
+    resample: str = "bilinear"
+
+
+def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -> Array:
+    """The view (size, size, 3) uint8 of one image (H, W, 3) uint8. u: (view.draws,) uniform numbers, or more.
+
+    in_memory: it is one of many small images of the same size: `plain` shifts it, and no part is cut off to resize it
+    """
+    draws = u.tolist()
+    if len(draws) < view.draws:
+        raise ValueError(f"view {view.name!r} needs {view.draws} uniform numbers for an image, got {len(draws)}")
+    kind, size = VIEWS[view.name], view.size
+    height, width = image.shape[:2]
+    scale = view.crop_scale or (None if in_memory and view.name == "plain" else kind.scale)
+    if scale:
+        out = photo_ops.resized_crop(image, crop_box(height, width, scale, draws), size, size, kind.resample)
+    else:
+        pad = max(1, size // 8)
+        top, left = (int(draw * (2 * pad + 1)) for draw in draws[_PLACE])
+        padded = np.zeros((size + 2 * pad, size + 2 * pad, 3), np.uint8)
+        padded[pad:-pad, pad:-pad] = _whole(image, size) if in_memory else eval_photo(image, size, size)
+        out = padded[top : top + size, left : left + size]
+    if view.flip and min(height, width) > _TINY and draws[_FLIP] < 0.5:
+        out = photo_ops.mirrored(out)
+    for step in kind.steps(view, draws):
+        out = photo_ops.apply(out, step)
+    if kind.hole:
+        row, column = (int(draw * size) for draw in draws[_HOLE])
+        out = photo_ops.cutout(out, row, column, size // 2)
+    return np.ascontiguousarray(out)
+
+
+def batch_view(images: Array, view: View, u: Array) -> Tensor:
+    """The views (B, 3, size, size) uint8 of images (B, H, W, 3) uint8 in memory. u: (B, view.draws), or more."""
+    out = np.empty((len(images), view.size, view.size, 3), np.uint8)
+    for target, image, row in zip(out, images, u, strict=True):
+        target[:] = photo_view(image, view, row, in_memory=True)
+    return _channels_first(out)
+
+
+def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
+    if resize < size:
+        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    height, width = image.shape[:2]
+    short = min(height, width)
+    # torchvision rounds the longer side down
+    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
+    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
+    top, left = round((tall - size) / 2), round((wide - size) / 2)
+    return np.ascontiguousarray(out[top : top + size, left : left + size])
+
+
+def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
+    """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
+    out = np.empty((len(images), size, size, 3), np.uint8)
+    for target, image in zip(out, images, strict=True):
+        target[:] = _whole(image, size, resample)
+    return _channels_first(out)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(images / 255 - mean) / std as float32. images: (B, 3, H, W) uint8; mean, std: one number per channel."""
+    # A whole image in the same memory layout: if channels come last, to repeat three numbers is slow.
+    shift, scale = (torch.empty_like(images[:1], dtype=torch.float32) for _ in range(2))
+    shift.copy_(255 * torch.tensor(mean).view(-1, 1, 1))
+    scale.copy_(1 / (255 * torch.tensor(std).view(-1, 1, 1)))
+    return images.float().sub_(shift).mul_(scale)
+
+
+def _whole(image: Array, size: int, resample: str = "bilinear") -> Array:
+    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
+
+
+def _nothing(view: View, draws: Sequence[float]) -> list[Step]:
+    return []
+
+
+def _sim(view: View, draws: Sequence[float]) -> list[Step]:
+    return [*color_jitter(draws[_ORDER], draws[_FACTORS], hue=0), *_grey(draws), *_blur(draws, 0.5)]
+
+
+def _rand(view: View, draws: Sequence[float]) -> list[Step]:
+    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + rand_augment(draws[_POLICY:], view.ops, view.magnitude)
+
+
+def _rand_stack(view: View, draws: Sequence[float]) -> list[Step]:
+    return _sim(view, draws) + rand_augment(draws[_POLICY:], view.ops, view.magnitude)
+
+
+def _mae(view: View, draws: Sequence[float]) -> list[Step]:
+    return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing=True)
+
+
+def _cifar(blurred: float) -> Callable[[View, Sequence[float]], list[Step]]:
+    def steps(view: View, draws: Sequence[float]) -> list[Step]:
+        jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
+        return [*jitter, *_grey(draws), *_blur(draws, blurred)]
+
+    return steps
+
+
+def _grey(draws: Sequence[float]) -> list[Step]:
+    return [Step("color", 0.0)] if draws[_GREYED] < 0.2 else []
+
+
+def _blur(draws: Sequence[float], probability: float) -> list[Step]:
+    return [Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < probability else []
+
+
+def _channels_first(images: Array) -> Tensor:
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+
+
+VIEWS = {
+    "sim": _Kind((0.08, 1.0), _sim),
+    "rand": _Kind((0.08, 1.0), _rand),
+    "rand_stack": _Kind((0.08, 1.0), _rand_stack),
+    "mae": _Kind((0.08, 1.0), _mae, resample="bicubic"),
+    "cifar_regular": _Kind(None, lambda view, draws: auto_augment(draws[_POLICY:]), hole=True),
+    "cifar_sim": _Kind((0.2, 1.0), _cifar(0.5)),
+    "cifar_aug": _Kind((0.2, 1.0), _cifar(0.2)),
+    "plain": _Kind((0.25, 1.0), _nothing),
+}

@@ -1,0 +1,1 @@
+"""Losses: tensors in, a scalar out. Needs torch and `system.distributed`, nothing else."""

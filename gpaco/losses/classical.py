@@ -1,0 +1,190 @@
+"""The classical losses for long-tailed labels, as plain functions.
+
+Each is `F.cross_entropy` on changed logits or with changed weights, takes class indices (N,) or rows of probabilities
+(N, C), and reduces as `F.cross_entropy` does, but for a batch where everything is ignored: that costs 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpaco.losses.checks import (
+    at_least_float32,
+    check_choice,
+    check_labels,
+    check_number,
+    check_scores,
+    check_weight,
+    class_counts_tensor,
+    widened,
+)
+
+Counts = Tensor | Sequence[int] | Sequence[float]
+
+
+def balanced_softmax_loss(
+    logits: Tensor,
+    labels: Tensor,
+    class_counts: Counts,
+    *,
+    tau: float = 1.0,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy of ``logits + tau * log(class_counts / total)``: the logits learn log p(x | class).
+
+    tau = 1 is balanced softmax (Ren et al., 2020); the same with another tau is the logit-adjusted loss
+    (Menon et al., 2021). `label_smoothing` is torch's.
+
+    >>> logits = torch.tensor([[2.0, 0.0]])
+    >>> balanced_softmax_loss(logits, torch.tensor([0]), [1, 1])
+    tensor(0.1269)
+    >>> balanced_softmax_loss(logits, torch.tensor([0]), [10, 90])  # the rare class has to win by more
+    tensor(0.7966)
+    """
+    check_number(tau, "tau", 0)
+    check_number(label_smoothing, "label_smoothing", 0, 1)
+    logits, labels = _checked(logits, labels, ignore_index, reduction)
+    prior = _as(log_frequencies(class_counts, logits.shape[1]), logits)
+    return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
+
+
+def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
+    """Log of the share of each class, float64 (C,) on the CPU."""
+    counts = class_counts_tensor(class_counts, num_classes)
+    return (counts / counts.sum()).log()
+
+
+def focal_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma: float = 2.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy times (1 - p)^gamma, p the probability of the label (Lin et al., 2017). gamma = 0 is cross entropy.
+
+    `weight` (C,) multiplies each sample by the weight of its class. The mean is over samples and is not divided by
+    the weights, as in the paper.
+
+    >>> focal_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0018)
+    """
+    check_number(gamma, "gamma", 0)
+    logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
+    log_p = _finite(logits.log_softmax(1))
+    losses = -((-log_p.expm1()).clamp_min(0) ** gamma) * log_p if gamma else -log_p
+    if weight is not None:
+        losses = losses * weight.to(losses)
+    if labels.dim() == 2:
+        return _reduce((losses * labels.to(losses)).sum(1), labels.any(1), reduction)
+    valid = labels != ignore_index
+    picked = losses.gather(1, labels.where(valid, 0).long().unsqueeze(1)).squeeze(1)
+    return _reduce(picked * valid, valid, reduction)
+
+
+def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tensor:
+    """Weights (C,) by the effective number of samples, ``(1 - beta) / (1 - beta**n)``, with mean 1 (Cui et al., 2019).
+
+    beta = 0 weighs all classes alike; beta near 1 weighs by 1 / n. For the argument `weight` of other losses.
+
+    >>> class_balanced_weights([1000, 100, 10])
+    tensor([0.0422, 0.2800, 2.6778])
+    """
+    check_number(beta, "beta", 0, 1)
+    counts = class_counts_tensor(class_counts, len(class_counts))
+    weights = (1 - beta) / -torch.expm1(counts * torch.log(torch.tensor(beta, dtype=torch.float64)))
+    weights = (weights / weights.mean()).float()
+    return weights.to(class_counts.device) if isinstance(class_counts, Tensor) else weights
+
+
+def ldam_loss(
+    logits: Tensor,
+    labels: Tensor,
+    class_counts: Counts,
+    *,
+    max_margin: float = 0.5,
+    scale: float = 30.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy with a margin on the label's logit, larger the rarer its class (LDAM, Cao et al., 2019).
+
+    Equals ``F.cross_entropy(scale * (logits - margin), labels, weight)``, margin_c proportional to n_c ** (-1/4),
+    `max_margin` for the rarest class, 0 in the columns of other classes. The logits are meant to be cosines. With rows
+    of probabilities each class is charged its share of its margin.
+
+    >>> ldam_loss(torch.tensor([[0.9, 0.1]]), torch.tensor([1]), [16, 1])
+    tensor(39.)
+    """
+    check_number(max_margin, "max_margin", 0)
+    check_number(scale, "scale", 0, low_too=False)
+    logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
+    margins = class_counts_tensor(class_counts, logits.shape[1]) ** -0.25
+    margins = _as(margins * (max_margin / margins.max()), logits)
+    if labels.dim() == 1:
+        index = labels.where(labels != ignore_index, 0).long().unsqueeze(1)
+        logits = logits.scatter_add(1, index, -margins[index])
+    else:
+        logits = logits - margins * labels
+    return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction)
+
+
+def _checked(
+    logits: Tensor, labels: Tensor, ignore_index: int, reduction: str, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    labels = widened(labels)
+    check_scores(logits, "logits")
+    check_labels(labels, logits, logits.shape[1], ignore_index)
+    check_choice(reduction, "reduction", ("none", "mean", "sum"))
+    check_weight(weight, logits.shape[1])
+    logits = at_least_float32(logits)
+    return logits, labels.to(logits.dtype) if labels.is_floating_point() else labels
+
+
+def _cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    target = labels.to(logits.dtype) if labels.dim() == 2 else labels.long()
+    weight = None if weight is None else weight.to(logits)
+    losses = F.cross_entropy(
+        logits if labels.dim() == 1 else _finite(logits),
+        target,
+        weight,
+        ignore_index=ignore_index,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    if labels.dim() == 2:
+        return _reduce(losses, labels.any(1), reduction)
+    valid = labels != ignore_index
+    return _reduce(losses, valid if weight is None else weight[target.where(valid, 0)] * valid, reduction)
+
+
+def _as(x: Tensor, like: Tensor) -> Tensor:
+    return x.to(like.dtype).to(like.device)  # in this order: float64 cannot go to every device
+
+
+def _finite(x: Tensor) -> Tensor:
+    # A masked class has a logit of -inf, of which a label without it must take 0, not 0 * inf.
+    return x.clamp_min(torch.finfo(x.dtype).min / 4)
+
+
+def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    total = weights.sum()
+    return losses.sum() / total.where(total > 0, 1)  # 0, not nan, where everything is ignored

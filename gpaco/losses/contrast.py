@@ -1,0 +1,185 @@
+"""What anchors see of their references: the one mechanism behind every contrastive loss here.
+
+The logsumexp of the similarities runs in blocks (similarity.py). The sum over the positives of an anchor needs no
+similarities at all: it is the anchor's product with the sum of the embeddings of its class, itself taken off.
+
+Shapes: N anchors, R references, C classes, D numbers in an embedding, J columns: 1 for labels that are indices (the
+label's class), C for rows of probabilities.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpaco.losses.checks import at_least_float32, check_labels, check_match, check_scores, widened
+from gpaco.losses.self_similarity import self_similarity_logsumexp
+from gpaco.losses.similarity import similarity_logsumexp
+
+
+class References(NamedTuple):
+    """Embeddings (R, D) and their labels (R,) or (R, C)."""
+
+    embeddings: Tensor
+    labels: Tensor
+
+
+class Contrast(NamedTuple):
+    """What each anchor sees of its references."""
+
+    share: Tensor  # (N, J) its probability of each class; 0 for an ignored row
+    logsumexp: Tensor  # (N,) of the similarities to all references
+    pull: Tensor  # (N, J) sum of the similarities to the positives of that class
+    positives: Tensor  # (N, J) their number
+
+
+def batch_and_memory(
+    embeddings: Tensor,
+    labels: Tensor,
+    memory: Tensor | None,
+    memory_labels: Tensor | None,
+    num_classes: int | None,
+    ignore_index: int,
+) -> list[References]:
+    """The batch and, if there is one, the memory. Without `num_classes`, indices may be any integers."""
+    if (memory is None) != (memory_labels is None):
+        raise ValueError("memory and memory_labels go together: pass both or neither")
+    if num_classes is None:
+        num_classes = _columns(labels, memory_labels)
+    labels = widened(labels)
+    check_scores(embeddings, "embeddings", "(N, D)")
+    check_labels(labels, embeddings, num_classes, ignore_index)
+    if memory is None or memory_labels is None:
+        return [References(embeddings, labels)]
+    return [
+        References(embeddings, labels),
+        checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index),
+    ]
+
+
+def checked_references(
+    embeddings: Tensor,
+    references: Tensor,
+    labels: Tensor,
+    num_classes: int | None,
+    ignore_index: int,
+    name: str = "memory",
+) -> References:
+    """Further references, fit to be compared with the embeddings."""
+    check_scores(references, name, "(M, D)")
+    check_match(embeddings, references, f"embeddings and {name}")
+    if references.shape[1] != embeddings.shape[1]:
+        raise ValueError(
+            f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {references.shape[1]}"
+        )
+    check_labels(labels, references, num_classes, ignore_index, f"{name}_labels")
+    return References(references, labels)
+
+
+def contrast(
+    references: list[References],
+    anchors: slice,
+    temperature: float,
+    num_classes: int | None,
+    ignore_index: int,
+    log_prior: Tensor | None = None,
+) -> Contrast:
+    """Rows `anchors` of the first part against all references but themselves.
+
+    With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes
+    weigh more in the logsumexp, as in balanced softmax. It needs `num_classes`.
+    """
+    num_classes = num_classes or _columns(*(part.labels for part in references))
+    if num_classes is None:
+        references, num_classes = _renumber(references, ignore_index)
+        ignore_index = -1
+    references = [References(at_least_float32(part.embeddings), part.labels) for part in references]
+    scaled = references[0].embeddings[anchors] / temperature
+    if log_prior is not None:
+        scaled, references = _with_prior_column(scaled, references, log_prior, ignore_index)
+    embeddings, labels = references[0].embeddings[anchors], references[0].labels[anchors]
+
+    if log_prior is None and (anchors.start, anchors.stop) == (0, references[0].embeddings.shape[0]):
+        parts = [self_similarity_logsumexp(references[0].embeddings, 1 / temperature)]
+    else:
+        parts = [similarity_logsumexp(scaled, references[0].embeddings, own=anchors.start)]
+    parts += [similarity_logsumexp(scaled, part.embeddings) for part in references[1:]]
+    # An anchor without references has -inf here. A hugely negative number does the same without nan in the gradient.
+    lse = torch.stack(parts).clamp_min(torch.finfo(scaled.dtype).min / 4).logsumexp(0)
+
+    sums = torch.stack([_class_sums(part, num_classes, ignore_index) for part in references]).sum(0)
+    counts = class_counts([part.labels for part in references], num_classes, ignore_index, embeddings.dtype)
+    if labels.dim() == 1:
+        valid = labels != ignore_index
+        index = labels.where(valid, 0).long()
+        share = valid.to(embeddings.dtype).unsqueeze(1)
+        pull = (scaled * sums[index]).sum(1, keepdim=True)
+        counts = counts[index].unsqueeze(1)
+    else:
+        share = labels.to(embeddings.dtype)
+        pull = scaled @ sums.t()
+    itself = (scaled * embeddings).sum(1, keepdim=True)
+    return Contrast(share, lse, pull - share * itself, counts - share)
+
+
+def _with_prior_column(
+    scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
+) -> tuple[Tensor, list[References]]:
+    """Anchors with a column of ones, references with a column of priors: each product gets its prior added."""
+    wider = []
+    for embeddings, labels in references:
+        prior = reference_priors(labels, log_prior, ignore_index).to(scaled)
+        wider.append(References(torch.cat([embeddings, prior.unsqueeze(1)], 1), labels))
+    return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
+
+
+def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Number of references of each class, (C,); of probabilities their sum."""
+    total = torch.zeros(num_classes + 1, dtype=dtype, device=labels[0].device)
+    for part in labels:
+        if part.dim() == 2:
+            total[:-1] += part.to(dtype).sum(0)
+        else:
+            place = _place(part, num_classes, ignore_index)
+            total.index_add_(0, place, torch.ones_like(place, dtype=dtype))
+    return total[:-1]
+
+
+def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor:
+    """Sum of the embeddings of each class, (C, D)."""
+    if part.labels.dim() == 2:
+        return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
+    zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
+    return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
+
+
+def reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int = -100) -> Tensor:
+    """Log prior of each reference, (R,): of its class, of its mixture of classes, or of a mean class if ignored."""
+    prior = log_prior.exp()
+    if labels.dim() == 2:
+        return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
+    ignored = labels == ignore_index
+    return torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0).long()])
+
+
+def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:
+    # Ignored rows go to a class of their own behind the others, which is then cut off.
+    return labels.where(labels != ignore_index, num_classes).long()
+
+
+def _columns(*labels: Tensor | None) -> int | None:
+    return next((part.shape[1] for part in labels if part is not None and part.dim() == 2), None)
+
+
+def _renumber(references: list[References], ignore_index: int) -> tuple[list[References], int]:
+    """The references with their labels numbered from 0, ignored ones -1, and a bound on the number of classes.
+
+    The bound is the number of references, so that shapes do not depend on values.
+    """
+    labels = torch.cat([part.labels.long() for part in references])
+    order = labels.argsort()
+    new = labels[order].diff().ne(0).cumsum(0)
+    numbers = torch.zeros_like(labels).index_copy(0, order[1:], new)
+    numbers = numbers.where(labels != ignore_index, -1)
+    split = numbers.split([len(part.labels) for part in references])
+    return [References(part.embeddings, own) for part, own in zip(references, split, strict=True)], len(labels)

@@ -1,0 +1,147 @@
+"""A ring of past embeddings and their labels: the queue of MoCo and PaCo, without its restrictions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.losses.checks import check_labels, check_number, check_same_rows, values_can_be_read
+from gpaco.system.distributed import gather, row_counts
+
+IGNORED = -100
+
+
+class Memory(nn.Module):
+    """The last `size` embeddings pushed, with their labels. Any size, 0 included, and any batch.
+
+    Only rows that were written are read. All state is in persistent buffers updated in place, so it is saved and
+    restored with the module. Labels are kept as indices, or as rows of probabilities if `num_classes` is given. Nothing
+    here waits for an accelerator: how many rows were written is known to the host as well.
+
+    Args:
+        size: number of rows; the paper's length(queue).
+        dim: length of an embedding.
+        num_classes: keep labels as rows of probabilities over that many classes.
+        official_start: begin as the released code does, full of random rows with random labels. The rows are
+            normalised over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
+            labels act as false positives until the memory has been filled once. Needs `num_classes` to draw from, and
+            keeps labels as indices.
+
+    >>> memory = Memory(size=3, dim=2)
+    >>> memory.push(torch.eye(2), torch.tensor([7, 8]))
+    >>> memory.push(torch.zeros(2, 2), torch.tensor([5, 6]))
+    >>> len(memory), memory.read()[1].tolist()
+    (3, [6, 8, 5])
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    pushed: Tensor
+
+    def __init__(self, size: int, dim: int, *, num_classes: int | None = None, official_start: bool = False) -> None:
+        super().__init__()
+        check_number(size, "size", 0)
+        check_number(dim, "dim", 1)
+        embeddings = torch.zeros(size, dim)
+        labels = torch.full((size,), IGNORED)
+        if official_start:
+            if num_classes is None:
+                raise ValueError("official_start draws random labels: pass num_classes too")
+            embeddings = F.normalize(torch.randn(size, dim), dim=0)
+            labels = torch.randint(num_classes, (size,))
+        elif num_classes is not None:
+            labels = torch.zeros(size, num_classes)
+        self.register_buffer("embeddings", embeddings)
+        self.register_buffer("labels", labels)
+        self.rows = size if official_start else 0  # pushed since the start; `pushed` is the same, for the state_dict
+        self.register_buffer("pushed", torch.tensor(self.rows))
+
+    def __len__(self) -> int:
+        return min(self.rows, len(self.embeddings))
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The rows written so far: embeddings (M, D) and labels (M,) or (M, C). Views: the next push changes them."""
+        written = len(self)
+        return self.embeddings[:written], self.labels[:written]
+
+    @torch.no_grad()
+    def push(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Write the rows of all processes, in order of rank, over the oldest ones.
+
+        Not written are ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite,
+        one of which would spoil every loss until it is overwritten. What is in their place stays; where there is
+        nothing yet, that is a row of zeros, ignored.
+
+        Args:
+            embeddings: (B, D), of this process.
+            labels: class indices (B,) or rows of probabilities (B, C).
+        """
+        if embeddings.dim() != 2 or embeddings.shape[1] != self.embeddings.shape[1]:
+            raise ValueError(
+                f"this memory takes embeddings of shape (B, {self.embeddings.shape[1]}), "
+                f"got {tuple(embeddings.shape)}; the length is set by dim"
+            )
+        check_same_rows(embeddings, labels, "embeddings and labels")
+        labels = self._in_our_form(labels)
+        if embeddings.device != self.embeddings.device or labels.device != self.embeddings.device:
+            raise ValueError(
+                f"the memory is on {self.embeddings.device}, the rows pushed on {embeddings.device} with labels on "
+                f"{labels.device}; move the memory (or the criterion that holds it) with .to()"
+            )
+        counts = row_counts(embeddings)
+        embeddings = gather(embeddings.to(self.embeddings.dtype), counts)
+        labels = gather(labels, counts)
+        self.rows += len(embeddings)
+        self.pushed += len(embeddings)
+        size = len(self.embeddings)
+        if size and len(embeddings):
+            self._write(embeddings[-size:], labels[-size:])
+
+    def _write(self, embeddings: Tensor, labels: Tensor) -> None:
+        """The last rows that were pushed, as many as fit."""
+        places = torch.arange(self.rows - len(labels), self.rows, device=labels.device) % len(self.embeddings)
+        good = embeddings.isfinite().all(1)
+        if labels.dim() == 1:
+            good &= labels >= 0
+            self.labels[places] = labels.where(good, self.labels[places])
+        else:
+            good &= labels.isfinite().all(1) & labels.any(1)
+            self.labels[places] = labels.where(good.unsqueeze(1), self.labels[places])
+        self.embeddings[places] = embeddings.where(good.unsqueeze(1), self.embeddings[places])
+
+    def hold_probabilities(self, num_classes: int) -> None:
+        """Keep labels as rows of probabilities from now on; rows that are here already become one-hot."""
+        if self.labels.dim() == 1:
+            if values_can_be_read(self.labels) and int(self.labels.max()) >= num_classes:
+                raise ValueError(f"the memory holds labels of {num_classes} and above; renumber them from 0")
+            with torch.inference_mode(False):
+                self.labels = one_hot(self.labels, num_classes).to(self.embeddings.dtype)
+
+    def _in_our_form(self, labels: Tensor) -> Tensor:
+        if self.labels.dim() == 1:
+            if labels.dim() != 1 or labels.is_floating_point():
+                raise ValueError(
+                    f"this memory keeps labels as indices, got {tuple(labels.shape)} {labels.dtype}; "
+                    "for rows of probabilities build it with num_classes"
+                )
+            return labels.long()
+        num_classes = self.labels.shape[1]
+        if labels.dim() == 1:
+            check_labels(labels.clamp_min(-1), labels, num_classes, -1)
+            return one_hot(labels, num_classes).to(self.labels.dtype)
+        check_labels(labels, labels, num_classes, -1)
+        return labels.to(self.labels.dtype)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # One memory may have turned to rows of probabilities while the other has not: take the form that comes.
+        labels = state_dict.get(f"{prefix}labels")
+        if labels is not None and labels.dim() != self.labels.dim():
+            self.labels = torch.zeros_like(labels, device=self.labels.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.rows = int(self.pushed)
+
+
+def one_hot(labels: Tensor, num_classes: int) -> Tensor:
+    """Rows (N, C); all False for an ignored label."""
+    return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)

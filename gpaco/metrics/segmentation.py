@@ -1,0 +1,169 @@
+"""What is said about predicted masks: one confusion matrix over the whole set, and the figures made from it.
+
+A class that is neither in the masks nor predicted has no IoU: it is None and left out of every mean. Counts of pixels
+add up over images and processes, so figures are exact however the work was shared. C classes; 255 is no class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpaco.errors import UserError
+from gpaco.metrics.classification import GROUPS
+
+IGNORE = 255
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Tally:
+    """Pixels counted so far: `confusion` (C, C), true classes in rows; of boundaries what both share and either has."""
+
+    confusion: Ints
+    boundary_both: Ints
+    boundary_either: Ints
+
+    @classmethod
+    def empty(cls, num_classes: int) -> "Tally":
+        zeros = np.zeros(num_classes, np.int64)
+        return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
+
+    def add(self, prediction: NDArray[Any], mask: NDArray[Any], *, width: float = 0.02) -> float:
+        """Count one image, predicted and true classes, each (H, W); its own mean IoU, NaN without labelled pixels."""
+        confusion = pixel_confusion(prediction, mask, len(self.confusion))
+        self.confusion += confusion
+        both, either = boundaries(prediction, mask, len(self.confusion), width)
+        self.boundary_both += both
+        self.boundary_either += either
+        own = _mean(iou(confusion))
+        return np.nan if own is None else own
+
+
+def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> Ints:
+    """How many pixels of each class (row) were taken for each class (column); pixels of `mask` at 255 do not count.
+
+    >>> pixel_confusion(np.array([[0, 1], [1, 1]]), np.array([[0, 0], [1, 255]]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    if prediction.shape != mask.shape:
+        raise ValueError(f"prediction {prediction.shape} and mask {mask.shape} must have one shape")
+    labelled = mask != IGNORE
+    true, found = mask[labelled].astype(np.int64), prediction[labelled].astype(np.int64)
+    if len(true) and (max(true.max(), found.max()) >= num_classes or min(true.min(), found.min()) < 0):
+        raise UserError(
+            f"a mask has the value {max(true.max(), found.max())}, but there are {num_classes} classes",
+            "`gpaco check DATA --task segmentation` names the file",
+        )
+    counted = np.bincount(true * num_classes + found, minlength=num_classes**2)
+    return counted.reshape(num_classes, num_classes).astype(np.int64)
+
+
+def boundaries(
+    prediction: NDArray[Any], mask: NDArray[Any], num_classes: int, width: float = 0.02
+) -> tuple[Ints, Ints]:
+    """Pixels of each class that are near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
+
+    "Near" is within `width` times the picture's diagonal; the picture's border is an edge too. Where the mask says
+    nothing the prediction says nothing either, so a perfect one scores 1.
+    """
+    import cv2
+
+    both, either = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
+    labelled = mask != IGNORE
+    prediction = np.where(labelled, prediction, IGNORE)
+    reach = max(1, round(width * float(np.hypot(*mask.shape))))
+    kernel = np.ones((2 * reach + 1, 2 * reach + 1), np.uint8)
+
+    def near_edge(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        inner = cv2.erode(region.astype(np.uint8), kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
+        edge: NDArray[np.bool_] = region & (inner == 0)
+        return edge
+
+    for c in np.union1d(np.unique(prediction), np.unique(mask)):
+        if c == IGNORE:
+            continue
+        true, found = near_edge(mask == c), near_edge(prediction == c)
+        both[c] += np.count_nonzero(true & found)
+        either[c] += np.count_nonzero(true | found)
+    return both, either
+
+
+def iou(confusion: ArrayLike) -> Floats:
+    """Intersection over union of each class (C,); NaN for a class that is nowhere.
+
+    >>> iou([[1, 1, 0], [0, 1, 0], [0, 0, 0]]).tolist()
+    [0.5, 0.5, nan]
+    """
+    confusion = np.asarray(confusion, np.float64)
+    right = np.diag(confusion)
+    union = confusion.sum(0) + confusion.sum(1) - right
+    result: Floats = right / np.where(union > 0, union, np.nan)
+    return result
+
+
+def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDArray[np.str_]:
+    """The group of each class by its share of the training pixels, as a multiple of the mean share 1 / C.
+
+    "many" above `many` times that, "few" below `few` times, else "medium".
+
+    >>> share_groups([800, 150, 40, 10], many=1.0, few=0.1).tolist()
+    ['many', 'medium', 'medium', 'few']
+    """
+    pixels = np.asarray(pixels, np.float64)
+    relative = pixels * len(pixels) / max(pixels.sum(), 1)
+    return np.where(relative > many, "many", np.where(relative < few, "few", "medium"))
+
+
+def summarise(
+    tally: Tally, pixels: ArrayLike, classes: Sequence[str], *, many: float = 1.0, few: float = 0.1
+) -> dict[str, Any]:
+    """Everything that is reported about predicted masks, ready for JSON. `pixels` (C,) are those of training."""
+    confusion, counts = tally.confusion, np.asarray(pixels)
+    if confusion.shape != (len(classes), len(classes)) or counts.shape != (len(classes),):
+        raise UserError(
+            f"a confusion matrix of shape {confusion.shape} and {len(counts)} counts do not fit {len(classes)} classes",
+            "the model and the data must have the same classes in the same order",
+        )
+    each = iou(confusion)
+    true, found, right = confusion.sum(1), confusion.sum(0), np.diag(confusion)
+    recall = right / np.where(true > 0, true, np.nan)
+    edges = tally.boundary_both / np.where(tally.boundary_either > 0, tally.boundary_either, np.nan)
+    group = share_groups(counts, many, few)
+    return {
+        "pixels": int(true.sum()),
+        "miou": _mean(each),
+        "pixel_accuracy": float(right.sum() / true.sum()) if true.sum() else None,
+        "mean_accuracy": _mean(recall),
+        "boundary_iou": _mean(edges),
+        **{name: _mean(each[group == name]) for name in GROUPS},
+        "groups": {name: int((group == name).sum()) for name in GROUPS},
+        "cuts": {"many": many, "few": few},
+        "absent": int((true == 0).sum()),
+        "per_class": [
+            {
+                "name": str(classes[c]),
+                "group": str(group[c]),
+                "train": int(counts[c]),
+                "test": int(true[c]),
+                "iou": _number(each[c]),
+                "recall": _number(recall[c]),
+                "precision": _number(right[c] / found[c] if found[c] else np.nan),
+                "boundary_iou": _number(edges[c]),
+            }
+            for c in range(len(classes))
+        ],
+        "confusion": confusion.tolist(),
+    }
+
+
+def _mean(values: Floats) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,1 @@
+"""Backbones, the classifier, adapters and pretrained weights."""

@@ -1,0 +1,1 @@
+"""Weights written by other people."""

@@ -1,0 +1,107 @@
+"""Where errors go: from group to group, from class to class, and how many of them into more frequent classes."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from gpaco.metrics.classification import GROUPS, wilson
+from gpaco.pages.classification.evidence import Evidence, Facts
+
+PAIRS = 30
+_NEIGHBOURS = 5
+
+
+def flows(one: Evidence) -> list[Facts]:
+    """For each group of test images: how many there are, how many are right, and where the others were put."""
+    true, taken = one.groups[one.labels], one.groups[one.predictions]
+    right = one.predictions == one.labels
+    return [
+        {
+            "from": name,
+            "images": int((true == name).sum()),
+            "right": int(right[true == name].sum()),
+            "to": {other: int(((true == name) & ~right & (taken == other)).sum()) for other in GROUPS},
+        }
+        for name in GROUPS
+    ]
+
+
+def head_pull(one: Evidence) -> dict[str, Facts]:
+    """Of the errors of each group, the share that lands in a class with more training images, and chance's share.
+
+    Chance puts an error into any other class alike: for the rarest class all others are more frequent, so that a high
+    share means nothing by itself.
+    """
+    counts = one.counts
+    wrong = one.predictions != one.labels
+    labels, predictions = one.labels[wrong], one.predictions[wrong]
+    up = counts[predictions] > counts[labels]
+    more_frequent = len(counts) - np.searchsorted(np.sort(counts), counts, side="right")
+    chance = more_frequent[labels] / max(len(counts) - 1, 1)
+    result = {}
+    for name in GROUPS:
+        mine = one.groups[labels] == name
+        number = int(mine.sum())
+        result[name] = {
+            "errors": number,
+            "up": int(up[mine].sum()),
+            "share": float(up[mine].mean()) if number else None,
+            "expected": float(chance[mine].mean()) if number else None,
+        }
+    return result
+
+
+def confused_pairs(one: Evidence) -> dict[tuple[int, int], int]:
+    """How often a class was taken for another one: {(class, taken for): images}."""
+    wrong = one.predictions != one.labels
+    places, times = np.unique(one.labels[wrong] * len(one.counts) + one.predictions[wrong], return_counts=True)
+    return {divmod(int(place), len(one.counts)): int(number) for place, number in zip(places, times, strict=True)}
+
+
+def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Facts]:
+    """The pairs in which a class is most surely taken for a more frequent one: by the lower end of Wilson's interval.
+
+    So one image of one does not come before ten of twenty.
+    """
+    test = np.bincount(one.labels, minlength=len(one.counts))
+    rows: list[Facts] = []
+    for (true, taken), number in pairs.items():
+        if one.counts[taken] > one.counts[true]:
+            low, _ = wilson(number, int(test[true])) or (0.0, 0.0)
+            rows.append(
+                {
+                    "class": true,
+                    "taken_for": taken,
+                    "images": number,
+                    "of": int(test[true]),
+                    "share": number / int(test[true]),
+                    "low": low,
+                    "back": pairs.get((taken, true), 0),
+                    "back_of": int(test[taken]),
+                }
+            )
+    return sorted(rows, key=lambda row: (-row["low"], row["class"], row["taken_for"]))[:PAIRS]
+
+
+def neighbours(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
+    """For each class the five it is most often taken for, and the five most often taken for it: [class, images]."""
+    to: dict[int, list[list[int]]] = defaultdict(list)
+    by: dict[int, list[list[int]]] = defaultdict(list)
+    for (true, taken), number in pairs.items():
+        to[true].append([taken, number])
+        by[taken].append([true, number])
+
+    def first(found: list[list[int]]) -> list[list[int]]:
+        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:_NEIGHBOURS]
+
+    return [{"to": first(to[c]), "by": first(by[c])} for c in range(num_classes)]
+
+
+def asymmetry(row: Facts) -> float:
+    """From -1 to 1: how much more often (by share) the pair goes up than back.
+
+    >>> round(asymmetry({"share": 0.3, "back": 1, "back_of": 10}), 6)
+    0.5
+    """
+    back = row["back"] / row["back_of"] if row["back_of"] else 0.0
+    return float((row["share"] - back) / (row["share"] + back))

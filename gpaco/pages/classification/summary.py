@@ -1,0 +1,224 @@
+"""The summary of a run: figures with intervals, differences between runs on the same images, and one plain sentence."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpaco.metrics.classification import GROUPS, Floats, Ints, wilson
+from gpaco.pages.classification.evidence import Evidence, Facts
+from gpaco.pages.render import percent
+
+Bounds = dict[str, float | None]
+FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
+DRAWS = 2000
+_BLOCK = 100  # draws at a time: 10,000 classes stay below 30 MB
+_SEED = 0
+_HOW_OFTEN = (
+    (0.2, "far less often than"),
+    (0.05, "less often than"),
+    (-0.05, "about as often as"),
+    (-np.inf, "more often than"),
+)
+
+
+def summary(one: Evidence) -> Facts:
+    """Figures as in metrics.json, their intervals, the worst tenth of the classes, and classes that are never found."""
+    metrics = one.metrics
+    bounds = intervals(*per_class(one), one.groups)
+    figures = [{"figure": key, "value": metrics[key], **bounds[key]} for key in FIGURES]
+    seen = sorted((row for row in metrics["per_class"] if row["recall"] is not None), key=lambda row: row["recall"])
+    worst = seen[: -(-len(seen) // 10)]
+    return {
+        "figures": figures,
+        "worst_tenth": float(np.mean([row["recall"] for row in worst])) if worst else None,
+        "worst": [row["name"] for row in worst],
+        "never": [row["name"] for row in seen if row["recall"] == 0],
+    }
+
+
+def per_class(one: Evidence) -> tuple[Ints, Ints]:
+    """Test images of each class that are right, and that are wrong, each (C,)."""
+    size, right = len(one.classes), one.predictions == one.labels
+    return np.bincount(one.labels[right], minlength=size), np.bincount(one.labels[~right], minlength=size)
+
+
+def intervals(right: Ints, wrong: Ints, group: Any) -> dict[str, Bounds]:
+    """95 % intervals of the figures by bootstrap: 2,000 times each image counts as often as a Poisson draw says.
+
+    Where all images are right, or all wrong, there is nothing to draw from: it is Wilson's interval then.
+
+    >>> bounds = intervals(np.array([50, 25]), np.array([0, 25]), np.array(["many", "few"]))
+    >>> {key: [round(end, 2) for end in bounds[key].values() if end] for key in ("many", "few", "medium")}
+    {'many': [0.93, 1.0], 'few': [0.36, 0.64], 'medium': []}
+    """
+    result = {}
+    drawn = _bootstrap([right, wrong], group, lambda hit, miss: hit)
+    for key, mine in _members(right + wrong, group).items():
+        k, n = int(right[mine].sum()), int((right + wrong)[mine].sum())
+        plain = wilson(k, n)
+        low, high = plain if plain and k in (0, n) else _middle(drawn[key])
+        result[key] = {"low": low, "high": high}
+    return result
+
+
+def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
+    """How much better `other` is than `first` on the same images, with 95 % intervals; None if the images differ.
+
+    Images are matched by name. Groups are those of the first run. The bootstrap is that of `intervals`; without a
+    single image on which the runs differ, the ends are what Wilson's interval leaves for such images.
+    """
+    order = matched(first.images, other.images)
+    if order is None or not np.array_equal(first.labels, other.labels[order]):
+        return None
+    size = len(first.classes)
+    a, b = first.predictions == first.labels, other.predictions[order] == first.labels
+    won, lost, same = (np.bincount(first.labels[mask], minlength=size) for mask in (b & ~a, a & ~b, a == b))
+    test = won + lost + same
+    drawn = _bootstrap([won, lost, same], first.groups, lambda won, lost, same: won - lost)
+    result: list[Facts] = []
+    for key, mine in _members(test, first.groups).items():
+        number = int(test[mine].sum())
+        difference = None
+        if number:
+            gain = (won - lost)[mine]
+            difference = float(gain.sum() / number if key == "top1" else (gain / test[mine]).mean())
+        low, high = _middle(drawn[key])
+        if number and not (won + lost)[mine].any():
+            _, high = wilson(0, number) or (None, None)
+            low = None if high is None else -high
+        result.append({"figure": key, "difference": difference, "low": low, "high": high})
+    return result
+
+
+def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
+    """Where each image of `first` is in `other`, by name; None if they are not the same images.
+
+    >>> matched(["a", "b", "c"], ["c", "a", "b"]).tolist(), matched(["a"], ["b"])
+    ([1, 2, 0], None)
+    """
+    if list(first) == list(other):
+        return np.arange(len(first))
+    places = {name: k for k, name in enumerate(other)}
+    if len(places) != len(other) or len(set(first)) != len(first) or set(places) != set(first):
+        return None
+    return np.array([places[name] for name in first])
+
+
+def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, float]]:
+    """Recall as a smooth function of the number of training images: a mean over neighbours on the log axis."""
+    seen = np.array([recall is not None for recall in recalls])
+    if len(set(counts[seen].tolist())) < 3:
+        return []
+    x, y = np.log10(np.maximum(counts[seen], 0.5)), np.array([r for r in recalls if r is not None])
+    grid = np.linspace(x.min(), x.max(), 40)
+    width = max(0.12 * (x.max() - x.min()), 0.08)
+    weights = np.exp(-0.5 * ((grid[:, None] - x) / width) ** 2)
+    curve = weights @ y / weights.sum(1)
+    return [{"train": float(10**at), "recall": float(value)} for at, value in zip(grid, curve, strict=True)]
+
+
+def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
+    """What stands out, in plain words made from the figures."""
+    if not found[0].metrics["n"]:
+        return "There are no test images: nothing can be said."
+    return _compared(found) if len(found) > 1 else _described(found[0].metrics, summaries[0])
+
+
+def _described(metrics: Facts, one: Facts) -> str:
+    rare, frequent = _ends(metrics)
+    words = [f"{percent(metrics['macro'], 0)} of 100 images of an average class are recognised."]
+    if rare and frequent:
+        low, high = metrics[rare], metrics[frequent]
+        how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
+        bounds = {row["figure"]: row for row in one["figures"]}
+        apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
+        chance = "" if apart or how == _HOW_OFTEN[2][1] else "; with so few test images it may be chance"
+        both = f"{percent(low, 0)} of 100 images against {percent(high, 0)}"
+        words = [f"Rare classes are recognised {how} frequent ones: {both}{chance}."]
+    pull = one["pull"][rare] if rare else None
+    if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
+        words.append(
+            f"{percent(pull['share'], 0)} of 100 of their errors fall on a more frequent class; "
+            f"chance would give {percent(pull['expected'], 0)}."
+        )
+    if one["never"]:
+        number = len(one["never"])
+        words.append(f"{number} of {len(metrics['per_class'])} classes {'is' if number == 1 else 'are'} never found.")
+    if metrics["ece"] > 0.1:
+        words.append(f"Its probabilities are off by {percent(metrics['ece'], 0)} points on average.")
+    return " ".join(words)
+
+
+def _compared(found: Sequence[Evidence]) -> str:
+    key = next(key for key in ("few", "medium", "many") if found[0].metrics[key] is not None)
+    what = {"few": "rare classes", "medium": "classes of middle frequency", "many": "the classes"}[key]
+    best = max(found, key=lambda one: one.metrics[key] or 0)
+    others = [one for one in found if one is not best]
+    ahead = {one.name: _gain(one, best, key) for one in others}
+    behind = [one for one in others if ahead[one.name]["low"] > 0]
+    tied = [one for one in others if one not in behind]
+
+    def scores(some: Sequence[Evidence]) -> str:
+        return listed([percent(one.metrics[key], 0) for one in some])
+
+    if not behind:
+        return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognised."
+    lead = f"On {what} {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
+    lead += " and cannot be told apart" if tied else ""
+    nearest = max(behind, key=lambda one: one.metrics[key] or 0)
+    gain = ahead[nearest.name]
+    span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
+    rest = listed([f"{percent(one.metrics[key], 0)} by {one.name}" for one in behind])
+    whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
+    return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {rest} ({whom} on the same images)."
+
+
+def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
+    """The paired difference of one figure; 0 to 0 where there is none."""
+    none = {"low": 0.0, "high": 0.0}
+    return next((row for row in paired(first, other) or [] if row["figure"] == key and row["low"] is not None), none)
+
+
+def listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _ends(metrics: Facts) -> tuple[str | None, str | None]:
+    """The rarest and the most frequent group that have a figure, if they are two."""
+    there = [key for key in reversed(GROUPS) if metrics[key] is not None]
+    return (there[0], there[-1]) if len(there) > 1 else (None, None)
+
+
+def _members(test: Ints, group: Any) -> dict[str, Any]:
+    """The classes that each figure is about, as masks; those without test images are in none."""
+    return {key: (test > 0) & ((group == key) | (key in ("top1", "macro"))) for key in FIGURES}
+
+
+def _bootstrap(cells: Sequence[Ints], group: Any, gain: Callable[..., Ints]) -> dict[str, Floats]:
+    """Figures of 2,000 test sets, drawn from the numbers of images of each class in each cell.
+
+    `gain` says from the drawn cells how many images count. A class that happens to have no image in a draw is left out
+    of its means.
+    """
+    members = _members(np.sum(cells, 0), group)
+    generator = np.random.default_rng(_SEED)
+    parts: dict[str, list[Floats]] = {key: [] for key in members}
+    for _ in range(DRAWS // _BLOCK):
+        drawn = [generator.poisson(cell, (_BLOCK, len(cell))) for cell in cells]
+        counted, total = gain(*drawn), np.sum(drawn, 0)
+        rates = counted / np.maximum(total, 1)
+        for key, mine in members.items():
+            if key == "top1":
+                parts[key].append(counted.sum(1) / np.maximum(total.sum(1), 1))
+            elif mine.any():
+                parts[key].append(rates[:, mine].sum(1) / np.maximum((total[:, mine] > 0).sum(1), 1))
+    return {key: np.concatenate(found) if found else np.zeros(0) for key, found in parts.items()}
+
+
+def _middle(drawn: Floats) -> tuple[float | None, float | None]:
+    """The ends of the middle 95 %."""
+    if not len(drawn):
+        return None, None
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,81 @@
+"""What other class distributions at test time would change, exactly, at each position of the slider.
+
+Making logits right for another class distribution adds the log of its ratio to each class. On the way from equally
+likely classes (t = 0) to a distribution (t = 1), geometrically, the score of class c is logit_c + t * log prior_c: a
+straight line. An image is right where the line of its label is above all others, which is an interval of t.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.metrics.classification import Floats, Ints
+from gpaco.pages.classification.evidence import Evidence, blocks, log_priors
+
+STEPS = 100  # positions of the slider from one named distribution to the next
+
+
+def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> tuple[Floats, Floats]:
+    """The t from and to which each image is right if slopes * t is added to its logits; from > to if it never is.
+
+    >>> logits = np.array([[1, 0], [0, 2]], np.float32)
+    >>> low, high = right_between(logits, np.array([1, 1]), np.array([0.0, 2.0]))
+    >>> low.tolist(), high.tolist()
+    ([0.5, -1.0], [inf, inf])
+    """
+    low, high = np.full(len(labels), -np.inf), np.full(len(labels), np.inf)
+    columns = np.arange(logits.shape[1])
+    for rows in blocks(len(labels)):
+        own = labels[rows, None]
+        behind = np.asarray(logits[rows], np.float64)
+        behind = behind - np.take_along_axis(behind, own, 1)  # how far the label is behind each class
+        gain = slopes[own] - slopes  # how fast it catches up
+        with np.errstate(divide="ignore", invalid="ignore"):
+            meet = behind / gain
+        low[rows] = np.where(gain > 0, meet, -np.inf).max(1)
+        high[rows] = np.where(gain < 0, meet, np.inf).min(1)
+        beaten = (gain == 0) & ((behind > 0) | ((behind == 0) & (columns < own)))  # for ever: the slopes are the same
+        high[rows][beaten.any(1)] = -np.inf
+    return low, high
+
+
+def along(one: Evidence, counts: Ints) -> Ints:
+    """Images of each class that are right at each position of the slider, (C, 201).
+
+    Position 0 is training's distribution (of `counts`), 100 equally likely classes, 200 training's turned round.
+    Where the slider stands at what raw logits assume, predictions are the raw ones, ties included.
+    """
+    priors = log_priors(counts)
+    result = np.zeros((len(counts), 2 * STEPS + 1), np.int64)
+    for name, start, turn in (("train", STEPS, -1), ("reversed", STEPS, 1)):
+        low, high = right_between(one.uniform, one.labels, priors[name])
+        first = np.ceil(np.clip(low, 0, 2) * STEPS).astype(np.int64)
+        last = np.floor(np.clip(high, -1, 1) * STEPS).astype(np.int64)
+        for position in range(0 if turn < 0 else 1, STEPS + 1):
+            right = (first <= position) & (position <= last)
+            result[:, start + turn * position] = np.bincount(one.labels[right], minlength=len(counts))
+    if (raw := raw_position(one, counts)) is not None:
+        result[:, raw] = np.bincount(one.labels[one.predictions == one.labels], minlength=len(counts))
+    return result
+
+
+def raw_position(one: Evidence, counts: Ints) -> int | None:
+    """Where the slider stands at what raw logits assume; None if it never does."""
+    train, assumed = (logs - logs.mean() for logs in (log_priors(counts)["train"], one.assumed))
+    length = float(train @ train)
+    weight = float(assumed @ train) / length if length else 0.0
+    position = round(STEPS - STEPS * weight)
+    there = 0 <= position <= STEPS and np.allclose(assumed, (STEPS - position) / STEPS * train, rtol=0, atol=1e-9)
+    return position if there else None
+
+
+def changes(right: Ints) -> list[list[int]]:
+    """The same, short: for each class the first number, then pairs of a position and what is added there.
+
+    >>> changes(np.array([[3, 3, 5, 4], [0, 0, 0, 0]]))
+    [[3, 2, 2, 3, -1], [0]]
+    """
+    steps = np.diff(right, axis=1)
+    result = [[int(first)] for first in right[:, 0]]
+    for c, position in zip(*np.nonzero(steps), strict=True):
+        result[c] += [int(position) + 1, int(steps[c, position])]
+    return result

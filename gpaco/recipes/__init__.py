@@ -1,0 +1,1 @@
+"""Every setting of a run, read from TOML and written back."""

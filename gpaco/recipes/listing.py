@@ -1,0 +1,95 @@
+"""The recipes of the package as a list: for the terminal, and as the tables of docs/recipes.md."""
+
+from typing import NamedTuple
+
+from gpaco.errors import UserError, nearest
+from gpaco.recipes.paper_rows import differs
+from gpaco.recipes.recipe import diff, in_toml, load, names
+from gpaco.recipes.settings import PaperRow
+
+NOT_RUN = "not run by us"
+
+# Data by the beginning of a recipe's name, in the order of the list.
+DATA = {
+    "cifar100-lt100": "CIFAR-100-LT, imbalance factor 100",
+    "cifar100-lt50": "CIFAR-100-LT, imbalance factor 50",
+    "cifar100-lt10": "CIFAR-100-LT, imbalance factor 10",
+    "cifar100": "Full CIFAR-100",
+    "imagenet-lt": "ImageNet-LT",
+    "inat18": "iNaturalist 2018",
+    "places-lt": "Places-LT",
+    "imagenet": "Full ImageNet",
+    "imagenet-vit": "Full ImageNet, ViT",
+    "ade20k": "ADE20K, segmentation",
+    "coco-stuff": "COCO-Stuff 10k, segmentation",
+    "pascal-context": "PASCAL Context, segmentation",
+    "cityscapes": "Cityscapes, segmentation",
+}
+
+
+class Row(NamedTuple):
+    """One recipe in the list."""
+
+    name: str
+    data: str
+    source: PaperRow
+
+
+def rows(word: str = "") -> list[Row]:
+    """The recipes that have the word in their name, table or row, those of one data set after another."""
+    every = [Row(name, data_of(name), load(name).source) for name in names()]
+    found = [row for row in every if word.lower() in f"{row.name} {row.source.table}, {row.source.row}".lower()]
+    if not found:
+        raise UserError(
+            f"no recipe has {word!r} in its name, table or row{nearest(word, [*DATA, *names()])}",
+            "`gpaco recipes` without a word lists them all",
+        )
+    return sorted(found, key=lambda row: list(DATA).index(row.data))
+
+
+def data_of(name: str) -> str:
+    """The data that a recipe's name begins with: the longest of `DATA` that fits."""
+    return max((data for data in DATA if name.startswith(f"{data}-")), key=len)
+
+
+def table(found: list[Row]) -> str:
+    """Lines of at most 120 columns."""
+    wide = max(len(row.name) for row in found)
+    lines = []
+    for data, title in DATA.items():
+        mine = [row for row in found if row.data == data]
+        lines += [f"{title:<{wide}} paper  ours  row of the paper"] if mine else []
+        for name, _, source in mine:
+            lines.append(
+                f"{name:<{wide}} {source.paper or '-':>5}  {source.ours or '-':<4}  {source.table}, {source.row}"
+            )
+        lines += [""] if mine else []
+    lines.append(f"- under ours: {NOT_RUN}; under paper: the row has no number.")
+    lines.append("gpaco show NAME prints one with every setting, its command and notes; docs/recipes.md has all notes.")
+    lines.append("--paper takes the values of the paper's text where the released code has others.")
+    return "\n".join(lines)
+
+
+def markdown() -> str:
+    """The tables of docs/recipes.md, which follow the text of docs/recipes.head.md."""
+    every, lines = rows(), []
+    for data, title in DATA.items():
+        mine = [row for row in every if row.data == data]
+        first = next((row for row in mine if row.name.endswith("-gpaco")), mine[0])
+        lines += ["", f"## {title}", "", f"    {first.source.command}", "", f"Hardware: {first.source.hardware}.", ""]
+        lines += ["| recipe | paper | ours | row of the paper | `--paper`; assumed; notes |", "|---|---|---|---|---|"]
+        for name, _, source in mine:
+            assumed = [f"Assumed: {', '.join(source.assumed)}."] if source.assumed else []
+            notes = " ".join([*by_the_text(name), *assumed, source.note]).strip()
+            cells = (f"`{name}`", source.paper or "-", source.ours or NOT_RUN, f"{source.table}, {source.row}", notes)
+            lines.append(f"| {' | '.join(cells)} |".replace("*", "\\*"))
+    return "\n".join([*lines, ""])
+
+
+def by_the_text(name: str) -> list[str]:
+    """A sentence with what --paper changes, if anything."""
+    if not differs(name):
+        return []
+    changed = diff(load(name), load(name, paper=True))
+    values = [f"{key} = {in_toml(text)}" for key, (_, text) in changed.items() if not key.startswith("source.")]
+    return [f"Text: {', '.join(values)}."]

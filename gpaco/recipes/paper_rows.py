@@ -1,0 +1,88 @@
+"""The recipes of the package: rows of the paper's tables, in one TOML file per data set (gpaco/recipes/files).
+
+A file says once what its rows share: `data` (what follows `gpaco train`), `processes` and `hardware`. Each
+`[recipe.NAME]` is a row. It has a `source` (table, row, number of the paper) and changes what it takes from its `base`,
+a complete `[base.NAME]` of the same file. Values are those of the released code; where the paper's text says otherwise,
+its values are `paper.*`. `assumed` are settings that neither gives. A `note` follows that of the base.
+
+A row with `sweep = "section.key"` stands for several, one for each pair of value and number in `rows`: `{}` in its name
+and row is the value.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpaco.errors import UserError, nearest
+from gpaco.recipes.settings import Train
+
+_FOLDER = Path(__file__).parent / "files"
+
+Table = dict[str, Any]
+
+
+def names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(_rows())
+
+
+def differs(name: str) -> bool:
+    """Whether the paper's text has other values than the released code."""
+    return "paper" in _rows()[name][0]
+
+
+def tables(name: str, *, paper: bool = False) -> Table:
+    """Everything that a row sets by section and key, with its source; `paper`: by the paper's text."""
+    if name not in _rows():
+        raise UserError(f"there is no recipe {name!r}{nearest(name, names())}", "`gpaco recipes` lists them all")
+    if paper and not differs(name):
+        raise UserError(f"{name} has no other values in the paper's text", "leave out --paper")
+    row, file = _rows()[name]
+    text = row.get("paper", {}) if paper else {}
+    row = _joined({key: value for key, value in row.items() if key != "paper"}, text)
+    source = {key: row.pop(key) for key in ("note", "assumed") if key in row}
+    command = _command(f"{name} --paper" if paper else name, row, file)
+    return row | {"source": row["source"] | source | {"command": command, "hardware": file["hardware"]}}
+
+
+def _command(words: str, row: Table, file: Table) -> str:
+    """How a row is run: with as many processes as groups share batch-norm statistics."""
+    model, groups = row["model"], file["processes"]
+    if ghost := model.get("ghost_batch", 0):
+        groups = row.get("train", {}).get("batch_size", Train.batch_size) // ghost
+    start = f"torchrun --nproc_per_node {groups} -m gpaco" if groups > 1 else "gpaco"
+    weights = f" --weights {model['weights']}" if "weights" in model else ""
+    return f"{start} train {file['data']}{weights} --recipe {words} --out RUN"
+
+
+@cache
+def _rows() -> dict[str, tuple[Table, Table]]:
+    """Every row, joined with its base, and the file that it is in."""
+    found: dict[str, tuple[Table, Table]] = {}
+    for path in _FOLDER.glob("*.toml"):
+        file = tomllib.loads(path.read_text(encoding="utf-8"))
+        for pattern, own in file["recipe"].items():
+            base = file["base"][own.pop("base")] if "base" in own else {}
+            if "note" in base and "note" in own:
+                own["note"] = f"{base['note']} {own['note']}"
+            found |= {name: (row, file) for name, row in _swept(pattern, _joined(base, own))}
+    return found
+
+
+def _swept(pattern: str, row: Table) -> Iterator[tuple[str, Table]]:
+    """The row under its name, or one for each value of its sweep."""
+    if "sweep" not in row:
+        yield pattern, row
+        return
+    section, key = row.pop("sweep").split(".")
+    for value, number in row.pop("rows"):
+        source = {"row": row["source"]["row"].format(value), "paper": number}
+        yield pattern.format(value), _joined(row, {section: {key: value}, "source": source})
+
+
+def _joined(base: Table, own: Table) -> Table:
+    """Both tables in one, and the tables within them; `own` values win."""
+    both = {key: _joined(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(own[key], dict)}
+    return base | own | both

@@ -1,1 +1,0 @@
-"""Semantic segmentation: scenes and their masks, networks, inference and figures. The loop is `gpaco.training.fit`."""

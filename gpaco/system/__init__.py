@@ -1,0 +1,1 @@
+"""The machine: files, locks, signals, devices, processes, progress."""

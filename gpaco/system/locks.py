@@ -1,0 +1,35 @@
+"""The lock of a run folder: one process writes to it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from gpaco.errors import UserError
+from gpaco.system.faults import explained
+
+LOCK, HOLDER = "run.lock", "in-use.txt"  # on Windows, a locked file cannot be read: who holds it is in a second one
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep all other processes from writing to a run folder. The system frees the lock however this process ends."""
+    holder, held = folder / HOLDER, FileLock(folder / LOCK)
+    with explained(f"cannot lock {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            who = holder.read_text() if holder.exists() else "another process"
+            raise UserError(f"{folder} is in use by {who}", "wait for it, stop it, or choose another --out") from None
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}")
+    try:
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        held.release()

@@ -1,0 +1,33 @@
+"""How work that takes long speaks to whoever waits for it: the types of its callbacks."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+Say = Callable[[str], None]  # a line for the user
+Progress = Callable[[int, int], None]  # (done, total) of some work
+Show = Callable[[dict[str, Any]], None]  # what happens in training: a note, a step, an epoch
+
+
+def quiet(said: object) -> None:
+    """Show and say nothing."""
+
+
+def told(say: Say, title: str) -> Progress:
+    """Return a callback that tells where some work is, if it takes longer than 5 s: a line every 10 s.
+
+    If `say` has bars of its own, as `gpaco.cli.display.Display` has, it is one of those.
+    """
+    if hasattr(say, "progress"):
+        progress: Progress = say.progress(title)
+        return progress
+    began, last = time.monotonic(), 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - began >= 5 and now - last >= 10:
+            last = now
+            say(f"{title}: {done:,} of {total:,}")
+
+    return tell

@@ -1,0 +1,1 @@
+"""What each task does in its own way."""

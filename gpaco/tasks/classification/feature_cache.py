@@ -1,0 +1,115 @@
+"""Features of a list of images, kept in one file that grows block by block: how much of it is there is its length.
+
+A folder is named after all that its numbers depend on:
+
+    key.json      the same in words: model, SHA-256 of its weights, views, size, mean and deviation, images
+    features.f16  for each image its features, (views, width) in half precision
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpaco.data.samples import Samples
+from gpaco.errors import UserError
+from gpaco.system.faults import explained
+from gpaco.system.files import write_atomic
+
+Indices = NDArray[np.int64]
+BLOCK = 64  # images that are embedded and written together: what a kill can cost
+
+
+def fingerprint(samples: Samples) -> str:
+    """SHA-256 of the pixels of images in memory; of files, of their names, sizes and times of change: that is quick."""
+    digest = hashlib.sha256()
+    if samples.paths is None:
+        images = np.ascontiguousarray(samples.images)
+        digest.update(f"{images.shape}".encode())
+        digest.update(images.data)
+        return digest.hexdigest()
+    for name, path in zip(samples.names, samples.paths, strict=True):
+        try:
+            found = path.stat()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"cannot read {name}: {reason}", "see that the file is there") from error
+        digest.update(json.dumps([name, found.st_size, found.st_mtime_ns]).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of some images, in their order.
+
+    Args:
+        folder: where folders of features are; this one gets its own below.
+        key: everything that the features depend on, ready for JSON.
+        shape: images, views of an image, features of a view.
+    """
+
+    folder: Path
+    key: Mapping[str, Any]
+    shape: tuple[int, int, int]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @cached_property
+    def text(self) -> str:
+        return json.dumps({**self.key, "shape": self.shape}, indent=1, sort_keys=True)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def file(self) -> Path:
+        return self.path / "features.f16"
+
+    @property
+    def row_bytes(self) -> int:
+        return 2 * self.shape[1] * self.shape[2]
+
+    def done(self) -> int:
+        """Images on disk: all, or those of whole blocks."""
+        rows = self.file.stat().st_size // self.row_bytes if self.file.exists() else 0
+        return len(self) if rows >= len(self) else rows // BLOCK * BLOCK
+
+    def begin(self) -> None:
+        """Make ready for `append`, which one process may do: the one that holds the lock."""
+        with explained(f"cannot write features to {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path / "key.json", self.text)
+            self.file.touch()
+            os.truncate(self.file, self.done() * self.row_bytes)  # a block that was being written at a kill
+
+    def append(self, block: Tensor) -> None:
+        """Write the next images, (B, views, width). On disk when this returns."""
+        half = block.half()
+        if not bool(half.isfinite().all()):
+            raise UserError(
+                f"features of this model do not fit half precision: up to {block.abs().max():.3g}",
+                "do without the cache: --set train.cached_views=0",
+            )
+        with explained(f"cannot write features to {self.path}"), self.file.open("ab") as file:
+            file.write(half.numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def take(self, rows: Indices, views: Indices) -> Tensor:
+        """Of each row one view: (N, width) in float32."""
+        return torch.from_numpy(self._values[rows, views]).float()
+
+    @cached_property
+    def _values(self) -> NDArray[np.float16]:
+        return np.memmap(self.file, np.float16, "r", shape=self.shape)  # only rows that are asked for are read

@@ -1,0 +1,222 @@
+"""A backbone that does not change sees every image once: its features are cached, and a head trains on them.
+
+What an image looks like in a cached view depends on its place in the list and on the number of the view, not on the
+seed of a run. So methods and seeds share the features of the same list of images.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from gpaco import __version__
+from gpaco.data.batches import views_of
+from gpaco.data.samples import Samples
+from gpaco.data.views.views import View, normalise
+from gpaco.errors import EnvironmentProblem
+from gpaco.models.classifier import Classifier
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.locks import lock
+from gpaco.system.progress import Show
+from gpaco.system.signals import Stopped, catch_signals
+from gpaco.tasks.classification.evaluation import images_as_tested
+from gpaco.tasks.classification.feature_cache import BLOCK, Features, Indices, fingerprint
+
+_SEEN = ("size", "mean", "std", "pool")  # of `about`, what any features depend on
+_TESTED = ("resize", "whole", "interpolation")  # and those of test-time images beside
+Images = Callable[[list[Indices]], Iterator[list[Tensor]]]  # of each block of indices its views, (B, 3, S, S) each
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A backbone in evaluation mode, and the folder that keeps its features."""
+
+    backbone: nn.Module
+    width: int  # features of an image
+    weights: str  # SHA-256 of its weights
+    about: dict[str, Any]
+    amp: str
+    workers: int
+    folder: Path
+    device: torch.device
+    say: Callable[[str], None]
+    show: Show
+
+    def of_views(self, samples: Samples, views: list[View]) -> Features:
+        """Features of training images, in each of these views."""
+
+        def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
+            planned = [(block, block) for block in blocks]
+            return views_of(samples, views, planned, seed=0, epoch=0, workers=self.workers)
+
+        return self._features(samples, {"views": [asdict(view) for view in views]}, len(views), images)
+
+    def of_tested(self, samples: Samples) -> Features:
+        """Features of validation or test images."""
+
+        def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
+            return ([pixels] for pixels in images_as_tested(samples, self.about, blocks))
+
+        return self._features(samples, {"tested": {key: self.about[key] for key in _TESTED}}, 1, images)
+
+    def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images) -> Features:
+        """The features of all samples; what is missing is embedded, each process its share, and written."""
+        key = seen_as | {
+            "gpaco": __version__,
+            "model": self.about["model"],
+            "architecture": hashlib.sha256(repr(self.backbone).encode()).hexdigest(),
+            "weights": self.weights,
+            "amp": self.amp,
+            "input": {name: self.about[name] for name in _SEEN},
+            "images": fingerprint(samples),
+        }
+        features = Features(self.folder, key, (len(samples), views, self.width))
+        (missing,) = distributed.agree(len(features) - features.done())
+        if missing:
+            with lock(features.path) if distributed.rank() == 0 else nullcontext():
+                if distributed.rank() == 0:
+                    features.begin()
+                    check_room(features)
+                distributed.barrier()
+                self._embed(features, images)
+                distributed.barrier()
+            if features.done() < len(features):
+                raise EnvironmentProblem(f"features in {features.path} are not what was written", "look after the disk")
+        return features
+
+    def _embed(self, features: Features, images: Images) -> None:
+        """Compute and write what is missing, block by block; a signal stops it between two of them."""
+        total, views, _ = features.shape
+        first = features.done()
+        if first == total:  # another process was faster
+            return
+        each = f", {views} views each" if views > 1 else ""
+        size = (total - first) * features.row_bytes
+        self.say(f"embedding {total - first:,} images{each}, once: {size / 1e6:,.1f} MB")
+        blocks = [np.arange(start, min(start + BLOCK, total)) for start in range(first, total, BLOCK)]
+        began = time.monotonic()
+        with catch_signals() as received, self._pool() as pool:
+            for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
+                rows = _in_order(self._forward(pixels, pool), len(block))
+                if distributed.rank() == 0:
+                    features.append(rows)
+                self._progress(f"embedding images{each}", int(block[-1]) + 1, first, total, began)
+                (signal,) = distributed.agree(received())
+                if signal:
+                    raise Stopped(signal)
+
+    def _pool(self) -> AbstractContextManager[ThreadPoolExecutor]:
+        return one_thread_each() if self.device.type == "cpu" else ThreadPoolExecutor(1)
+
+    def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor) -> Tensor:
+        """Features (B, views, width) of images, (B, 3, S, S) in each view."""
+        cpu = self.device.type == "cpu"
+        few = max(4, 2**17 // self.about["size"] ** 2) if cpu else BLOCK  # images that stay in a processor's cache
+        parts = pool.map(self._backbone, [part for pixels in views for part in pixels.split(few)])
+        return torch.cat(list(parts)).view(len(views), -1, self.width).transpose(0, 1)
+
+    @torch.inference_mode()
+    def _backbone(self, pixels: Tensor) -> Tensor:
+        precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.amp)
+        images = normalise(pixels.to(self.device), self.about["mean"], self.about["std"])
+        with torch.autocast(self.device.type, dtype=precision) if precision else nullcontext():
+            features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
+        return features.float()
+
+    def _progress(self, doing: str, done: int, first: int, total: int, began: float) -> None:
+        """Show that `done` of `total` images are done, those before `first` by earlier runs."""
+        seconds = time.monotonic() - began
+        rate = (done - first) / max(seconds, 1e-9)
+        self.show(
+            {
+                "doing": doing,
+                "done": done,
+                "total": total,
+                "seconds": seconds,
+                "images_per_second": rate,
+                "seconds_left": (total - done) / rate,
+            }
+        )
+
+
+def _share(block: Indices) -> Indices:
+    """What this process does of a block. One without a share of the last few images takes one of them, for nothing."""
+    own = block[distributed.rank() :: distributed.world_size()]
+    return own if len(own) else block[:1]
+
+
+def _in_order(own: Tensor, count: int) -> Tensor:
+    """The rows of a block from the shares of all processes."""
+    rows = own[: len(distributed.mine(count))].contiguous()
+    return distributed.in_order(rows, count).cpu()
+
+
+def check_room(features: Features) -> None:
+    size = (len(features) - features.done()) * features.row_bytes
+    free = shutil.disk_usage(features.path).free
+    if free < size:
+        raise EnvironmentProblem(
+            f"the features need {size / 1e6:,.0f} MB in {features.folder}, and {free / 1e6:,.0f} MB are free",
+            "free some space, choose another --set train.features=FOLDER, or --set train.cached_views=0",
+        )
+
+
+@contextmanager
+def one_thread_each() -> Iterator[ThreadPoolExecutor]:
+    """As many workers as torch has threads; each computes alone: none waits for others, and bits are those of one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(threads)
+
+
+def take_backbone(
+    model: Classifier,
+    recipe: Recipe,
+    about: dict[str, Any],
+    home: Path,
+    device: torch.device,
+    say: Callable[[str], None],
+    show: Show,
+) -> Frozen:
+    """Move the backbone out of the model, which then takes features.
+
+    Its weights are written to the run, and their SHA-256 to `about`.
+    """
+    backbone, model.backbone = model.backbone, nn.Identity()
+    folder = Path(recipe.train.features) if recipe.train.features else home / "features"
+    content = save({name: tensor.contiguous() for name, tensor in sorted(backbone.state_dict().items())})
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = home / "backbone.safetensors"
+    if distributed.rank() == 0 and not (path.is_file() and path.read_bytes() == content):
+        write_atomic(path, content)
+    distributed.barrier()
+    say(f"features are kept in {folder}  (--set train.features=FOLDER shares them between runs)")
+    about["backbone"] = sha256
+    return Frozen(
+        backbone=backbone.eval().to(device).to(memory_format=torch.channels_last),
+        width=model.num_features,
+        weights=sha256,
+        about=about,
+        amp=recipe.train.amp,
+        workers=recipe.train.workers,
+        folder=folder,
+        device=device,
+        say=say,
+        show=show,
+    )

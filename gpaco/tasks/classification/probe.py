@@ -1,0 +1,284 @@
+"""Probes of a trained model: the gradients and probabilities of single images in the loss of the training run.
+
+A training step is set up again with the method of the run: its views, its memory and a batch. All figures are read off
+that loss by autograd, so a new method needs nothing here. Row i of the gradient of the loss, summed over the anchors,
+at the class logits is p_i - t_i: the probabilities of the centers less their targets. With all logits moved far down
+p_i is 0, which leaves the targets. The mass on the positives is read off in the same way: at a shift of the
+similarities between samples of the same class, and with all logits moved far up. No other process takes part.
+
+Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D numbers in an embedding, M references.
+"""
+
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.data.batches import class_shares, epoch_order, views_of
+from gpaco.data.samples import Samples
+from gpaco.data.views.views import normalise
+from gpaco.errors import UserError
+from gpaco.losses.classical import class_balanced_weights
+from gpaco.losses.contrast import class_counts
+from gpaco.losses.contrastive import GPaCoLoss
+from gpaco.losses.memory import Memory
+from gpaco.methods import WITHOUT_CLASSIFIER, build
+from gpaco.methods.method import Method
+from gpaco.models.classifier import Classifier
+from gpaco.models.lora import merged
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.class_match import matched
+from gpaco.tasks.classification.sources import view_of
+from gpaco.training.run import Predictor, Run, build_model, chosen, load_classifier
+
+Array = NDArray[Any]
+CHUNK = 64  # images probed in one step, at most
+BATCH = 256  # other images of a step, at most
+PARAMETRIC = ("gpaco", "paco")  # methods with one softmax over centers and samples
+_FAR = 1e4  # logits moved down by this have no probability, moved up all of it
+_SHIFT = 1e-8  # of a similarity: too small to matter, large enough for a gradient
+
+
+class Probe(NamedTuple):
+    """What was measured, a row for each anchor; nan where a loss has no such thing."""
+
+    images: int
+    counts: Array  # (C,) training images of each class
+    shares: Array  # (C,) how often training shows each class
+    settings: dict[str, Any] | None  # alpha, memory, batch, views of a parametric method
+    labels: Array  # (A,)
+    gradients: Array  # (A, C) length of the gradient at each center
+    centre: Array  # (A,) probability of the own center
+    together: Array  # (A,) of all positives, as a mean over the anchors of the class in the step
+    positives: Array  # (A,) their number
+
+
+class References(NamedTuple):
+    """Samples that anchors are compared with."""
+
+    embeddings: Tensor  # (M, D)
+    labels: Tensor  # (M,) or (M, C)
+    images: Tensor  # (M,) indices of samples; -1 for rows of the saved memory
+
+
+def measure(
+    run: Run,
+    recipe: Recipe,
+    which: str,
+    samples: Samples,
+    images: int,
+    seed: int,
+    predictor: Predictor | None = None,
+    seconds: float | None = None,
+) -> Probe:
+    """Probe up to `images` samples, spread over the classes as evenly as possible, for about `seconds`."""
+    began = time.monotonic()
+    predictor = predictor or load_classifier(run, which=which)
+    if samples.classes != predictor.classes:
+        samples, _ = matched(samples, predictor.classes)
+    order = stratified(samples.labels, images, seed)
+    found = chosen(run, which, parts=["extra"])
+    counts = np.asarray(predictor.about["counts"])
+    shares = class_shares(counts, recipe.train.sampler)
+    network = _Network(recipe, predictor, found.tensors["extra"], samples, shares, seed)
+    settings, size, references = None, CHUNK, None
+    if recipe.method.name in PARAMETRIC:
+        apart = found.state["environment"]["processes"] if recipe.method.contrast == "local" else 1
+        batch = max(recipe.train.batch_size // recipe.train.accumulate // apart, 1)
+        views = 2 if recipe.method.name == "paco" else len(network.views)  # PaCo: queries and keys
+        settings = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": batch, "views": views}
+        # Few probes in a step, most of other classes than each other: the rest of the batch is as training draws it.
+        size = max(min(CHUNK, len(counts), batch // 4), 1)
+        epochs = recipe.train.epochs
+        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2)
+        until = None if seconds is None else began + seconds / 3
+        references = network.references(drawn[: min(batch - size, BATCH)], until)
+    rows, seen = [], 0
+    for start in range(0, len(order), size):
+        if start and seconds is not None and time.monotonic() - began > seconds:
+            break
+        chunk = order[start : start + size]
+        rows.append(network.probe(chunk, references))
+        seen += len(chunk)
+    columns = [torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)]
+    return Probe(seen, counts, shares, settings, *columns)
+
+
+def stratified(labels: Array, images: int, seed: int) -> Array:
+    """Indices of up to `images` samples: one of every class, then a second one of every class, and so on.
+
+    Each class in an order of its own, so that any beginning is spread over the classes as evenly as it can be.
+
+    >>> labels = np.array([0] * 50 + [1, 1, 2])
+    >>> labels[stratified(labels, 7, seed=0)].tolist()
+    [1, 2, 0, 1, 0, 0, 0]
+    """
+    if images < 1 or len(labels) == 0:
+        raise UserError(
+            f"{images} of {len(labels)} images leave nothing to measure", "give at least one image to look at"
+        )
+    draw = np.random.default_rng(seed)
+    mixed = draw.permutation(len(labels))
+    mixed = mixed[np.argsort(labels[mixed], kind="stable")]
+    ordered = labels[mixed]
+    turn = np.arange(len(labels)) - np.searchsorted(ordered, ordered)  # position within the class
+    place = draw.permutation(int(labels.max()) + 1)[ordered]
+    return np.asarray(mixed[np.lexsort((place, turn))][:images])
+
+
+class _Given(nn.Module):
+    """Stands in for a network: returns what was computed before."""
+
+    def __init__(self, logits: Tensor, embeddings: Tensor) -> None:
+        super().__init__()
+        self.logits, self.embeddings = logits, embeddings
+
+    def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
+        return self.logits, self.embeddings
+
+
+class _Network:
+    """The network and the method of a run, with the views it was trained on."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        predictor: Predictor,
+        state: dict[str, Tensor],
+        samples: Samples,
+        shares: Array,
+        seed: int,
+    ) -> None:
+        self.settings, self.samples, self.seed = recipe.method, samples, seed
+        self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
+        self.model, self.about, self.device = predictor.model, predictor.about, predictor.mean.device
+        self.shown = torch.from_numpy(shares * sum(predictor.about["counts"]))
+        self.method, self.keys = self._method(recipe, state)
+
+    def _method(self, recipe: Recipe, state: dict[str, Tensor]) -> tuple[Method, Classifier | None]:
+        """The method as it was saved, and its momentum copy of the network."""
+        method, keys = build(recipe, self.model, len(self.shown), self.shown), None
+        own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
+        if own:
+            keys = build_model(self.about).to(self.device).eval()
+            keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is saved only once
+            method.key_network = nn.Identity()
+        method.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith("key_network.")})
+        method.to(self.device).train()
+        for part in method.modules():  # a probe learns nothing, and tells nothing to other processes
+            if isinstance(part, Memory):
+                part.push = lambda *rows: None  # type: ignore[method-assign]
+            if isinstance(part, GPaCoLoss):
+                part.contrast = "local"
+                part._centre_share = partial(_always, part.centre_share)  # type: ignore[method-assign]
+        return method, keys
+
+    @torch.no_grad()
+    def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
+        """Labels of some images, the features of each view that is an anchor, and the keys."""
+        (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
+        views = [normalise(view, self.about["mean"], self.about["std"]).to(self.device) for view in pixels]
+        keys = None if self.keys is None else self.keys(views[-1])[1]
+        anchors = views if keys is None else views[:1]
+        labels = torch.from_numpy(self.samples.labels[rows]).to(self.device)
+        return labels, [self.model.features(view).float() for view in anchors], keys
+
+    @torch.no_grad()
+    def references(self, batch: Array, until: float | None) -> References:
+        """The memory of the run, and all views of the images of a batch."""
+        held, labels = (part.clone() for part in self._memory().read())
+        parts = [References(held, labels, torch.full((len(held),), -1, device=self.device))]
+        for start in range(0, len(batch), CHUNK):
+            if start and until is not None and time.monotonic() > until:
+                break
+            rows = batch[start : start + CHUNK]
+            own, features, keys = self.features(rows)
+            own = own if labels.dim() == 1 else F.one_hot(own, labels.shape[1]).to(labels.dtype)
+            views = [self.model.embed(view) for view in features] + ([] if keys is None else [keys])
+            parts += [References(view, own, torch.from_numpy(rows).to(self.device)) for view in views]
+        return References(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _memory(self) -> Memory:
+        return next(part for part in self.method.modules() if isinstance(part, Memory))
+
+    def probe(self, rows: Array, references: References | None) -> tuple[Tensor, ...]:
+        """The columns of `Probe`, from labels on, of the anchors that these images make."""
+        labels, views, keys = self.features(rows)
+        features = torch.cat(views)
+        with torch.no_grad():
+            step = _Step(labels, len(views), self.model.centres(features), self.model.embed(features), keys)
+        step.logits.requires_grad_()
+        if references is None:
+            (gradient,) = torch.autograd.grad(self._loss(step), step.logits)
+            masses = [torch.full_like(features[:, 0], torch.nan)] * 3
+        else:
+            other = ~torch.isin(references.images, torch.from_numpy(rows).to(self.device))
+            gradient, *masses = self._masses(step, references.embeddings[other], references.labels[other])
+        lengths = gradient.abs() * features.norm(dim=1, keepdim=True)
+        if self.settings.name in WITHOUT_CLASSIFIER:
+            lengths = torch.full_like(lengths, torch.nan)
+        return tuple(x.detach() for x in (step.anchor_labels, lengths, *masses))
+
+    def _loss(self, step: "_Step") -> Tensor:
+        """The loss of the method, summed over the anchors."""
+        labels = step.anchor_labels
+        if step.keys is not None:
+            self.method.key_network = _Given(step.logits, step.keys)
+        loss: Tensor = self.method(_Given(step.logits, step.embeddings), [step.logits] * step.views, step.labels)
+        if self.settings.name != "class-balanced":
+            return loss * len(labels)
+        # A mean with weights: those of this step are taken out, and the mean weight of a training step put in.
+        weights = class_balanced_weights(self.shown, beta=self.settings.beta)
+        return loss * weights.to(loss)[labels].sum() / float((weights * self.shown).sum() / self.shown.sum())
+
+    def _masses(self, step: "_Step", held: Tensor, held_labels: Tensor) -> tuple[Tensor, ...]:
+        """The gradient at the logits; the mass on the own center and on the positives, and the number of these."""
+        num_classes, labels = step.logits.shape[1], step.anchor_labels
+        classes = step.labels.unique()
+        marks = F.one_hot(classes, num_classes).to(held).t()  # (C, classes of this step)
+        shift = torch.full((len(classes),), _SHIFT, device=self.device, requires_grad=True)
+
+        def marked(embeddings: Tensor, labels: Tensor) -> Tensor:
+            """With one more number for each class: the products of these are the shifts."""
+            columns = marks[labels] if labels.dim() == 1 else labels.to(marks) @ marks
+            return torch.cat([embeddings, columns * shift.sqrt()], 1)
+
+        memory = self._memory()
+        memory.embeddings, memory.labels = marked(held, held_labels), held_labels
+        memory.pushed = torch.tensor(len(held))
+        keys = None if step.keys is None else marked(step.keys, step.labels)
+        step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
+        gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
+        # Centers without any mass leave their targets, centers with all of it leave the targets of the samples.
+        low, high = (self._loss(step._replace(logits=step.logits + far)) for far in (-_FAR, _FAR))
+        (no_centre,) = torch.autograd.grad(low, step.logits, retain_graph=True)
+        (no_samples,) = torch.autograd.grad(high, shift)
+        centre = (gradient - no_centre).gather(1, labels.unsqueeze(1)).squeeze(1)
+        mine = marks[labels]  # (A, classes of this step)
+        together = mine @ (self.settings.temperature * (at_shift - no_samples) / mine.sum(0))
+        everyone = [labels, held_labels] if keys is None else [labels, held_labels, step.labels]
+        counts = class_counts(everyone, num_classes, ignore_index=-100, dtype=torch.float32)
+        return gradient, centre, together, counts[labels] - 1
+
+
+class _Step(NamedTuple):
+    """What the network makes of the images that are probed together."""
+
+    labels: Tensor  # one for each image
+    views: int
+    logits: Tensor  # of the anchors
+    embeddings: Tensor
+    keys: Tensor | None
+
+    @property
+    def anchor_labels(self) -> Tensor:
+        return self.labels.repeat(self.views)
+
+
+def _always(value: Tensor, *arguments: Any) -> Tensor:
+    return value

@@ -1,0 +1,203 @@
+"""A run out of a checkpoint of the released PaCo or GPaCo code: `gpaco evaluate` and `gpaco predict` take it as one."""
+
+import csv
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpaco.data.readers.rows import read_text
+from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError, nearest
+from gpaco.models import backbones
+from gpaco.models.weights.layouts import Layout
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.task import describe
+from gpaco.training import checkpoint
+from gpaco.training.loop import Position, environment
+from gpaco.training.run import build_model
+
+if TYPE_CHECKING:
+    from gpaco.api.convert import Foreign
+
+# Names in the "args" of a checkpoint of the released code: our names of the same settings.
+_ARGS = {"alpha": "method.alpha", "temperature": "method.temperature", "smoothing": "method.label_smoothing"}
+_ARGS |= {"drop_path": "model.drop_path", "input_size": "model.size"}
+_INATURALIST = 8142  # classes; the released models for it have a mean and a deviation of their own
+
+
+def write_run(
+    foreign: "Foreign",
+    layout: Layout,
+    model: str,
+    folder: Path,
+    recipe: Path | str | None,
+    settings: Sequence[str],
+    classes: Path | str | None,
+    counts: Path | str | None,
+    say: Say,
+) -> None:
+    """Write a run folder: recipe.toml and one checkpoint, with the tensors in our names."""
+    if not model:
+        raise UserError(
+            f"{foreign.path.name} does not say which network it is of", "name it, for example --model resnet50"
+        )
+    tensors = {f"backbone.{new}": foreign.tensors[old] for new, old in layout.backbone.items()}
+    tensors |= {new: foreign.tensors[old] for new, old in layout.run.items()}
+    resolved = recipe_of(foreign, layout, model, tensors, recipe, settings, say)
+    names, numbers = classes_of(tensors["centres.weight"].shape[0], classes, counts)
+    if numbers is None:
+        say("class counts are not in the file: without --counts FILE there are no many, medium and few")
+    about = about_of(resolved, layout, names, numbers)
+    mean, std = (", ".join(f"{value:g}" for value in about[key]) for key in ("mean", "std"))
+    say(f"images: {about['size']} pixels, mean {mean}, deviation {std}  (--recipe or --set model.mean= overrides)")
+    if len(names) == _INATURALIST and recipe is None and not resolved.model.mean:
+        say(
+            "8,142 classes: the released models for iNaturalist have a mean and a deviation of their own: --recipe NAME"
+        )
+    network = build_model(about)
+    backbones.fill(network, tensors, foreign.path)
+    extra = {} if numbers is None else {"loss.centre_share": centre_share(numbers, resolved)}
+    state = {
+        "progress": vars(Position(epoch=resolved.train.epochs)),
+        "environment": environment(torch.device("cpu")),
+        "about": about,
+    }
+    home = folder.resolve()  # "." has no name
+    work = home.with_name(f".{home.name}.writing")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
+        write_atomic(work / "recipe.toml", recipes.dumps(resolved))
+        home.mkdir(exist_ok=True)
+        for path in sorted(work.iterdir()):  # an empty folder stays the same one: somebody may be in it
+            os.replace(path, home / path.name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    say(f"to see how good it is: gpaco evaluate {folder} DATA")
+
+
+def recipe_of(
+    foreign: "Foreign",
+    layout: Layout,
+    model: str,
+    tensors: dict[str, Tensor],
+    given: Path | str | None,
+    settings: Sequence[str],
+    say: Say,
+) -> Recipe:
+    """Return the recipe of the run: the given one or the defaults, changed by what the checkpoint tells."""
+    base = Recipe(foreign.path.name) if given is None else recipes.load(given)
+    if given is not None and base.model.name.split(".")[0] != model.split(".")[0]:
+        raise UserError(
+            f"the recipe {base.name} is for {base.model.name}, the checkpoint is of {model}", "choose another --recipe"
+        )
+    vit = layout.projector == "mae"
+    assumed: dict[str, Any] = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
+    assumed |= {"method.prior": "none", "model.interpolation": "bicubic"} if vit else {"method.prior": "counts"}
+    named: dict[str, Any] = {"method.name": layout.method, "method.start": "released"}
+    args = {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
+    if isinstance(epoch := foreign.values.get("epoch"), int):
+        # The scripts for ViTs write the number of the last epoch, from 0; the others how many there were.
+        args["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
+    shown: dict[str, Any] = {"model.name": model}
+    if layout.projector != "none":
+        last = max(name for name in tensors if re.fullmatch(r"projector\.\d\.weight", name))
+        shown |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
+    if queue := [name for name in layout.dropped if re.fullmatch(r"(module\.)?queue", name)]:
+        shown["method.memory"] = foreign.tensors[queue[0]].shape[0]
+    layers = [("args", args), ("tensors", shown)]  # a later one overrides those before it, and --set overrides all
+    if given is None:
+        layers = [("assumed", assumed), ("layout", named), *layers]
+    table = {name: (value, source) for source, layer in layers for name, value in layer.items()}
+    changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
+    for name, (value, source) in table.items():
+        if source == "assumed" and name not in changed:
+            say(f"{name} = {value} is assumed: the file does not say  (--recipe or --set {name}= overrides)")
+    note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
+    base = replace(base, stage=(), source=replace(base.source, note=note))
+    try:
+        recipe = recipes.change(base, {name: value for name, (value, _) in table.items()})
+    except UserError as error:
+        raise UserError(f"{foreign.path}: {error.cause}", error.remedy) from None
+    return recipes.override(recipe, settings)
+
+
+def about_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> dict[str, Any]:
+    """What the model has to know about itself, as after training, but with what is not known left open."""
+    nothing = np.zeros(0, np.int64)
+    small = recipe.model.name in backbones.SMALL_IMAGES
+    none = Samples(
+        nothing, names, images=np.zeros((0, 1, 1, 3), np.uint8) if small else None, paths=None if small else ()
+    )
+    about = describe(recipe, Splits(none, None, None, "a checkpoint"))
+    return about | {"counts": numbers, "projector": layout.projector}
+
+
+def centre_share(counts: list[int], recipe: Recipe) -> Tensor:
+    """w of each class (C,), to first order: 1 / (1 + alpha * positives), the other view and its share of the memory.
+
+    A run of ours keeps the mean over its steps; off from that by less than alpha / 4, relatively.
+    """
+    share = torch.tensor(counts, dtype=torch.float64) / sum(counts)
+    return (1 / (1 + recipe.method.alpha * (1 + share * recipe.method.memory))).float()
+
+
+def classes_of(
+    number: int, classes: Path | str | None, counts: Path | str | None
+) -> tuple[tuple[str, ...], list[int] | None]:
+    """Return the names of the classes (numbers from 0 by default) and the training images of each (None by default)."""
+    found = None if counts is None else read_counts(Path(counts))
+    if classes is not None:
+        names = tuple(_lines(Path(classes)))
+    elif found is None or all(name.isdigit() for name in found):
+        names = tuple(map(str, range(number)))
+    else:
+        names = tuple(found)
+    if unknown := [name for name in found or () if name not in set(names)]:
+        raise UserError(
+            f"{counts} has a class {unknown[0]!r} that the model does not have{nearest(unknown[0], names)}",
+            "give the names of its classes with --classes FILE, or correct the file",
+        )
+    if len(names) != number or len(set(names)) != number:
+        raise UserError(
+            f"the model has {number} classes, {classes or counts} has {len(set(names))} names",
+            "give each class a name, in order",
+        )
+    return names, None if found is None else [found.get(name, 0) for name in names]
+
+
+def read_counts(path: Path) -> dict[str, int]:
+    """Return the training images of each class, from rows class,count with or without a header."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(_lines(path))]
+    if not rows[0][-1].isdigit():
+        rows = rows[1:]
+    if (
+        not rows
+        or any(len(row) != 2 or not row[1].isdigit() for row in rows)
+        or len({row[0] for row in rows}) < len(rows)
+    ):
+        raise UserError(
+            f"{path} does not say how many training images each class has",
+            "write rows class,count, each class once, for example: 0,1280",
+        )
+    return {name: int(count) for name, count in rows}
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"there is no file {path}", "give a text file with a line for each class")
+    lines = [line.strip() for line in read_text(path)[0].splitlines()]
+    if not any(lines):
+        raise UserError(f"{path} is empty", "give a text file with a line for each class")
+    return [line for line in lines if line]

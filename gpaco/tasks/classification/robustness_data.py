@@ -1,0 +1,150 @@
+"""What robustness() tests on: which images, of which classes, under which conditions, at which size."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.data.class_maps import class_map, is_imagenet, published_as
+from gpaco.data.corruption.corruptions import SEVERITIES, chosen, constants_for
+from gpaco.data.corruption.images import CLEAN, Corrupting, Pictures, Source, picture_side
+from gpaco.data.corruption.published import Arrays, Condition, Tree, read_shifted
+from gpaco.data.holdout import stratified_subset
+from gpaco.data.samples import Samples
+from gpaco.errors import UserError, nearest
+from gpaco.metrics.robustness import missing_conditions
+from gpaco.system.progress import Progress
+from gpaco.tasks.classification.class_match import Match, match
+from gpaco.tasks.classification.evaluation import evaluation_part
+from gpaco.training.run import Predictor, Run
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images to test on, with their classes in the model's numbering, and the conditions to test them under."""
+
+    data: str  # where they come from
+    source: Source
+    match: Match
+    indices: NDArray[np.int64]
+    conditions: tuple[Condition, ...]
+
+
+def part_of(
+    data: str, source: Source, found: Match, conditions: tuple[Condition, ...], subset: int | None, seed: int
+) -> Part:
+    """The images of known classes, or a subset of them."""
+    indices = found.known
+    if subset is not None:
+        indices = indices[stratified_subset(found.labels[indices], subset, seed)]
+    return Part(data, source, found, indices, conditions)
+
+
+def source_of(
+    run: Run,
+    predictor: Predictor,
+    data: Path | str | None,
+    constants: str | None,
+    seed: int,
+    *,
+    others: Sequence[Run],
+    show: Progress,
+    say: Callable[[str], None],
+) -> tuple[Source, str]:
+    """Where the pictures come from, and the word for the file of the result; none for the run's own test data.
+
+    `others` are runs that will be tested on them too.
+    """
+    shifted = None if data is None else read_shifted(Path(data), show)
+    if shifted is not None:
+        return shifted, shifted.reader
+    samples = evaluation_part(run, data, others=others, say=say)
+    if data is None:
+        return corrupted_source(samples, predictor, constants, seed), ""
+    place = Path(data).resolve()
+    stem = place.name if place.is_dir() else place.stem
+    published = published_as(samples.classes)
+    if published is None and set(samples.classes) == set(class_map("imagenet")) and "sketch" in stem.lower():
+        published = "imagenet-sketch"
+    if published is not None and is_imagenet(predictor.classes):
+        return Pictures(samples, published), published
+    return corrupted_source(samples, predictor, constants, seed), stem
+
+
+def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Pictures:
+    if not len(samples):
+        raise UserError("there is no image to test on", "give data: gpaco robustness RUN DATA")
+    table = constants or constants_for(picture_side(samples, predictor.about))
+    return Pictures(samples, "corrupted here", Corrupting(predictor.about, table, seed))
+
+
+def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
+    """The clean images of a published corrupted set."""
+    images = Pictures(evaluation_part(run, clean), "as they are")
+    return part_of(str(clean), images, match(images.labels, images.classes, classes), (CLEAN,), subset, seed)
+
+
+def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
+    found = match(source.labels, source.classes, classes)
+    if isinstance(source, Tree | Arrays) and found.unknown:
+        word = found.unknown[0]
+        raise UserError(
+            f"the data has a class {word!r} that the model does not know{nearest(word, classes)}",
+            "a published set needs a model of its classes; fix the name of the folder, or remove it",
+        )
+    return found
+
+
+def severities_of(words: str | None) -> tuple[int, ...]:
+    if words is None:
+        return SEVERITIES
+    parts = [word.strip() for word in words.split(",")]
+    if not all(word in map(str, SEVERITIES) for word in parts):
+        raise UserError(f"severities are 1 to 5, got {words!r}", "for example --severities 1,3,5")
+    return tuple(sorted(set(map(int, parts))))
+
+
+def conditions_of(
+    source: Source, corruptions: str | None, severities: tuple[int, ...], notes: list[str]
+) -> tuple[Condition, ...]:
+    """The conditions to test under; what is asked for and not there is an error, what is only missing is a note."""
+    there = source.conditions
+    if there == (CLEAN,):
+        if corruptions is not None or severities != SEVERITIES:
+            raise UserError(
+                f"{source.reader} is taken as it is, without corruptions", "leave out --corruptions and --severities"
+            )
+        return there
+    names = chosen(corruptions)
+    absent = [name for name in names if not any(condition[0] == name for condition in there)]
+    if corruptions is not None and absent:
+        have = ", ".join(dict.fromkeys(name for name, _ in there))
+        raise UserError(f"the data has no {absent[0]}", f"it has {have}")
+    wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in severities))
+    if all(condition == CLEAN for condition in wanted):
+        raise UserError("nothing is left to test under", "choose other --corruptions or --severities")
+    notes.extend(missing_conditions(wanted))
+    return wanted
+
+
+def replace_about(source: Source, model: Predictor) -> Source:
+    """The same pictures for another model: corrupted at its size."""
+    if isinstance(source, Pictures) and source.corrupting is not None:
+        return replace(source, corrupting=replace(source.corrupting, about=model.about))
+    return source
+
+
+def view_for(source: Source, model: Predictor, preprocessing: str) -> dict[str, Any]:
+    """How a picture is brought to the size of the model, by the protocol of its set."""
+    size, how = model.about["size"], {"interpolation": model.about["interpolation"]}
+    scaled = round(size * 256 / 224)
+    if isinstance(source, Tree):  # 224 pixels already
+        return how | {"whole": False, "size": size, "resize": scaled if preprocessing == "paper" else size}
+    if isinstance(source, Arrays):
+        return model.about
+    if source.corrupting is not None:  # at the size of the model already, or small and whole
+        return how | {"whole": True, "size": size}
+    return model.about if source.reader == "as they are" else how | {"whole": False, "size": size, "resize": scaled}

@@ -1,0 +1,186 @@
+"""The settings of a segmentation: which there are, what was released, what fits pictures and networks."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpaco.data.batches import steps_per_epoch
+from gpaco.errors import UserError, nearest
+from gpaco.models.weights.hub import is_hub
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.request import overrides
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.progress import Say
+from gpaco.tasks.segmentation.losses import METHODS
+from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step
+from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
+
+# The settings that segmentation has, by section. Any other that is not at its default asks for what would not happen.
+HAS: dict[str, set[str]] = {
+    "data": {"path", "validation", "seed", "evaluate_on", "on_bad_image", "allow_leakage", "expect_images"},
+    "model": {"name", "weights", "dim", "drop_path", "mean", "std"},
+    "views": set(),
+    "method": {"name", "alpha", "temperature"},
+    "train": {
+        *("task", "epochs", "batch_size", "accumulate", "amp", "ema", "channels_last", "compile", "workers"),
+        *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
+    },
+}
+OF_PIXELS = {"segmentation.weight"}
+NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
+TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
+
+
+def refuse_unused(recipe: Recipe) -> None:
+    """Settings that segmentation does not have are errors, not ignored, in every stage."""
+    usual = Recipe()
+    for one in recipes.stages(recipe):
+        name, where = one.method.name, f" in stage {one.name!r}" if recipe.stage else ""
+        if name not in METHODS:
+            raise UserError(
+                f"segmentation has no method {name!r}{where}{nearest(name, METHODS)}",
+                f"methods are {', '.join(METHODS)}",
+            )
+        if is_hub(one.model.weights):
+            raise UserError("segmentation takes weights from a file, not from the hub", "--weights FILE.safetensors")
+        for key, (_, value) in recipes.diff(usual, one).items():
+            section, word = key.split(".")
+            if name == "ce" and key in OF_PIXELS:
+                raise UserError(
+                    f"{key} = {value!r}{where} has no effect without the loss of pixels",
+                    "leave it out, or --method gpaco",
+                )
+            if word not in HAS.get(section, {word}):
+                raise UserError(
+                    f"{key} = {value!r}{where} has no effect on segmentation", f"leave out {overrides(key)}"
+                )
+
+
+def usual_size(scenes: Scenes, looks: int = 9) -> tuple[int, int]:
+    """Height and width of a picture of middle size, of some that are spread over all; others if none of them opens."""
+    spread = np.linspace(0, len(scenes) - 1, min(looks, len(scenes))).round().astype(int).tolist()
+    sizes: list[tuple[int, int]] = []
+    for place, i in enumerate([*spread, *range(len(scenes))]):
+        if sizes and place >= len(spread):
+            break
+        try:
+            height, width = scenes.load_image(i).shape[:2]
+        except UserError:
+            continue
+        sizes.append((height, width))
+    if not sizes:
+        raise UserError(
+            "none of the training pictures can be read", "`gpaco check DATA --task segmentation` tells more"
+        )
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
+
+
+def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
+    """Settings for pictures of a height and width, by "section.key": the released ones as far as the machine goes."""
+    height, width = size
+    base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
+    side = max(64, base[0] // 32 * 32)
+    return {
+        "model.name": "deeplabv3plus-resnet50" if gpu else "deeplabv3plus-resnet18",
+        "segmentation.crop": [side, side],
+        "segmentation.base_size": base,
+        "train.batch_size": 16 if gpu else 4,
+        "train.epochs": 80 if gpu else 20,
+    }
+
+
+# Of the released configurations, by optimiser: convolutions train with SGD, Swin with AdamW.
+RELEASED: dict[str, dict[str, Any]] = {
+    "sgd": {"optimiser.lr": 0.01, "optimiser.weight_decay": 5e-4, "schedule.power": 0.9, "schedule.min_lr": 1e-4},
+    "adamw": {
+        "optimiser.lr": 6e-5,
+        "optimiser.weight_decay": 0.01,
+        "optimiser.decay_bias": False,
+        "schedule.power": 1.0,
+        "schedule.min_lr": 0.0,
+    },
+}
+ALIKE = {"schedule.name": "poly", "schedule.per": "step", "method.alpha": 0.01, "method.temperature": 0.07}
+WARMUP = {"sgd": 0, "adamw": 1500}  # steps
+
+
+def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
+    """The released settings that nobody has chosen, by "section.key"; `steps` are those of an epoch.
+
+    A transformer trains with AdamW unless somebody says otherwise. A warm-up takes no more than a sixth of training.
+    """
+    model, optimiser = recipe.model.name, recipe.optimiser.name
+    if "optimiser.name" not in given and any(word in model for word in TRANSFORMERS):
+        optimiser = "adamw"
+    warmup = round(min(WARMUP[optimiser] / steps, recipe.train.epochs / 6), 4)
+    usual = {"optimiser.name": optimiser} | RELEASED[optimiser] | ALIKE | {"schedule.warmup": warmup}
+    if "swin" in model:
+        usual["model.drop_path"] = 0.3
+    if "optimiser.lr" in given:
+        usual["schedule.min_lr"] = min(usual["schedule.min_lr"], recipe.optimiser.lr / 100)
+    return {key: value for key, value in usual.items() if key not in given}
+
+
+def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
+    """The recipe with every open setting filled in; each guess is said with what overrides it."""
+    still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
+    still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
+    guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
+    guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
+    for key, value in guesses.items():
+        say(f"{key} = {value}  ({overrides(key)} overrides)")
+    recipe = recipes.change(recipe, guesses)
+    usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
+    if usual:
+        say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
+    recipe = recipes.change(recipe, usual)
+    for one in recipes.stages(recipe):
+        check_sizes(one)
+    return recipe
+
+
+def check_sizes(recipe: Recipe) -> None:
+    """Raise now what the first step would raise, in other words."""
+    step = crop_step(recipe.model.name, recipe.segmentation.output_stride)
+    crop = recipe.segmentation.crop
+    if any(side % step for side in crop):
+        fitting = [max(step, side // step * step) for side in crop]
+        raise UserError(
+            f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}",
+            _sizes("crop", fitting),
+        )
+    word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
+    if crop and min(crop) < LEAST.get(word, 0):  # at test time pictures are filled up
+        fitting = [max(LEAST[word], side) for side in crop]
+        raise UserError(
+            f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _sizes("crop", fitting)
+        )
+    if settings.output_stride != 8 and word not in DEEPLAB:
+        raise UserError(
+            f"segmentation.output_stride = {settings.output_stride} has no effect on {word}",
+            "leave it out, or take deeplabv3plus",
+        )
+    if settings.channels and word in NO_WIDTH:
+        raise UserError(
+            f"the layers of {word} differ in width, so segmentation.channels = {settings.channels} does not fit it",
+            "leave out segmentation.channels, or take deeplabv3plus or upernet",
+        )
+    if word == "fpn" and settings.channels % 32:
+        raise UserError(
+            f"fpn normalises 32 groups of channels, got segmentation.channels = {settings.channels}",
+            "choose a multiple of 32: --set segmentation.channels=128",
+        )
+    parts = distributed.world_size() * recipe.train.accumulate
+    size = recipe.train.batch_size
+    if size < 2 * parts or size % parts:
+        raise UserError(
+            f"batch norm needs two pictures at a time or more; a batch of {size} does not come in {parts} such parts",
+            f"--batch-size {max(2, round(size / parts)) * parts}",
+        )
+
+
+def _sizes(key: str, sides: list[int]) -> str:
+    """What sets them on the command line."""
+    return f"--set segmentation.{key}=[{','.join(map(str, sides))}]"

@@ -1,0 +1,145 @@
+"""From a network to a whole picture: sliding windows, several scales, mirrored pictures, each averaged exactly.
+
+Logits are averaged over windows, probabilities over scales and mirrored pictures.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpaco.errors import UserError
+from gpaco.losses.checks import at_least_float32
+
+Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
+Size = tuple[int, int]  # height, width
+BAND = 2**24  # probabilities that are held at a time: 64 MB
+
+
+def predict_logits(
+    classify: Classify, images: Tensor, *, window: Size | None = None, stride: Size | None = None
+) -> Tensor:
+    """Logits (B, C, H, W) of whole images, or the mean over all windows that cover a pixel.
+
+    Windows start every `stride` pixels (two thirds of a window unless given); the last one in each direction is moved
+    back so that it ends with the picture. A window larger than the picture is the picture.
+    """
+    if window is None:
+        return classify(images)
+    height, width = images.shape[2:]
+    stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
+    summed: Tensor | None = None
+    covered = images.new_zeros(1, 1, height, width)
+    for top in starts(height, window[0], stride[0]):
+        for left in starts(width, window[1], stride[1]):
+            place = (..., slice(top, min(top + window[0], height)), slice(left, min(left + window[1], width)))
+            logits = classify(images[place])
+            if summed is None:
+                summed = logits.new_zeros(len(images), logits.shape[1], height, width)
+            summed[place] += logits
+            covered[place] += 1
+    assert summed is not None  # noqa: S101 - there is at least one window
+    return summed / covered.to(summed)
+
+
+def starts(length: int, window: int, stride: int) -> list[int]:
+    """Where windows start so that they cover `length` pixels.
+
+    >>> starts(10, 4, 3), starts(11, 4, 3), starts(3, 4, 3)
+    ([0, 3, 6], [0, 3, 6, 7], [0])
+    """
+    if window < 1 or not 1 <= stride <= window:
+        raise UserError(
+            f"a stride of {stride} pixels does not cover windows of {window}",
+            "choose a stride from 1 to the size of the window",
+        )
+    last = max(length - window, 0)
+    return [*range(0, last, stride), last]
+
+
+def predict_probabilities(
+    classify: Classify,
+    images: Tensor,
+    *,
+    size: Size | None = None,
+    window: Size | None = None,
+    stride: Size | None = None,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+) -> Tensor:
+    """Class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored pictures.
+
+    `size` is the height and width of the result, the images' own unless given.
+    """
+    check_scales(scales)
+    size = size or (images.shape[2], images.shape[3])
+    summed: Tensor | None = None
+    for scale in scales:
+        scaled = rescaled(images, scale)
+        for mirrored in (False, True)[: 1 + flip]:
+            logits = predict_logits(classify, scaled.flip(3) if mirrored else scaled, window=window, stride=stride)
+            logits = logits.flip(3) if mirrored else logits
+            probabilities = resized(at_least_float32(logits), size).softmax(1)
+            summed = probabilities if summed is None else summed.add_(probabilities)
+    assert summed is not None  # noqa: S101 - there is at least one scale
+    return summed.div_(len(scales) * (1 + flip))
+
+
+def predict_classes(
+    classify: Classify,
+    images: Tensor,
+    *,
+    size: Size | None = None,
+    window: Size | None = None,
+    stride: Size | None = None,
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
+
+    With one scale and no mirroring, the probabilities of all classes at all pixels are never held: a large photograph
+    would need gigabytes for them.
+    """
+    if len(scales) > 1 or flip:
+        best = predict_probabilities(
+            classify, images, size=size, window=window, stride=stride, scales=scales, flip=flip
+        ).max(1)
+        return best.indices, best.values
+    check_scales(scales)
+    size = size or (images.shape[2], images.shape[3])
+    logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
+    height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
+    bands = [slice(top, min(top + height, size[0])) for top in range(0, size[0], height)]
+    parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands]
+    return torch.cat([part.indices for part in parts], 1), torch.cat([part.values for part in parts], 1)
+
+
+def check_scales(scales: Sequence[float]) -> None:
+    if not scales or not all(0 < scale < math.inf for scale in scales):
+        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
+
+
+def rescaled(images: Tensor, scale: float) -> Tensor:
+    height, width = images.shape[2:]
+    return resized(images, (max(1, round(height * scale)), max(1, round(width * scale))))
+
+
+def resized(images: Tensor, size: Size) -> Tensor:
+    """Images or logits at another height and width, by bilinear interpolation between pixel centres."""
+    if tuple(images.shape[2:]) == tuple(size):
+        return images
+    return F.interpolate(images, size, mode="bilinear", align_corners=False)
+
+
+def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
+    """Some rows of `resized(logits, size)`, at least float32."""
+    logits, height = at_least_float32(logits), logits.shape[2]
+    place = torch.arange(rows.start, rows.stop, dtype=logits.dtype, device=logits.device)
+    place = ((place + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)
+    above = place.long()
+    below = (above + 1).clamp(max=height - 1)
+    share = (place - above)[:, None]
+    part = torch.lerp(logits[:, :, above], logits[:, :, below], share)
+    return resized(part, (rows.stop - rows.start, size[1]))

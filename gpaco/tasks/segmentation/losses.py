@@ -1,0 +1,50 @@
+"""How a batch of scenes becomes a loss: cross entropy, the auxiliary head's, and GPaCo among pixels."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.losses.pixels import pixel_gpaco_loss
+from gpaco.metrics.segmentation import IGNORE
+from gpaco.recipes.settings import MethodSettings, Segmentation
+from gpaco.tasks.segmentation.inference import resized
+from gpaco.tasks.segmentation.network import Output
+
+METHODS = ("gpaco", "ce")
+
+
+class SceneLoss(nn.Module):
+    """Cross entropy + `aux_weight` * that of the auxiliary head + `weight` * GPaCo among pixels, as released."""
+
+    def __init__(self, method: MethodSettings, settings: Segmentation) -> None:
+        super().__init__()
+        self.method, self.settings = method, settings
+
+    def forward(self, output: Output, masks: Tensor) -> Tensor:
+        loss = cross_entropy(output.logits, masks)
+        if output.aux_logits is not None:
+            loss = loss + self.settings.aux_weight * cross_entropy(output.aux_logits, masks)
+        if output.embeddings is None:
+            return loss
+        return loss + self.settings.weight * self.contrast(output.logits, output.embeddings, masks)
+
+    def contrast(self, logits: Tensor, embeddings: Tensor, masks: Tensor) -> Tensor:
+        """`pixel_gpaco_loss` at the embeddings' places."""
+        if logits.shape[2:] != embeddings.shape[2:]:
+            logits = F.adaptive_avg_pool2d(logits, (embeddings.shape[2], embeddings.shape[3]))
+        return pixel_gpaco_loss(
+            logits,
+            embeddings,
+            masks,
+            pixels=self.settings.pixels,
+            alpha=self.method.alpha,
+            temperature=self.method.temperature,
+            ignore_index=IGNORE,
+        )
+
+
+def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
+    """Mean over labelled pixels of the enlarged logits' cross entropy; 0 if there is none, with its gradient."""
+    costs = F.cross_entropy(
+        resized(logits.float(), (masks.shape[1], masks.shape[2])), masks, ignore_index=IGNORE, reduction="sum"
+    )
+    return costs / (masks != IGNORE).sum().clamp(min=1)

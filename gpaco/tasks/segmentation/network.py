@@ -1,0 +1,281 @@
+"""The network that segments: an encoder and a decoder of segmentation-models-pytorch, and our heads on top of them.
+
+The released heads: class scores from the decoder's feature (1x1 convolution after dropout), embeddings from the same
+feature (three 1x1 convolutions), and auxiliary class scores from the encoder's last but one stage, both for training
+only.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.errors import EnvironmentProblem, UserError, nearest
+from gpaco.losses.checks import at_least_float32
+from gpaco.models.backbones import read_safetensors
+from gpaco.tasks.segmentation.inference import resized
+
+DECODERS = {  # our words for its architectures
+    "deeplabv3plus": "DeepLabV3Plus",
+    "upernet": "UPerNet",
+    "deeplabv3": "DeepLabV3",
+    "unet": "Unet",
+    "unetplusplus": "UnetPlusPlus",
+    "fpn": "FPN",
+    "pspnet": "PSPNet",
+    "pan": "PAN",
+    "linknet": "Linknet",
+    "manet": "MAnet",
+    "segformer": "Segformer",
+}
+ENCODERS = {  # short names for encoders of timm
+    "swin-tiny": "tu-swin_tiny_patch4_window7_224",
+    "swin-small": "tu-swin_small_patch4_window7_224",
+    "swin-base": "tu-swin_base_patch4_window12_384",
+    "swin-large": "tu-swin_large_patch4_window12_384",
+    "efficientnet-lite0": "tu-tf_efficientnet_lite0",
+}
+DEEPLAB = ("deeplabv3", "deeplabv3plus")  # decoders whose encoder is dilated
+WIDTHS = {  # what a decoder calls its width
+    "segformer": "decoder_segmentation_channels",
+    "fpn": "decoder_segmentation_channels",
+    "pspnet": "psp_out_channels",
+}
+LEAST = {"pan": 128}  # pixels a side, of what a decoder can look at
+STEP = 32  # heights and widths that every encoder takes are multiples of this
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CONTRAST_STRIDE = 4  # pixels of the picture for one embedding, as released
+
+
+class Output(NamedTuple):
+    """Class scores (B, C, h, w); embeddings (B, D, h', w') of unit length and auxiliary scores, or None."""
+
+    logits: Tensor
+    embeddings: Tensor | None
+    aux_logits: Tensor | None
+
+
+class Segmenter(nn.Module):
+    """Pictures (B, 3, H, W) -> `Output`. `classify` gives class scores (B, C, H, W) and skips the rest."""
+
+    def __init__(
+        self,
+        encoder: Any,
+        decoder: nn.Module,
+        width: int,
+        num_classes: int,
+        *,
+        dim: int = 128,
+        aux: bool = True,
+        least: int = STEP,
+    ) -> None:
+        super().__init__()
+        self.least = least  # pixels a side that it needs
+        self.encoder, self.decoder = encoder, decoder
+        self.classifier = nn.Sequential(nn.Dropout2d(0.1), _scores(width, num_classes))
+        self.projector = _projector(width, dim) if dim else None
+        self.aux = _aux_head(encoder.out_channels[-2], max(32, width // 2), num_classes) if aux else None
+
+    def forward(self, images: Tensor) -> Output:
+        features = self.encoder(images)
+        aux_logits = None if self.aux is None else self.aux(features[-2])
+        feature = self.decoder(list(features))
+        logits = self.classifier(feature)
+        if self.projector is None:
+            return Output(logits, None, aux_logits)
+        finer = images.shape[2] // CONTRAST_STRIDE
+        if feature.shape[2] > finer:  # some decoders go up to the picture's own size
+            feature = F.adaptive_avg_pool2d(feature, (finer, images.shape[3] // CONTRAST_STRIDE))
+        embeddings = F.normalize(at_least_float32(self.projector(feature)), dim=1)
+        return Output(logits, embeddings, aux_logits)
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Class scores at the size of the pictures, which may be any: they are filled up to what the network needs."""
+        height, width = images.shape[2:]
+        wide, tall = (max(self.least, side + -side % STEP) for side in (width, height))
+        filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean colour
+        logits = self.classifier(self.decoder(list(self.encoder(filled))))
+        whole = resized(logits, (tall, wide))
+        return whole[:, :, :height, :width]
+
+
+def build(
+    name: str,
+    num_classes: int,
+    *,
+    weights: str | Path = "",
+    dim: int = 128,
+    aux: bool = True,
+    channels: int = 0,
+    output_stride: int = 8,
+    drop_path: float = 0.0,
+) -> Segmenter:
+    """The network called "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
+
+    Args:
+        num_classes: C.
+        weights: safetensors file for the encoder, as timm or torchvision name its tensors; empty: from scratch.
+        dim: length of an embedding; 0: none, as plain cross entropy needs.
+        aux: with the auxiliary head.
+        channels: width of the decoder; 0: its own.
+        output_stride: of DeepLab's encoder, 8 or 16; others have their own.
+        drop_path: stochastic depth of the encoder.
+    """
+    word, encoder = _parts(name)
+    smp = _smp()
+    options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
+    if word in DEEPLAB:
+        options["encoder_output_stride"] = output_stride
+        options["decoder_aspp_dropout"] = 0.0  # the release has dropout before the classifier only
+    if channels:
+        options[WIDTHS.get(word, "decoder_channels")] = channels
+    if "swin" in options["encoder_name"]:
+        options |= {"strict_img_size": False, "img_size": 512}  # at 224 the last stage would not shift its windows
+    if drop_path or "swin" in options["encoder_name"]:  # whose own is 0.1
+        options["drop_path_rate"] = drop_path
+    try:
+        whole = getattr(smp, DECODERS[word])(**options)
+    except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError) as error:
+        raise UserError(
+            f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
+            "take a ResNet, Swin or another encoder that it or timm (tu-NAME) knows",
+        ) from error
+    if weights:
+        load_encoder(whole.encoder, Path(weights))
+    if len(whole.encoder.out_channels) < 6:
+        _freeze_unused(whole.encoder)
+    width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
+    return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux, least=LEAST.get(word, STEP))
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise where there is no network of this name."""
+    _, encoder = _parts(name)
+    _smp()
+    _encoder_name(encoder)
+
+
+def _smp() -> Any:
+    try:
+        import segmentation_models_pytorch as smp
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "segmentation needs segmentation-models-pytorch, which is not installed", "pip install 'gpaco[seg]'"
+        ) from error
+    return smp
+
+
+def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the pictures that a model's encoder is used to."""
+    import timm
+
+    encoder = _encoder_name(_parts(name)[1])
+    if not encoder.startswith("tu-"):
+        return IMAGENET
+    config = timm.get_pretrained_cfg(encoder.removeprefix("tu-"), allow_unregistered=True)
+    return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
+
+
+def crop_step(name: str, output_stride: int = 8) -> int:
+    """The number that height and width of a training crop must be multiples of."""
+    return output_stride if _parts(name)[0] in DEEPLAB else STEP
+
+
+def load_encoder(encoder: nn.Module, path: Path) -> None:
+    """Fill an encoder from a file of a whole classifier; what a classifier has beyond the encoder is left out."""
+    theirs = {_plain(key): value for key, value in read_safetensors(path).items()}
+    mine = {key: value for key, value in encoder.state_dict().items() if not key.endswith("num_batches_tracked")}
+    names = {key: _plain(key.removeprefix("model.")) for key in mine}
+    found = {key: theirs[name] for key, name in names.items() if name in theirs}
+    missing = [key for key in mine if key not in found]
+    wrong = [key for key, value in found.items() if value.shape != mine[key].shape]
+    if missing or wrong:
+        what = f"lacks {missing[0]}" if missing else f"has {wrong[0]} of another shape"
+        raise UserError(
+            f"{path} does not fit this encoder: it {what} ({len(missing) + len(wrong)} tensors in all)",
+            "give weights of the same architecture",
+        )
+    encoder.load_state_dict(found, strict=False)
+
+
+def encoder_weights(encoder: nn.Module) -> dict[str, Tensor]:
+    """The weights of an encoder by the names that they have in a classifier."""
+    return {_plain(key.removeprefix("model.")): value for key, value in encoder.state_dict().items()}
+
+
+def _plain(key: str) -> str:
+    """A tensor's name with all places of lists written alike: layers_0.x and layers.0.x are one.
+
+    >>> _plain("layers_0.blocks.1.weight")
+    'layers.0.blocks.1.weight'
+    """
+    return re.sub(r"_(\d+)\.", r".\1.", key)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Decoder and encoder of a name such as "upernet-swin-tiny"."""
+    word, _, encoder = name.partition("-")
+    if word not in DECODERS or not encoder:
+        known = [f"{decoder}-{encoder or 'resnet50'}" for decoder in DECODERS]
+        raise UserError(
+            f"there is no segmentation model {name!r}{nearest(name, known)}",
+            f"write decoder-encoder; decoders are {', '.join(DECODERS)}",
+        )
+    return word, encoder
+
+
+def _encoder_name(word: str) -> str:
+    """What segmentation-models-pytorch calls an encoder: one of its own, or a model of timm's after "tu-"."""
+    import timm
+    from segmentation_models_pytorch.encoders import get_encoder_names
+
+    own = get_encoder_names()
+    if word in ENCODERS:
+        return ENCODERS[word]
+    if word in own:
+        return word
+    name = word.removeprefix("tu-")
+    if timm.is_model(name):
+        return f"tu-{name}"
+    raise UserError(
+        f"there is no encoder {word!r}{nearest(word, [*own, *ENCODERS])}", "take a ResNet, a Swin, or a name of timm's"
+    )
+
+
+def _freeze_unused(encoder: nn.Module) -> None:
+    """Freeze what comes behind the last stage that a decoder looks at: several processes wait for every gradient."""
+    parameters = list(encoder.parameters())
+    encoder.eval()  # which leaves statistics alone
+    features = encoder(torch.zeros(1, 3, 64, 64))
+    gradients = torch.autograd.grad(sum(part.sum() for part in features[1:]), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)
+    encoder.train()
+
+
+def _projector(width: int, dim: int) -> nn.Sequential:
+    def layer() -> list[nn.Module]:
+        return [nn.Conv2d(width, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+
+    return nn.Sequential(*layer(), *layer(), nn.Conv2d(width, dim, 1))
+
+
+def _aux_head(wide: int, width: int, num_classes: int) -> nn.Sequential:
+    """The fully convolutional head of the released configurations."""
+    return nn.Sequential(
+        nn.Conv2d(wide, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Dropout2d(0.1),
+        _scores(width, num_classes),
+    )
+
+
+def _scores(width: int, num_classes: int) -> nn.Conv2d:
+    layer = nn.Conv2d(width, num_classes, 1)
+    nn.init.normal_(layer.weight, std=0.01)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer

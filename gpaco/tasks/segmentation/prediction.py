@@ -1,0 +1,145 @@
+"""What a segmenter says about new pictures: for each a mask of class numbers, one in colours, and an overlay.
+
+A file that cannot be read is a row with its error.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpaco.data.images import read_image
+from gpaco.data.samples import printable
+from gpaco.errors import Problem, UserError
+from gpaco.system.faults import explained
+from gpaco.tasks.classification.prediction import find_files
+from gpaco.tasks.segmentation.evaluation import ScenePredictor, load_segmenter, segment
+from gpaco.training.run import Run, as_run
+
+Row = dict[str, Any]
+COLUMNS = ("path", "mask", "colours", "overlay", "probability", "error")
+KINDS = {"mask": ".png", "colours": ".png", "overlay": ".jpg"}  # a folder each, and how its files end
+
+
+def predict_masks(
+    run: Run | Path | str,
+    paths: Path | str | Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    device: str | torch.device = "cpu",
+    show: Callable[[int, int], None] | None = None,
+    **how: Any,
+) -> list[Row]:
+    """A row for each picture, and what a segmenter makes of it in the folder `out`.
+
+    A row has the path, the three files, the mean probability of the classes chosen, the share of each class that was
+    found, and error (or None). `out` gets mask/ (class numbers), colours/, overlay/, predictions.csv, and
+    classes.csv with the colours; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
+    """
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
+        raise UserError(f"a segmenter writes pictures, and {folder} is no folder", "--out FOLDER")
+    files = _named([paths] if isinstance(paths, Path | str) else paths)
+    predictor = load_segmenter(as_run(run), device=device)
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        stack.enter_context(explained(f"cannot write to {folder}", ""))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        write = None if folder is None else stack.enter_context(_table(folder, predictor))
+        ahead = pool.submit(_read, files[0][0])
+        for k, (file, name) in enumerate(files, 1):
+            image = ahead.result()
+            if k < len(files):  # decoded while the network works
+                ahead = pool.submit(_read, files[k][0])
+            row: Row = dict.fromkeys(COLUMNS) | {"path": printable(file), "shares": {}}
+            row |= {"error": image} if isinstance(image, str) else _segmented(predictor, image, folder, name, how)
+            rows.append(row)
+            if write is not None:
+                write([row[column] for column in COLUMNS])
+            if show is not None:
+                show(k, len(files))
+    return rows
+
+
+@contextmanager
+def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Callable[[list[Any]], None]]:
+    """A function that adds a row to predictions.csv; classes.csv is written beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "red", "green", "blue"])
+        colours = zip(predictor.classes, predictor.about["palette"], strict=True)
+        writer.writerows([name, *colour] for name, colour in colours)
+    with (folder / "predictions.csv").open("w", newline="", encoding="utf-8", buffering=1) as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        yield writer.writerow
+
+
+def coloured(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A mask in the colours of its classes, (H, W, 3); what is no class is black."""
+    table = np.zeros((256, 3), np.uint8)
+    table[: len(palette)] = palette
+    return table[classes]
+
+
+def overlaid(image: NDArray[np.uint8], colours: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
+    """A picture with colours laid over it."""
+    mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colours).astype(np.uint8)
+    return mixed
+
+
+def _segmented(
+    predictor: ScenePredictor, image: NDArray[np.uint8], folder: Path | None, name: str, how: dict[str, Any]
+) -> Row:
+    from PIL import Image
+
+    classes, probability = segment(predictor, image, **how)
+    found, counts = np.unique(classes, return_counts=True)
+    shares = {predictor.classes[c]: round(float(n / classes.size), 6) for c, n in zip(found, counts, strict=True)}
+    row: Row = {"probability": round(float(probability.mean()), 6), "shares": shares}
+    if folder is None:
+        return row
+    colours = coloured(classes, np.array(predictor.about["palette"], np.uint8))
+    pictures = {"mask": classes, "colours": colours, "overlay": overlaid(image, colours)}
+    for kind, ending in KINDS.items():
+        place = folder / kind / f"{name}{ending}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pictures[kind]).save(place)
+        row[kind] = printable(place)
+    return row
+
+
+def _read(path: Path) -> NDArray[np.uint8] | str:
+    try:
+        return read_image(path)
+    except Problem as error:
+        return error.cause
+
+
+def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
+    """The pictures that the paths name, each with a name for its results: as in its folder, no two alike."""
+    if not paths:
+        raise UserError("there is no picture to predict", "give files, folders or a .txt list")
+    found = [(path, file) for path in map(Path, paths) for file in find_files([path])]
+    wanted = [
+        str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix("")) for path, file in found
+    ]
+    own, taken = set(wanted), set[str]()
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
+    named = []
+    for (_, file), name in zip(found, wanted, strict=True):
+        free = name
+        while free in taken or (free != name and free in own):
+            free = f"{name}-{next(numbers[name])}"
+        taken.add(free)
+        named.append((file, free))
+    return named

@@ -1,0 +1,129 @@
+"""Readers of the usual benchmarks in their usual folders. Each returns None where the folder is not of its kind.
+
+Class names are in gpaco/segmentation/classes, one to a line, in the order of the numbers in the mask files: ADE20K as
+in the list of the scene-parsing challenge (the first word of each line), the others as their authors publish them.
+"""
+
+from pathlib import Path
+
+from gpaco.errors import UserError
+from gpaco.tasks.segmentation.readers.folders import names_in, pairs, read_text
+from gpaco.tasks.segmentation.scenes import Decode, Scenes, SceneSplits, numbered
+
+# Cityscapes' own numbers (0 to 33) -> the 19 that are evaluated.
+CITYSCAPES_IDS = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
+CITYSCAPES_IDS |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
+
+REPORTED = "the published validation part is the test part here: papers report on it, so it chooses no epoch"
+
+
+def class_names(data: str) -> tuple[str, ...]:
+    """The classes of a benchmark, such as "ade20k"."""
+    return tuple((Path(__file__).parent / "classes" / f"{data}.txt").read_text(encoding="utf-8").splitlines())
+
+
+def read_camvid(folder: Path) -> SceneSplits | None:
+    """CamVid with 11 classes as SegNet has it: train/ and trainannot/, val/, test/; number 11 is no class."""
+    if not all((folder / name).is_dir() for name in ("train", "trainannot")):
+        return None
+    names = class_names("camvid")
+    decode = numbered(len(names), ignore=(11, 255))
+    parts = {
+        name: _scenes(folder, *pairs(folder / name, folder / f"{name}annot"), names, decode)
+        for name in ("train", "val", "test")
+        if (folder / name).is_dir()
+    }
+    return SceneSplits(parts["train"], parts.get("val"), parts.get("test"), "CamVid, 11 classes, SegNet's layout")
+
+
+def read_ade20k(folder: Path) -> SceneSplits | None:
+    """ADE20K of the scene-parsing challenge: images/training, annotations/training; number 0 is no class."""
+    if not (folder / "images" / "training").is_dir() or not (folder / "annotations" / "training").is_dir():
+        return None
+    names = class_names("ade20k")
+    train, val = (
+        _scenes(folder, *pairs(folder / "images" / part, folder / "annotations" / part), names, numbered(150, first=1))
+        for part in ("training", "validation")
+    )
+    return SceneSplits(train, None, val, "ADE20K, 150 classes", ("number 0 in the masks is no class", REPORTED))
+
+
+def read_cityscapes(folder: Path) -> SceneSplits | None:
+    """Cityscapes: leftImg8bit/train/CITY, gtFine/train/CITY; labelTrainIds where they were made, else labelIds."""
+    if not (folder / "leftImg8bit" / "train").is_dir() or not (folder / "gtFine" / "train").is_dir():
+        return None
+    names = class_names("cityscapes")
+    made = any((folder / "gtFine" / "train").rglob("*_gtFine_labelTrainIds.png"))
+    ending = "_gtFine_labelTrainIds" if made else "_gtFine_labelIds"
+    table = [255] * 256
+    for number, k in CITYSCAPES_IDS.items():
+        table[number] = k
+    decode = numbered(19) if made else Decode(values=tuple(table))
+    parts = {}
+    for part in ("train", "val"):
+        images = sorted((folder / "leftImg8bit" / part).rglob("*_leftImg8bit.png"))
+        masks = [
+            folder / "gtFine" / part / path.parent.name / path.name.replace("_leftImg8bit", ending) for path in images
+        ]
+        parts[part] = _scenes(folder, tuple(images), _existing(masks), names, decode)
+    notes = (f"masks: {ending.removeprefix('_gtFine_')}", REPORTED)
+    return SceneSplits(parts["train"], None, parts["val"], "Cityscapes, 19 classes", notes)
+
+
+def read_coco_stuff(folder: Path) -> SceneSplits | None:
+    """COCO-Stuff 10k as converted for mmsegmentation: images/train2014, annotations/train2014; 0 is no class."""
+    if not (folder / "images" / "train2014").is_dir() or not (folder / "annotations" / "train2014").is_dir():
+        return None
+    names = class_names("coco_stuff")
+    ending = "_labelTrainIds"
+    train, test = (
+        _scenes(
+            folder,
+            *pairs(folder / "images" / part, folder / "annotations" / part, ending),
+            names,
+            numbered(171, first=1),
+        )
+        for part in ("train2014", "test2014")
+    )
+    return SceneSplits(train, None, test, "COCO-Stuff 10k, 171 classes", ("number 0 in the masks is no class",))
+
+
+def read_pascal(folder: Path) -> SceneSplits | None:
+    """PASCAL Context (59 classes; 0 is no class) or VOC (21 classes with background), parts by their lists."""
+    if not (folder / "JPEGImages").is_dir():
+        return None
+    if (folder / "SegmentationClassContext").is_dir():
+        names, masks, lists = class_names("pascal_context"), "SegmentationClassContext", "SegmentationContext"
+        decode, reader = numbered(59, first=1), "PASCAL Context, 59 classes"
+    elif (folder / "SegmentationClass").is_dir() and (folder / "ImageSets" / "Segmentation").is_dir():
+        names, masks, lists = class_names("pascal_voc"), "SegmentationClass", "Segmentation"
+        decode, reader = numbered(21), "PASCAL VOC, 21 classes"
+    else:
+        return None
+    parts = {}
+    for part in ("train", "val"):
+        file = folder / "ImageSets" / lists / f"{part}.txt"
+        if not file.is_file():
+            raise UserError(f"there is no list {file}", "it has the names of the pictures, one to a line")
+        words = read_text(file).split()
+        if out := [word for word in words if Path(word).is_absolute() or ".." in Path(word).parts]:
+            raise UserError(
+                f"{file} names {out[0]!r}, which is outside the data", "write names of pictures, one to a line"
+            )
+        images = [folder / "JPEGImages" / f"{word}.jpg" for word in words]
+        labels = [folder / masks / f"{word}.png" for word in words]
+        parts[part] = _scenes(folder, _existing(images), _existing(labels), names, decode)
+    return SceneSplits(parts["train"], None, parts["val"], reader, (REPORTED,))
+
+
+def _scenes(
+    folder: Path, images: tuple[Path, ...], masks: tuple[Path, ...], names: tuple[str, ...], decode: Decode
+) -> Scenes:
+    return Scenes(images, masks, names, decode, names=names_in(folder, images))
+
+
+def _existing(paths: list[Path]) -> tuple[Path, ...]:
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise UserError(f"{len(missing)} files are missing, the first {missing[0]}", "complete the data set")
+    return tuple(paths)

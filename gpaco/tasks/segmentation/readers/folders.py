@@ -1,0 +1,199 @@
+"""Anyone's folders of pictures and masks, and what readers of such folders share."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, some
+from gpaco.errors import UserError
+from gpaco.metrics.segmentation import IGNORE
+from gpaco.system.progress import Progress
+from gpaco.tasks.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
+
+TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
+MOST = IGNORE - 1  # classes
+
+
+def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | None:
+    """`images` and `masks` with files of the same names; parts are folders inside them, or around them.
+
+    None where the folder is not of that kind. Without a training folder the training part is empty: such data is good
+    for evaluation. Without a table of classes every mask is looked at for the largest number.
+    """
+    listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
+    if not listed:
+        return None
+    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
+    classes, colours = read_classes(table) if table else ((), ())
+    notes = [f"classes from {table.name}"] if table else []
+    if not classes:
+        masks = [mask for _, part in listed.values() for mask in part]
+        classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
+        notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
+    decode = Decode(colours=colours) if colours else numbered(len(classes))
+    parts = {
+        name: Scenes(images, masks, classes, decode, colours, names_in(folder, images))
+        for name, (images, masks) in listed.items()
+    }
+    reader = OWN + (" in colours" if colours else "")
+    train = parts.get("train", next(iter(parts.values())).subset([]))
+    return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes))
+
+
+def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
+    """The largest class number in mask files. Those that cannot be read are left to whoever loads them."""
+
+    def largest(path: Path) -> int | UserError:
+        try:
+            numbers = read_numbers(path)
+        except UserError as error:
+            return error
+        return int(numbers.max(where=numbers != IGNORE, initial=0))
+
+    found: list[int] = []
+    problem = UserError("there is no mask to tell the classes by", "put pictures and masks into the folders")
+    with ThreadPoolExecutor(2) as pool:
+        for done, (path, one) in enumerate(zip(masks, pool.map(largest, masks), strict=True), 1):
+            if isinstance(one, UserError):
+                problem = problem if found else one
+            elif one >= MOST:
+                raise UserError(
+                    f"{printable(path)} has the value {one}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
+                    "write 255 for pixels that belong to no class",
+                )
+            else:
+                found.append(one)
+            if progress is not None:
+                progress(done, len(masks))
+    if not found:
+        raise problem
+    if not any(found):
+        raise UserError(
+            f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
+            "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
+        )
+    return max(found)
+
+
+def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Where pictures and masks of each part are: {"train": (images, masks), ...}; without parts all is training."""
+    image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
+    if image and mask:
+        inner = {
+            SPLIT_WORDS[p.name.lower()]: (p, mask / p.name) for p in subfolders(image) if p.name.lower() in SPLIT_WORDS
+        }
+        return inner or {"train": (image, mask)}
+    around = {}
+    for part in subfolders(folder):
+        image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
+        if part.name.lower() in SPLIT_WORDS and image and mask:
+            around[SPLIT_WORDS[part.name.lower()]] = (image, mask)
+    return around
+
+
+def _first(folder: Path, words: Iterable[str]) -> Path | None:
+    return next((folder / word for word in words if (folder / word).is_dir()), None)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Pictures and their masks, matched by folder and name without ending.
+
+    `suffix` is what a mask's name has beyond that of its picture, such as "_mask"; found by looking unless given.
+    """
+    if not images.is_dir():
+        raise UserError(f"there is no folder {images}", "complete the data set")
+    if not masks.is_dir():
+        raise UserError(f"there are pictures in {images} but no masks in {masks}", "put a mask for each picture there")
+    pictures, by_name = _by_name(images), _by_name(masks)
+    if suffix is None:
+        suffix = _common_suffix(list(pictures), list(by_name))
+    alone = [printable(path.name) for name, path in pictures.items() if name + suffix not in by_name]
+    if alone:
+        raise UserError(
+            f"{len(alone)} pictures in {images} have no mask in {masks}: {some(alone)}",
+            "give the mask the name of its picture, or take the picture out",
+        )
+    return tuple(pictures.values()), tuple(by_name[name + suffix] for name in pictures)
+
+
+def _common_suffix(pictures: list[str], masks: list[str]) -> str:
+    """What the names of all masks have beyond those of their pictures; nothing if that is not one thing."""
+    known = set(masks)
+    endings = {name.removeprefix(pictures[0]) for name in masks if pictures and name.startswith(pictures[0])}
+    return next((end for end in sorted(endings, key=len) if all(name + end in known for name in pictures)), "")
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    """The pictures below a folder by their path in it without ending, in order."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder)):
+            name = str(path.relative_to(folder).with_suffix(""))
+            if name in found:
+                raise UserError(
+                    f"{path} and {found[name].name} have one name, so nobody knows which is meant",
+                    "take one of them out",
+                )
+            found[name] = path
+    return found
+
+
+def _hidden(path: Path) -> bool:
+    """Whether some program left it there: .ipynb_checkpoints, ._a.png, __MACOSX."""
+    return any(part.startswith((".", "__MACOSX")) for part in path.parts)
+
+
+def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(printable(path.relative_to(folder)) for path in images)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, which somebody wrote."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: this is not text in UTF-8", "save the file as UTF-8") from error
+
+
+def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    """Names, and colours if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
+    names: list[str] = []
+    colours: list[Colour] = []
+    try:
+        rows = list(csv.reader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise UserError(f"{path} is no table of classes: {error}", "write a class to a line") from error
+    for line, row in enumerate(rows, 1):
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
+            continue
+        try:
+            numbers = [int(cell) for cell in cells[1:4]]
+        except ValueError:
+            numbers = [-1]
+        if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
+            raise UserError(
+                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
+                "mend the line",
+            )
+        names.append(cells[0])
+        if numbers:
+            colours.append((numbers[0], numbers[1], numbers[2]))
+    if len(names) > MOST:
+        raise UserError(f"{path} has {len(names)} classes; there can be {MOST}", "join some of them")
+    if not names or len(colours) not in (0, len(names)):
+        raise UserError(
+            f"{path} has {len(names)} classes and {len(colours)} colours", "give every class a colour, or none"
+        )
+    if len(set(colours)) < len(colours):
+        raise UserError(f"{path} has one colour for two classes", "give every class a colour of its own")
+    return tuple(names), tuple(colours)

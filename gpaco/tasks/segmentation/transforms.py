@@ -1,0 +1,126 @@
+"""Training pictures as the paper makes them: scaled, cropped, mirrored, their colours distorted.
+
+Everything is a pure function of a picture, its mask and a row of uniform numbers, which `counter_random.uniforms`
+makes from (seed, epoch, index): the same crops for any number of workers, kills and processes.
+"""
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.metrics.segmentation import IGNORE
+
+Image = NDArray[np.uint8]  # (H, W, 3) RGB
+Mask = NDArray[np.uint8]  # (H, W), 255 is no class
+Size = tuple[int, int]  # height, width
+
+TRIES = 10  # crops that are looked at before one with too much of one class is taken
+DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one picture
+
+
+def training_crop(
+    image: Image,
+    mask: Mask,
+    u: NDArray[np.float64],
+    *,
+    crop: Size,
+    base_size: Size,
+    scale: tuple[float, float] = (0.5, 2.0),
+    max_share: float = 0.75,
+    colours: bool = True,
+    fill: tuple[int, int, int] = (124, 116, 104),
+) -> tuple[Image, Mask]:
+    """A picture and its mask, each of the size `crop`.
+
+    Args:
+        u: (DRAWS,) uniform numbers.
+        crop: height and width of the result; a smaller picture is filled up with `fill`, its mask with 255.
+        base_size: shorter and longer side that scale 1 fits into.
+        scale: least and greatest factor.
+        max_share: greatest share of one class in a crop, as far as some tries find one.
+        colours: with photometric distortion.
+    """
+    factor = fitting(image.shape[:2], base_size) * (scale[0] + (scale[1] - scale[0]) * u[0])
+    image, mask = rescaled(image, mask, factor)
+    top, left = _place(mask, crop, u[1 : 1 + 2 * TRIES], max_share)
+    image, mask = image[top : top + crop[0], left : left + crop[1]], mask[top : top + crop[0], left : left + crop[1]]
+    if u[1 + 2 * TRIES] < 0.5:
+        image, mask = np.ascontiguousarray(image[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
+    if colours:
+        image = distorted(image, u[2 + 2 * TRIES :])
+    return _filled(image, mask, crop, fill)
+
+
+def fitting(size: tuple[int, ...], base_size: Size) -> float:
+    """The factor that makes a picture as large as fits into `base_size` (shorter side, longer side).
+
+    >>> fitting((100, 400), (50, 1000)), fitting((100, 400), (50, 100))
+    (0.5, 0.25)
+    """
+    return min(min(base_size) / min(size), max(base_size) / max(size))
+
+
+def rescaled(image: Image, mask: Mask, factor: float) -> tuple[Image, Mask]:
+    """Picture (bilinear) and mask (nearest) at `factor` times their size."""
+    height, width = (max(1, round(side * factor)) for side in mask.shape)
+    if (height, width) == mask.shape:
+        return image, mask
+    return (
+        _as_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)),
+        _as_image(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)),
+    )
+
+
+def _place(mask: Mask, crop: Size, u: NDArray[np.float64], max_share: float) -> tuple[int, int]:
+    """Top and left of the first crop in which no class has more than its share; the last one tried if none is."""
+    free = (max(mask.shape[0] - crop[0], 0), max(mask.shape[1] - crop[1], 0))
+    top = left = 0
+    for k in range(TRIES):
+        top, left = int(u[2 * k] * (free[0] + 1)), int(u[2 * k + 1] * (free[1] + 1))
+        counts = np.bincount(mask[top : top + crop[0], left : left + crop[1]].ravel(), minlength=256)[:IGNORE]
+        if np.count_nonzero(counts) > 1 and counts.max() < max_share * counts.sum():
+            break
+    return top, left
+
+
+def distorted(image: Image, u: NDArray[np.float64]) -> Image:
+    """Brightness, contrast, saturation and hue, each changed half of the time; contrast before or after the colours.
+
+    The ranges of the released configurations: brightness 32 levels either way, contrast and saturation 0.5 to 1.5
+    times, hue 18 of 180 steps either way. `u` is (9,).
+    """
+    if u[0] < 0.5:
+        image = _as_image(cv2.convertScaleAbs(np.maximum(image.astype(np.float32) + (64 * u[1] - 32), 0)))
+    contrast_first = u[2] < 0.5
+    factor = 0.5 + u[4] if u[3] < 0.5 else 1.0
+    if contrast_first and factor != 1:
+        image = _as_image(cv2.convertScaleAbs(image, alpha=factor))
+    if u[5] < 0.5 or u[7] < 0.5:
+        hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
+        if u[5] < 0.5:
+            hsv[..., 1] = np.minimum(hsv[..., 1] * (0.5 + u[6]), 255)
+        if u[7] < 0.5:
+            hsv[..., 0] = (hsv[..., 0].astype(np.int16) + int(37 * u[8]) - 18) % 180
+        image = _as_image(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+    if not contrast_first and factor != 1:
+        image = _as_image(cv2.convertScaleAbs(image, alpha=factor))
+    return image
+
+
+def _filled(image: Image, mask: Mask, crop: Size, fill: tuple[int, int, int]) -> tuple[Image, Mask]:
+    height, width = mask.shape
+    if (height, width) == crop:
+        return image, mask
+    whole = np.empty((*crop, 3), np.uint8)
+    whole[:] = fill
+    whole[:height, :width] = image
+    labels = np.full(crop, IGNORE, np.uint8)
+    labels[:height, :width] = mask
+    return whole, labels
+
+
+def _as_image(array: Any) -> NDArray[np.uint8]:
+    result: NDArray[np.uint8] = array
+    return result

@@ -1,0 +1,1 @@
+"""The training loop, schedule, checkpoints, run folder and stages. Knows no task."""

@@ -1,0 +1,217 @@
+"""Checkpoints: what a run leaves on disk so that it can resume after a crash at any moment. No pickle anywhere.
+
+A checkpoint is a folder `step-00001234` with one safetensors file for each part, `state.json`, and `MANIFEST.json`
+with the SHA-256 of every other file, because neither torch nor safetensors notices a flipped bit. It is written under
+a hidden name, synced and renamed, so a folder of that name is complete; `latest` names the last one.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.faults import explained
+from gpaco.system.files import sync, write, write_atomic
+
+FORMAT = 2
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+_LEFTOVER = re.compile(r"\.step-\d{8,}\.(writing|removing)")
+
+Tensors = Mapping[str, Mapping[str, Tensor]]
+
+
+class DamagedError(UserError):
+    """A checkpoint that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `load` found; `warnings` has one line for each newer checkpoint that was damaged."""
+
+    path: Path
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+
+def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint and return its path. Whatever happens, it is there complete or not at all.
+
+    Args:
+        folder: where a run keeps its checkpoints; made if missing.
+        step: its number. A checkpoint that has it already is replaced.
+        tensors: parts such as {"model": ..., "optimizer": ...}, each written to its own file.
+        state: everything else, ready for JSON; numbers must be finite.
+    """
+    target = folder / f"step-{step:08d}"
+    work = folder / f".{target.name}.writing"
+    whole = {"format": FORMAT, "step": step, "parts": sorted(tensors), "state": state}
+    content = json.dumps(whole, allow_nan=False).encode()
+    with explained(f"cannot save the checkpoint {target}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for entry in folder.iterdir():  # of a process that was killed in here
+            if _LEFTOVER.fullmatch(entry.name):
+                shutil.rmtree(entry)
+        try:
+            work.mkdir()
+            mode = work.stat().st_mode & 0o666  # as the umask wants it; safetensors would leave 0600
+            for name, part in tensors.items():
+                path = work / f"{name}.safetensors"
+                save_file(_separate(part), path)
+                path.chmod(mode)
+                sync(path)
+            write(work / "state.json", content)
+            manifest = {path.name: _sha256(path) for path in sorted(work.iterdir())}
+            write(work / "MANIFEST.json", json.dumps(manifest, indent=1).encode())
+            sync(work)
+            if target.exists():
+                _remove(target)
+            os.replace(work, target)
+            sync(folder)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        write_atomic(folder / "latest", f"{target.name}\n")
+    return target
+
+
+def find(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, good or damaged, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)), key=_step, reverse=True)
+
+
+def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
+    """Load the newest good checkpoint of a folder, or the one at `path` itself; all its parts or only some.
+
+    Damaged checkpoints are skipped and named in the result's `warnings`; one that was asked for by its own path is an
+    error, and so is a folder that has no good one.
+    """
+    if _CHECKPOINT.fullmatch(path.name):
+        return _read(path, parts)
+    warnings: list[str] = []
+    for candidate in find(path):
+        try:
+            return replace(_read(candidate, parts), warnings=tuple(warnings))
+        except DamagedError as error:
+            warnings.append(error.cause)
+    if warnings:
+        raise UserError(
+            f"no checkpoint in {path} is whole: {'; '.join(warnings)}", "restore it from a copy, or start anew"
+        )
+    raise UserError(f"there is no checkpoint in {path}", "give the folder of a run that has saved at least once")
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a checkpoint, as its manifest says."""
+    with _readable(path):
+        found = json.loads((path / "MANIFEST.json").read_bytes())
+        if not isinstance(found, dict):
+            raise _damaged(path, "MANIFEST.json is not a manifest")
+        if "schema" in found:
+            raise _other_format(path, found["schema"])
+        return found
+
+
+def prune(folder: Path, keep: int, protect: Iterable[str] = ()) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints and those protected; return what was deleted.
+
+    The last one written stays, whatever `keep` is, and so does everything newer: that has been left behind, for
+    example because it was damaged.
+    """
+    latest = folder / (folder / "latest").read_text().strip()
+    old = [path for path in find(folder) if _step(path) <= _step(latest) and path.name not in protect]
+    gone = [path for path in old[max(keep, 0) :] if path != latest]
+    with explained(f"cannot delete old checkpoints in {folder}"):
+        for path in gone:
+            _remove(path)
+    return gone
+
+
+def _read(path: Path, parts: Sequence[str] | None) -> Checkpoint:
+    expected = hashes(path)
+    with _readable(path):
+        _verify(path, "state.json", expected)
+        whole = json.loads((path / "state.json").read_bytes())
+        if whole["format"] != FORMAT:
+            raise _other_format(path, whole["format"])
+        if whole["step"] != _step(path):
+            raise _damaged(path, f"it is of step {whole['step']}")
+        if expected.keys() != {"state.json", *(f"{part}.safetensors" for part in whole["parts"])}:
+            raise _damaged(path, "MANIFEST.json names other files than were written")
+        tensors = {}
+        for part in whole["parts"] if parts is None else parts:
+            if part not in whole["parts"]:
+                raise UserError(f"{path} has no part {part!r}", f"it has {', '.join(whole['parts'])}")
+            _verify(path, f"{part}.safetensors", expected)
+            tensors[part] = load_file(path / f"{part}.safetensors")
+        return Checkpoint(path, whole["step"], tensors, whole["state"])
+
+
+def _verify(path: Path, name: str, expected: Mapping[str, str]) -> None:
+    if not (path / name).is_file():
+        raise _damaged(path, f"{name} is missing")
+    if _sha256(path / name) != expected.get(name):
+        raise _damaged(path, f"{name} is not what was written")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them: contiguous, and no two on the same memory."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in part.items():
+        tensor = tensor.detach().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return separate
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder so that it is never there in part under its own name."""
+    gone = path.with_name(f".{path.name}.removing")
+    os.replace(path, gone)
+    shutil.rmtree(gone)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _damaged(path: Path, reason: str) -> DamagedError:
+    return DamagedError(f"the checkpoint {path} is damaged: {reason}", "use another checkpoint of the run")
+
+
+def _other_format(path: Path, number: object) -> UserError:
+    return UserError(f"{path} has format {number}, not {FORMAT}", "use the version of gpaco that wrote it")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise what damaged files do to their readers as an error about the checkpoint."""
+    try:
+        yield
+    except UserError:
+        raise
+    except PermissionError as error:
+        raise EnvironmentProblem(f"no permission to read {path}", "change the permissions of its files") from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _damaged(path, " ".join(str(error).split())[:200]) from error
