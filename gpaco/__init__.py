@@ -1,4 +1,3 @@
-# ruff: noqa: F401
 """Generalized parametric contrastive learning for long-tailed images.
 
 `import gpaco` costs nothing: each public name is fetched from its module when it is first used.
@@ -8,20 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
-    from gpaco import analysis
-    from gpaco.api.compare import compare
-    from gpaco.api.export import export
-    from gpaco.api.report import report
-    from gpaco.api.train import train
-    from gpaco.losses.classical import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
-    from gpaco.losses.contrastive import GPaCoLoss, gpaco_loss, supcon_loss
-    from gpaco.losses.memory import Memory
-    from gpaco.losses.pixels import pixel_gpaco_loss
-    from gpaco.models.classifier import Classifier
-    from gpaco.tasks.classification.evaluation import evaluate
-    from gpaco.tasks.classification.prediction import predict
-    from gpaco.tasks.classification.robustness import robustness
-    from gpaco.training.run import load
+    from gpaco import analysis as analysis
+    from gpaco.api.compare import compare as compare
+    from gpaco.api.export import export as export
+    from gpaco.api.report import report as report
+    from gpaco.api.train import train as train
+    from gpaco.losses.classical import balanced_softmax_loss as balanced_softmax_loss
+    from gpaco.losses.classical import class_balanced_weights as class_balanced_weights
+    from gpaco.losses.classical import focal_loss as focal_loss
+    from gpaco.losses.classical import ldam_loss as ldam_loss
+    from gpaco.losses.contrastive import GPaCoLoss as GPaCoLoss
+    from gpaco.losses.contrastive import gpaco_loss as gpaco_loss
+    from gpaco.losses.contrastive import supcon_loss as supcon_loss
+    from gpaco.losses.memory import Memory as Memory
+    from gpaco.losses.pixels import pixel_gpaco_loss as pixel_gpaco_loss
+    from gpaco.models.classifier import Classifier as Classifier
+    from gpaco.tasks.classification.evaluation import evaluate as evaluate
+    from gpaco.tasks.classification.prediction import predict as predict
+    from gpaco.tasks.classification.robustness import robustness as robustness
+    from gpaco.training.run import load as load
 
 __version__ = "0.1.0"
 
