@@ -19,7 +19,7 @@ from loss import machine
 import gpaco
 from gpaco.api.compare import interval
 from gpaco.cli.display import Display
-from gpaco.metrics.classification import summarise
+from gpaco.metrics.classification import summarize
 from gpaco.training.run import Run
 
 TAUS = np.arange(-10, 21) / 10
@@ -73,7 +73,7 @@ def figures(run: Run, tau: float) -> dict[str, Any]:
     stored, metrics = np.load(run.folder / "predictions.npz"), run.metrics
     counts = np.maximum(np.asarray(metrics["counts"], float), 1)
     logits = stored["logits"] - (tau * np.log(counts / counts.sum())).astype(np.float32)
-    return summarise(logits, stored["labels"], metrics["counts"], [str(c) for c in range(len(counts))])
+    return summarize(logits, stored["labels"], metrics["counts"], [str(c) for c in range(len(counts))])
 
 
 def final(

@@ -39,7 +39,7 @@ CLASSES = [str(k) for k in range(10)]
 def classifier(name: str, size: int) -> nn.Module:
     backbone = backbones.build(name, size=size)
     about: dict[str, Any] = {"classes": CLASSES, "mean": backbone.mean, "std": backbone.std, "counts": [1] * 10}
-    about |= {"tuned": None, "assumes": "uniform", "centre_share": None}
+    about |= {"tuned": None, "assumes": "uniform", "center_share": None}
     model = Classifier(backbone.module, backbone.num_features, len(CLASSES))
     return Answers(Predictor(model, about), prior=None, unbiased=False).eval()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cells import Study, run_study
 
-RATES = [["optimiser.lr=0.03"], ["optimiser.lr=0.1"]]
+RATES = [["optimizer.lr=0.03"], ["optimizer.lr=0.1"]]
 CONTRAST = ["method.alpha=0.02", "method.temperature=0.1", "method.memory=1024"]
 METHODS = {
     "ce": (["method.name=ce"], RATES),

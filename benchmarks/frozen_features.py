@@ -5,7 +5,7 @@
 DATA is the folder cifar-100-python or its archive, FILE the weights of an EfficientNet-Lite0 (tf_efficientnet_lite0,
 safetensors). Images are enlarged to 96 pixels and embedded once in four random crops (a quarter of the area or more,
 mirrored or not); all runs share these features, also those of smaller long tails, whose images are among those of the
-larger ones. A head (a hidden layer of 512, centres, for contrast a projector) trains for 20 epochs on two of the four
+larger ones. A head (a hidden layer of 512, centers, for contrast a projector) trains for 20 epochs on two of the four
 views at a time. Every method is tuned with eight settings on the first factor (cells.py says how):
 
     all                    learning rate and weight decay
@@ -24,10 +24,10 @@ from pathlib import Path
 
 from cells import Study, run_study
 
-OPTIMISER = product(
-    ("optimiser.lr=0.02", "optimiser.lr=0.05"), ("optimiser.weight_decay=5e-4", "optimiser.weight_decay=2e-3")
+OPTIMIZER = product(
+    ("optimizer.lr=0.02", "optimizer.lr=0.05"), ("optimizer.weight_decay=5e-4", "optimizer.weight_decay=2e-3")
 )
-GRID = [list(one) for one in OPTIMISER]
+GRID = [list(one) for one in OPTIMIZER]
 CLASSIC = [[*one, f"method.label_smoothing={smoothing}"] for one in GRID for smoothing in (0, 0.1)]
 CONTRAST = [
     [*one, "method.alpha=0.02", "method.temperature=0.1", f"method.memory={memory}"]

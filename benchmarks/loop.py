@@ -3,7 +3,7 @@
     python benchmarks/loop.py [--out benchmarks/results]
 
 Both do the same steps (resnet8, two views of 128 images of 32 px, GPaCo with a memory of 1,024, SGD), in turn, in one
-process, with batches made beforehand, so that only the loop is compared. Random images will do: nothing is learnt.
+process, with batches made beforehand, so that only the loop is compared. Random images will do: nothing is learned.
 """
 
 import argparse
@@ -75,13 +75,13 @@ def with_fit() -> float:
 def bare() -> float:
     """Seconds per step of the same, written out."""
     _, model, method, batches = parts()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     stamps = []
     for batch in batches:
         loss = method(model, batch.views, batch.labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         stamps.append(time.perf_counter())
     return (stamps[-1] - stamps[0]) / (STEPS - 1)
 

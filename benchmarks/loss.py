@@ -6,7 +6,7 @@ Contestants, all float32, all with the same numbers:
     released    the formula of the released code, transcribed from its description: one matrix of scores, one of
                 weights, one of what takes part, all (N, C + N + M)
     gpaco       `gpaco.gpaco_loss`
-    pml         pytorch-metric-learning's SupConLoss with its CrossBatchMemory: less work (no centres), for comparison
+    pml         pytorch-metric-learning's SupConLoss with its CrossBatchMemory: less work (no centers), for comparison
     products    the limit of a loss that recomputes: the similarities twice, their product with the references, and the
                 transposed product for the batch, nothing else
 

@@ -90,14 +90,14 @@ def training_step(pixels: int | None) -> Callable[[], None]:
     network = build("deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)
     settings = Segmentation(pixels=pixels or -1)
     criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     images, masks = torch.randn(BATCH, 3, CROP, CROP), torch.randint(STEP_CLASSES, (BATCH, CROP, CROP))
 
     def run() -> None:
         loss = criterion(network(images), masks)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return run
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gpaco import report
 from gpaco.data.longtail import class_sizes
-from gpaco.metrics.classification import summarise
+from gpaco.metrics.classification import summarize
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 
@@ -57,7 +57,7 @@ def write_run(
     folder.mkdir(parents=True)
     recipe = recipes.override(Recipe(), [f"method.name={method}", "data.path=gone"])
     (folder / "recipe.toml").write_text(recipes.dumps(recipe))
-    metrics = summarise(logits, labels, counts, names) | {
+    metrics = summarize(logits, labels, counts, names) | {
         "evaluated_on": "test",
         "selected_on": "last epoch",
         "seed": 0,
@@ -78,7 +78,7 @@ def write_run(
         "shown": counts.tolist(),
         "settings": {"alpha": 0.05, "memory": 8192, "batch": 128, "views": 2} if method != "ce" else None,
         "gradients": {
-            "centres": (0.01 * counts**slope * noise).tolist(),
+            "centers": (0.01 * counts**slope * noise).tolist(),
             "features": noise.tolist(),
             "slope": slope,
             "features_slope": 0.0,
@@ -86,7 +86,7 @@ def write_run(
         },
         "mass": {
             "positives": (counts / counts.sum() * 8192).tolist(),
-            "centre": (mass * noise).clip(0, 1).tolist(),
+            "center": (mass * noise).clip(0, 1).tolist(),
             "each": (0.05 * mass * noise).tolist(),
         },
     }

@@ -6,7 +6,7 @@
     crop            shift by up to 4 px, mirroring and Cutout of 32 px images in memory
     cifar pair      `cifar_regular` + `cifar_aug` of 32 px images in memory
 
-Everything ends in a normalised float32 batch. The other side is the released code's pipeline: torchvision's transforms
+Everything ends in a normalized float32 batch. The other side is the released code's pipeline: torchvision's transforms
 on Pillow images, one by one, timm's RandAugment, torchvision's AutoAugment. Both sides take turns in one process, and
 the best of several rounds counts, in seconds of processor time. Writes views.csv with the machine.
 """
@@ -35,7 +35,7 @@ from torch import Tensor
 from gpaco.data.counter_random import uniforms
 from gpaco.data.images import read_image
 from gpaco.data.views import photo_ops
-from gpaco.data.views.views import View, batch_view, normalise, photo_view
+from gpaco.data.views.views import View, batch_view, normalize, photo_view
 
 Array = npt.NDArray[Any]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -43,7 +43,7 @@ TARGETS = {"strong pair": 3, "crop": 8, "cifar pair": 7}
 
 
 def picture(height: int, width: int, seed: int) -> Array:
-    """Smooth colours, shapes and noise, about as hard to compress as a photograph."""
+    """Smooth colors, shapes and noise, about as hard to compress as a photograph."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width] / max(height, width)
     image = np.full((height, width, 3), 128.0)
@@ -89,7 +89,7 @@ def strong_pair(files: list[Path]) -> tuple[Callable[[], Tensor], Callable[[], T
             image = read_image(file)
             for i, view in enumerate(views):
                 out[i, sample] = photo_view(image, view, draws[i][sample])
-        return normalise(torch.from_numpy(out).flatten(0, 1).permute(0, 3, 1, 2), MEAN, STD)
+        return normalize(torch.from_numpy(out).flatten(0, 1).permute(0, 3, 1, 2), MEAN, STD)
 
     start = [T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4, 0)]
     policy = {"translate_const": 100, "img_mean": (124, 116, 104)}
@@ -118,9 +118,9 @@ def crop(images: Array) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
         view = View("plain", 32)
         draws = uniforms(0, epoch, indices, 0, view.draws)
         out = batch_view(images, view, draws).permute(0, 2, 3, 1).numpy()
-        centres = (draws[:, -2:] * 32).astype(np.int64).tolist()
-        holed = [photo_ops.cutout(image, row, column, 16) for image, (row, column) in zip(out, centres, strict=True)]
-        return normalise(torch.from_numpy(np.stack(holed)).permute(0, 3, 1, 2), MEAN, STD)
+        centers = (draws[:, -2:] * 32).astype(np.int64).tolist()
+        holed = [photo_ops.cutout(image, row, column, 16) for image, (row, column) in zip(out, centers, strict=True)]
+        return normalize(torch.from_numpy(np.stack(holed)).permute(0, 3, 1, 2), MEAN, STD)
 
     transform = T.Compose(
         [T.RandomCrop(32, 4), T.RandomHorizontalFlip(), T.ToTensor(), Cutout(), T.Normalize(MEAN, STD)]
@@ -141,7 +141,7 @@ def cifar_pair(images: Array) -> tuple[Callable[[], Tensor], Callable[[], Tensor
         nonlocal epoch
         epoch += 1
         out = [batch_view(images, view, uniforms(0, epoch, indices, i, view.draws)) for i, view in enumerate(views)]
-        return normalise(torch.cat(out), MEAN, STD)
+        return normalize(torch.cat(out), MEAN, STD)
 
     end = [T.ToTensor(), T.Normalize(MEAN, STD)]
     auto = T.AutoAugment(T.AutoAugmentPolicy.CIFAR10, fill=[128.0, 128.0, 128.0])

@@ -32,18 +32,18 @@ def main() -> None:
     order = torch.randperm(len(images), device=device)
     first = order[rank:BATCH:world]
     logits, embeddings = net(images[first].repeat(2, 1, 1, 1))
-    criterion.balance(net.centres, logits, embeddings, labels[first].repeat(2))
+    criterion.balance(net.centers, logits, embeddings, labels[first].repeat(2))
     model = DistributedDataParallel(net)
     torch.manual_seed(rank)  # from here on each process draws its own views
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for epoch in range(20):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch)).to(device)
         for batch in order.split(BATCH):
             mine = batch[rank::world]  # numbers of images may differ between processes
             loss = criterion(*model(torch.cat([view(images[mine]), view(images[mine])])), labels[mine].repeat(2))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
 
     held = [torch.zeros_like(criterion.memory.embeddings) for _ in range(world)]
     dist.all_gather(held, criterion.memory.embeddings)

@@ -29,16 +29,16 @@ def main() -> None:
     criterion = GPaCoLoss(10, class_counts=labels.bincount(), prior="unbiased", memory=256, dim=32)
     first = torch.randperm(len(images))[:BATCH]
     logits, embeddings = model(images[first].repeat(2, 1, 1, 1))
-    criterion.balance(model.centres, logits, embeddings, rows[first].repeat(2, 1))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    criterion.balance(model.centers, logits, embeddings, rows[first].repeat(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for epoch in range(1, 41):
         for batch in torch.randperm(len(images)).split(BATCH):
             # Both views are mixed in the same way, so that they stay views of one image.
             mixed, targets = mixup(images[batch], rows[batch], strength=0.2)
             loss = criterion(*model(torch.cat([view(mixed), view(mixed)])), targets.repeat(2, 1))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         if epoch % 10 == 0:
             model.eval()
             with torch.no_grad():

@@ -21,7 +21,7 @@ resample = Image.Resampling[about["interpolation"].upper()]
 
 
 def opened(path: str) -> Image.Image:
-    """The image as gpaco reads it: upright, greys of 16 bits scaled to 8, white behind transparent parts, RGB."""
+    """The image as gpaco reads it: upright, grays of 16 bits scaled to 8, white behind transparent parts, RGB."""
     stored = Image.open(path)
     image = ImageOps.exif_transpose(stored)
     if image.mode == "F" or image.mode.startswith("I"):

@@ -44,12 +44,12 @@ class Net(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
         )
-        self.centres = nn.Linear(1024, 10)
+        self.centers = nn.Linear(1024, 10)
         self.projector = nn.Sequential(nn.Linear(1024, 128), nn.ReLU(), nn.Linear(128, 32))  # (2)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(images)
-        return self.centres(features), F.normalize(self.projector(features), dim=1)  # (3)
+        return self.centers(features), F.normalize(self.projector(features), dim=1)  # (3)
 
 
 def train(method: str, seed: int) -> Tensor:
@@ -60,8 +60,8 @@ def train(method: str, seed: int) -> Tensor:
     criterion = GPaCoLoss(10, class_counts=labels.bincount(), prior="unbiased", memory=256, dim=32)  # (4)
     first = torch.randperm(len(images))[:BATCH]
     logits, embeddings = model(images[first].repeat(2, 1, 1, 1))
-    criterion.balance(model.centres, logits, embeddings, labels[first].repeat(2))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    criterion.balance(model.centers, logits, embeddings, labels[first].repeat(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(images)).split(BATCH):
             logits, embeddings = model(torch.cat([view(images[batch]), view(images[batch])]))
@@ -69,9 +69,9 @@ def train(method: str, seed: int) -> Tensor:
                 loss = criterion(logits, embeddings, labels[batch].repeat(2))  # (5)
             else:
                 loss = F.cross_entropy(logits, labels[batch].repeat(2))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     model.eval()
     with torch.no_grad():
         right: Tensor = model(test_images)[0].argmax(1) == test_labels

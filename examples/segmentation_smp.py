@@ -48,7 +48,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = smp.DeepLabV3Plus("resnet18", encoder_weights=None, decoder_channels=64, classes=CLASSES)
     projector = nn.Sequential(nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 32, 1))  # (2)
-    optimiser = torch.optim.AdamW([*model.parameters(), *projector.parameters()], lr=3e-3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *projector.parameters()], lr=3e-3)
     for step in range(STEPS):
         images, masks = digit_scenes(BATCH, seed=step)
         feature = model.decoder(model.encoder(images))  # (3) what model(images) does, with the feature in hand
@@ -56,9 +56,9 @@ def main() -> None:
         embeddings = F.normalize(projector(feature), dim=1)  # (4)
         loss = F.cross_entropy(F.interpolate(logits, masks.shape[1:], mode="bilinear"), masks, ignore_index=255)
         loss = loss + pixel_gpaco_loss(logits, embeddings, masks, pixels=256)  # (5)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if (step + 1) % 10 == 0:
             print(f"step {step + 1}: loss {loss.item():.2f}")
     model.eval()

@@ -24,16 +24,16 @@ def main() -> None:
     projector = nn.Sequential(nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 32, 1))  # (2)
     feature: dict[str, Tensor] = {}
     model.decode_head.classifier.register_forward_pre_hook(lambda _, given: feature.update(last=given[0]))  # (3)
-    optimiser = torch.optim.AdamW([*model.parameters(), *projector.parameters()], lr=3e-3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *projector.parameters()], lr=3e-3)
     for step in range(STEPS):
         images, masks = digit_scenes(BATCH, seed=step)
         logits = model(images).logits
         embeddings = F.normalize(projector(feature["last"]), dim=1)  # (4)
         loss = F.cross_entropy(F.interpolate(logits, masks.shape[1:], mode="bilinear"), masks, ignore_index=255)
         loss = loss + pixel_gpaco_loss(logits, embeddings, masks, pixels=256)  # (5)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if (step + 1) % 10 == 0:
             print(f"step {step + 1}: loss {loss.item():.2f}")
     model.eval()

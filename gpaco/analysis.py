@@ -1,7 +1,7 @@
 """What the loss asks of a model, and what a model does: the analysis of the paper as numbers.
 
 Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
-Measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`; `analyse` is both of them ready for JSON. An
+Measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`; `analyze` is both of them ready for JSON. An
 array has one number for each class, nan where there is none.
 """
 
@@ -25,7 +25,7 @@ __all__ = [
     "GradientNorms",
     "Mass",
     "Optimum",
-    "analyse",
+    "analyze",
     "class_gradient_norms",
     "extra_loss_curve",
     "log_log_slope",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-SECONDS = 20.0  # that `analyse` may take at the end of training, beside loading
+SECONDS = 20.0  # that `analyze` may take at the end of training, beside loading
 
 
 def log_log_slope(counts: ArrayLike, values: ArrayLike) -> float | None:
@@ -61,27 +61,27 @@ class GradientNorms:
     method: str
     stage: str  # of the run; empty if it has only one
     images: int  # that were measured
-    centres: Floats  # at the centre of the class, over all images as training shows them
+    centers: Floats  # at the center of the class, over all images as training shows them
     pull: Floats  # the part of it that comes from images of the class
     push: Floats  # and the part from all other images
-    slope: float | None  # of `centres` against the training images of a class: 0 is balanced
+    slope: float | None  # of `centers` against the training images of a class: 0 is balanced
 
 
 def class_gradient_norms(
     run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
 ) -> GradientNorms:
-    """Gradient norm of each class at the class centres (the paper's Fig. 2), and its log-log slope as one number.
+    """Gradient norm of each class at the class centers (the paper's Fig. 2), and its log-log slope as one number.
 
     The loss is the one that the run was trained with, at its saved weights and in a step as training takes it: the same
     views, the same prior, and for contrastive methods the saved memory and a batch drawn as training draws it. Only
     dropout and the statistics of batch norm are those of evaluation, and labels are not mixed. For each view x of an
-    image, the gradient of its loss at centre c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
+    image, the gradient of its loss at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
 
-        (probability of centre c in the softmax over centres and references - target of c) * features(x)
+        (probability of center c in the softmax over centers and references - target of c) * features(x)
 
-    `centres` is the mean of its length over training images. They are sampled by class, the same number of each where
+    `centers` is the mean of its length over training images. They are sampled by class, the same number of each where
     there are so many, and weighed as often as training shows them. Rows of a gradient add up over a batch: what is
-    measured is how strongly a class's centre is moved, not by how much the movements cancel.
+    measured is how strongly a class's center is moved, not by how much the movements cancel.
 
     Args:
         data: other images than the run's training part.
@@ -93,7 +93,7 @@ def class_gradient_norms(
     >>> with TemporaryDirectory() as out:
     ...     run = train("digits", out=out, method="ce", long_tail=50, epochs=2, say=lambda line: None)
     ...     norms = class_gradient_norms(run, images=100)
-    >>> bool(norms.slope > 0.5)  # cross entropy moves the centres of frequent classes more
+    >>> bool(norms.slope > 0.5)  # cross entropy moves the centers of frequent classes more
     True
     """
     stage = _stages(run)[-1]
@@ -108,7 +108,7 @@ class Mass:
     stage: str
     images: int
     positives: Floats  # number of an anchor's positives
-    centre: Floats  # on the own center
+    center: Floats  # on the own center
     each: Floats  # on each positive
     together: Floats  # on all positives
 
@@ -125,7 +125,7 @@ def measured_mass(
     return _mass(stage, _measure(stage, data, images, seed))
 
 
-def analyse(
+def analyze(
     run: "Run | Path | str", samples: "Samples | None" = None, predictor: "Predictor | None" = None
 ) -> dict[str, Any]:
     """Everything that was measured on a run, ready for JSON: `analysis.json` of its folder, written by training.
@@ -221,7 +221,7 @@ def _gradient_norms(stage: _Stage, measured: "Probe") -> GradientNorms:
 
 def _mass(stage: _Stage, measured: "Probe") -> Mass:
     each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
-    values = (measured.positives, measured.centre, each, measured.together)
+    values = (measured.positives, measured.center, each, measured.together)
     means = (_means(value, measured.labels, len(measured.shares)) for value in values)
     return Mass(stage.method, stage.name, measured.images, *means)
 

@@ -11,14 +11,14 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def cells(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The file benchmarks/cells.py, which takes its neighbours by name."""
+    """The file benchmarks/cells.py, which takes its neighbors by name."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return import_module("cells")
 
 
 def row(cells: Any, method: str, seed: int, tau: str, accuracy: float, **more: str) -> dict[str, str]:
     figures = dict.fromkeys(cells.FIGURES, "0.5") | {"all": f"{accuracy:.4f}", "few": ""}
-    cell = {"part": "head", "factor": "100", "method": method, "settings": "optimiser.lr=0.1", "seed": str(seed)}
+    cell = {"part": "head", "factor": "100", "method": method, "settings": "optimizer.lr=0.1", "seed": str(seed)}
     return cell | {"tau": tau, **figures, "seconds": "10", "machine": "a machine"} | more
 
 

@@ -50,15 +50,15 @@ def test_the_lines_of_the_readme_train_a_model() -> None:
     model = Network(num_classes)
     names = {"torch": torch, "nn": nn, "model": model, "num_classes": num_classes, "counts": counts, "labels": labels}
     exec("\n".join(setup), names)  # noqa: S102 - ours
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     right = []
     for _ in range(30):
         view1, view2 = (images + 0.1 * torch.randn(images.shape) for _ in range(2))
         names |= {"view1": view1, "view2": view2}
         exec(step, names)  # noqa: S102
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         names["loss"].backward()
-        optimiser.step()
+        optimizer.step()
         right.append((names["logits"].argmax(1) == labels.repeat(2)).float().mean().item())
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
     assert right[0] < 0.6

@@ -15,7 +15,7 @@ SETTINGS = (
     "data.validation=0",
     "train.epochs=40",
     "train.batch_size=32",
-    "optimiser.lr=0.05",
+    "optimizer.lr=0.05",
     "method.memory=256",
     "train.checkpoint_every=20",
 )

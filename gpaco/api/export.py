@@ -1,7 +1,7 @@
 """A trained model as one file that runs elsewhere: ONNX, torch.export, or its backbone's weights.
 
 An exported graph takes pictures as they are, `images` (N, 3, H, W) uint8 in RGB, any N, and gives `logits`, (N, C) or
-of a segmenter (N, C, H, W). Normalisation, a tuned prior, `prior` and `unbiased` are inside. What else one has to know
+of a segmenter (N, C, H, W). Normalization, a tuned prior, `prior` and `unbiased` are inside. What else one has to know
 is in the file too, as JSON under the name "gpaco": classes, size, how pictures get to that size. The file is run and
 compared with the model before it gets its name.
 """
@@ -160,7 +160,7 @@ def _segmenter(run: Run, size: Size | None, which: str) -> tuple[nn.Module, Mapp
             *(["average the logits where windows overlap"] if own["window"] else []),
             "resize the logits to the picture's own size: the class of a pixel is the largest",
         ],
-        "interpolation": "bilinear between pixel centres, without smoothing",
+        "interpolation": "bilinear between pixel centers, without smoothing",
         "palette": own["palette"],
         "base_size": own["base_size"],
         "window": own["window"],

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from gpaco.data.counter_random import permutation, uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased
-from gpaco.data.views.views import View, batch_view, normalise, photo_view
+from gpaco.data.views.views import View, batch_view, normalize, photo_view
 from gpaco.errors import Problem
 
 CPU = torch.device("cpu")
@@ -130,7 +130,7 @@ def batches(
     pin = device.type == "cuda"
     pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers, pin=pin)
     for (indices, keys), batch in zip(planned, pixels, strict=True):
-        ready = [normalise(view.to(device, non_blocking=True), mean, std) for view in batch]
+        ready = [normalize(view.to(device, non_blocking=True), mean, std) for view in batch]
         if erase:
             draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
             ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]

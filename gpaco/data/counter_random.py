@@ -1,7 +1,7 @@
 """Random numbers without a generator: each is a pure function of what it is for.
 
 A number depends on (seed, epoch, sample index, view, position) and on nothing else, so data order and augmentation
-are the same for any batch, any number of workers and after any restart. The mixing function is the finaliser of
+are the same for any batch, any number of workers and after any restart. The mixing function is the finalizer of
 SplitMix64 (Steele, Lea, Flood 2014), applied once per key.
 """
 

@@ -63,7 +63,7 @@ class Facts:
 def read_image(path: str | os.PathLike[str]) -> Pixels:
     """The image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, upright by its orientation.
 
-    Transparent parts are white. Of animated and multi-page files it is the first frame. Greys of 16 bits are scaled,
+    Transparent parts are white. Of animated and multi-page files it is the first frame. Grays of 16 bits are scaled,
     never clipped, by the smallest of 8, 12 and 16 bits that holds the largest value of the image: 12-bit scans are
     often stored in 16 bits and would be black otherwise. PPM states its range.
     """
@@ -155,7 +155,7 @@ def _decode(image: ImageFile.ImageFile, data: bytes) -> tuple[Pixels, int]:
 
 def _plain_jpeg(data: bytes) -> Pixels | None:
     """The pixels by OpenCV: the same as Pillow's in less than half the time. None if Pillow should have a look."""
-    if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill up truncated files in grey
+    if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill up truncated files in gray
         return None
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     return None if pixels is None else np.asarray(pixels, np.uint8)
@@ -180,7 +180,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Greys of more than 8 bits scaled to 8, for Pillow would clip them; anything else as it is."""
+    """Grays of more than 8 bits scaled to 8, for Pillow would clip them; anything else as it is."""
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
     values = np.asarray(image)

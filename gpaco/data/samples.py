@@ -37,7 +37,7 @@ MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationCl
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Labelled images, either all in memory or as files that `load` decodes.
+    """Labeled images, either all in memory or as files that `load` decodes.
 
     Args:
         labels: (N,) int64, each an index into `classes`.

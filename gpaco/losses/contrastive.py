@@ -1,7 +1,7 @@
 """Parametric contrastive losses: PaCo, GPaCo, SupCon and the segmentation variant are one soft-target cross entropy,
 
     scores  = [ logits + log prior | embeddings @ references.T / temperature ]     the anchor itself left out
-    targets = [ (smoothed) one-hot | alpha * same class ]                          each row normalised to sum 1
+    targets = [ (smoothed) one-hot | alpha * same class ]                          each row normalized to sum 1
     loss    = mean over anchors of -sum(targets * log_softmax(scores))
 
 computed without ever holding `scores` (contrast.py). Shapes: N anchors, C classes, D numbers in an embedding, M rows
@@ -53,16 +53,16 @@ def gpaco_loss(
     probability of c; so mixup and cutmix work as they do with cross entropy.
 
     Args:
-        logits: (N, C), the class centres' scores, without temperature.
+        logits: (N, C), the class centers' scores, without temperature.
         embeddings: (N, D), of unit length.
-        labels: class indices (N,) or rows of probabilities (N, C). Rows labelled `ignore_index`, or with probabilities
+        labels: class indices (N,) or rows of probabilities (N, C). Rows labeled `ignore_index`, or with probabilities
             that are all 0, are no anchors and no positives, but stay references.
         memory: (M, D), further references. They get a gradient only if they require one.
         memory_labels: (M,) or (M, C).
-        alpha: weight of a positive sample; the centre's weight is 1. The paper's alpha.
+        alpha: weight of a positive sample; the center's weight is 1. The paper's alpha.
         temperature: of the similarities. The paper's tau.
-        log_prior: (C,), or (N, C), added to the logits; log q of the paper's rebalanced centres.
-        label_smoothing: s gives 1 - s to the label's centre and s / (C - 1) to each other one.
+        log_prior: (C,), or (N, C), added to the logits; log q of the paper's rebalanced centers.
+        label_smoothing: s gives 1 - s to the label's center and s / (C - 1) to each other one.
         reduction: "mean" (over anchors; 0 if there is none), "sum" or "none" (ignored rows cost 0).
 
     >>> logits, embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
@@ -138,9 +138,9 @@ class GPaCoLoss(nn.Module):
             counts. Without them no prior is added.
         prior: what is added to the logits in training.
             "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
-            itself takes mass from their centres (their images have more positives).
+            itself takes mass from their centers (their images have more positives).
             "unbiased": log q + log w, so that raw logits learn log p(x | class). w is what the loss leaves to the
-            centre of each class, the mean of 1 / (1 + alpha * positives), counted over the positives that really
+            center of each class, the mean of 1 / (1 + alpha * positives), counted over the positives that really
             occur: it follows a filling memory and any sampler. docs/decisions.md has the derivation.
             None: nothing.
         contrast: between processes. "local": each contrasts its own views and the shared memory, as released.
@@ -150,12 +150,12 @@ class GPaCoLoss(nn.Module):
     Attributes:
         memory: the `Memory`.
         log_prior: log q, (C,), or None.
-        centre_share: w, (C,), a running mean, kept whatever the prior: the logits of a model trained with "counts" are
+        center_share: w, (C,), a running mean, kept whatever the prior: the logits of a model trained with "counts" are
             made unbiased afterwards by subtracting its logarithm.
     """
 
     log_prior: Tensor | None
-    centre_share: Tensor
+    center_share: Tensor
     steps: Tensor
 
     def __init__(
@@ -189,10 +189,10 @@ class GPaCoLoss(nn.Module):
         self.contrast = contrast
         self.memory = Memory(memory, dim)
         self.register_buffer("log_prior", None)
-        self.register_buffer("centre_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
-        self.register_buffer("steps", torch.tensor(0))  # that centre_share is a mean of, since the memory is full
+        self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
+        self.register_buffer("steps", torch.tensor(0))  # that center_share is a mean of, since the memory is full
         if class_counts is not None and prior is not None:
-            self.log_prior = log_frequencies(class_counts, num_classes).to(self.centre_share)
+            self.log_prior = log_frequencies(class_counts, num_classes).to(self.center_share)
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Scalar loss.
@@ -206,13 +206,13 @@ class GPaCoLoss(nn.Module):
         """
         labels = widened(labels)
         references, anchors = self._references(logits, embeddings, labels, keys)
-        share, learning = self.centre_share, self.training and torch.is_grad_enabled()
+        share, learning = self.center_share, self.training and torch.is_grad_enabled()
         if learning:
             # While the memory fills, what this batch says; then a mean, in the end over about a hundred steps.
             full = len(self.memory) == len(self.memory.embeddings)
             steps = self.steps + 1 if full else torch.ones_like(self.steps)
             weight = steps.to(share).reciprocal().clamp_min(0.01)
-            share = torch.lerp(share, self._centre_share(references, keys), weight)
+            share = torch.lerp(share, self._center_share(references, keys), weight)
         losses, weights = _parametric(
             logits, references, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
         )
@@ -221,7 +221,7 @@ class GPaCoLoss(nn.Module):
             cost, count = distributed.total(cost), distributed.total(count)
         loss = _mean(cost, count)
         if learning:
-            self.centre_share.copy_(share)
+            self.center_share.copy_(share)
             self.steps.copy_(steps if full else torch.zeros_like(steps))
             if len(self.memory.embeddings):
                 last = len(embeddings) // self.views
@@ -230,17 +230,17 @@ class GPaCoLoss(nn.Module):
 
     @torch.no_grad()
     def balance(
-        self, centres: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None
+        self, centers: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None
     ) -> float:
-        """Shift the bias of `centres` so that training starts balanced; returns the shift. Once, before the first step.
+        """Shift the bias of `centers` so that training starts balanced; returns the shift. Once, before the first step.
 
         At the first step all embeddings look alike and the similarities weigh exp(1 / temperature) * references: the
-        centres get next to no mass of the softmax, and until their biases have climbed that far every class logit is
-        only pulled up. After the shift the centres' share, averaged over the batch, is the one the loss asks for,
+        centers get next to no mass of the softmax, and until their biases have climbed that far every class logit is
+        only pulled up. After the shift the centers' share, averaged over the batch, is the one the loss asks for,
         the mean of 1 / (1 + alpha * positives). Differences between classes stay as they are.
 
         Args:
-            centres: the last layer, the one that made `logits`; any module with a `bias` of shape (C,).
+            centers: the last layer, the one that made `logits`; any module with a `bias` of shape (C,).
             logits, embeddings, labels, keys: a first batch, as for the call. Nothing is pushed.
 
         >>> layer = nn.Linear(8, 3)
@@ -248,17 +248,17 @@ class GPaCoLoss(nn.Module):
         >>> criterion = GPaCoLoss(3, dim=8, temperature=0.07)
         >>> shift = criterion.balance(layer, layer(x), nn.functional.normalize(x, dim=1), labels)
         """
-        bias = getattr(centres, "bias", None)
+        bias = getattr(centers, "bias", None)
         if not isinstance(bias, Tensor) or bias.shape != (self.num_classes,):
             raise ValueError(
                 f"balance() shifts the bias of the class layer, shape ({self.num_classes},), but "
-                f"{type(centres).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
+                f"{type(centers).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
             )
         labels = widened(labels)
         references, anchors = self._references(logits, embeddings, labels, keys)
         with _no_autocast(logits):
             seen = contrast(references, anchors, self.temperature, self.num_classes, -100)
-            logits = _with_prior(logits, self._prior(self._centre_share(references, keys)))
+            logits = _with_prior(logits, self._prior(self._center_share(references, keys)))
             ahead = logits.logsumexp(1) - seen.logsumexp  # share = sigmoid(ahead)
             wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1)
             valid = seen.share.any(1)
@@ -314,7 +314,7 @@ class GPaCoLoss(nn.Module):
                 f"labels must have one row per row of logits, got {len(labels)} for {len(logits)}: repeat them for "
                 f"each view, labels.repeat({self.views}{', 1' if labels.dim() == 2 else ''})"
             )
-        if self.centre_share.dtype in (torch.float16, torch.bfloat16):
+        if self.center_share.dtype in (torch.float16, torch.bfloat16):
             raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
         rows, dim = self.memory.embeddings.shape
         if rows and embeddings.dim() == 2 and embeddings.shape[1] != dim:
@@ -347,19 +347,19 @@ class GPaCoLoss(nn.Module):
         ours = slice(first, first + len(references[0].embeddings))
         return gathered + references[len(rows) :], ours  # the memory is the same everywhere already
 
-    def _prior(self, centre_share: Tensor) -> Tensor | None:
+    def _prior(self, center_share: Tensor) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":
             return self.log_prior
-        return self.log_prior + centre_share.log()
+        return self.log_prior + center_share.log()
 
     @torch.no_grad()
-    def _centre_share(self, references: list[References], keys: Tensor | None) -> Tensor:
+    def _center_share(self, references: list[References], keys: Tensor | None) -> Tensor:
         """Mean over this batch of 1 / (1 + alpha * positives), for every class: had the anchor been of that class.
 
         Its positives would then be its own other views and the references of that class from other images, a number
         that does not depend on its label. So every step tells about every class, also about those it does not show.
         """
-        dtype = self.centre_share.dtype
+        dtype = self.center_share.dtype
         shown = class_counts([references[0].labels], self.num_classes, -100, dtype)
         held = class_counts([part.labels for part in references], self.num_classes, -100, dtype)
         of_class = shown / shown.sum().clamp_min(1)  # anchors that are: all but themselves are positives

@@ -24,7 +24,7 @@ class Memory(nn.Module):
         dim: length of an embedding.
         num_classes: keep labels as rows of probabilities over that many classes.
         official_start: begin as the released code does, full of random rows with random labels. The rows are
-            normalised over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
+            normalized over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
             labels act as false positives until the memory has been filled once. Needs `num_classes` to draw from, and
             keeps labels as indices.
 

@@ -22,7 +22,7 @@ def pixel_gpaco_loss(
 ) -> Tensor:
     """`gpaco_loss` among sampled pixels of each image, then the mean over images; the auxiliary loss for segmentation.
 
-    An image without any labelled pixel costs 0.
+    An image without any labeled pixel costs 0.
 
     Args:
         logits: (B, C, h, w), the segmentation logits before they are enlarged.

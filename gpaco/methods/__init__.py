@@ -2,7 +2,7 @@
 
 A method is an `nn.Module` that holds whatever state it has (a memory, a momentum copy), so that it is saved with the
 run. It is called with the model, the views of a batch and their labels, and returns the loss; `after_step` is called
-when the optimiser has moved; `start` once, before the first step; `begin_epoch` before every epoch.
+when the optimizer has moved; `start` once, before the first step; `begin_epoch` before every epoch.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
 }
 # Which class distribution at test time the raw logits are right for: that of training, or a uniform one.
 ASSUMES_TRAIN = {"ce", "focal"}
-WITHOUT_CLASSIFIER = {"supcon"}  # trains features; the class centres stay as they were
+WITHOUT_CLASSIFIER = {"supcon"}  # trains features; the class centers stay as they were
 WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
 
 

@@ -40,9 +40,9 @@ class GPaCo(Method):
 
 
 def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
-    """Shift the centres of the model by what this batch asks for."""
+    """Shift the centers of the model by what this batch asks for."""
     try:
-        return criterion.balance(model.centres, *batch)
+        return criterion.balance(model.centers, *batch)
     except ValueError as error:
         raise UserError(
             f"the start cannot be balanced: {error}",
@@ -109,7 +109,7 @@ class SupCon(Method):
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         seen = self.see(model, views, labels)
-        # DistributedDataParallel wants every parameter in the loss; the centres wait for their stage.
+        # DistributedDataParallel wants every parameter in the loss; the centers wait for their stage.
         waiting: Tensor = 0 * seen.logits.sum()
         return self.contrast(seen, labels) + waiting
 

@@ -31,14 +31,14 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
-        """Called once before the first step with a first batch; returns what it has added to the centres' biases."""
+        """Called once before the first step with a first batch; returns what it has added to the centers' biases."""
         return 0.0
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before every epoch of `epochs`: for methods that change over training."""
 
     def after_step(self, model: "Classifier") -> None:
-        """Called when the optimiser has moved."""
+        """Called when the optimizer has moved."""
 
 
 def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:

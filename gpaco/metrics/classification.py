@@ -38,9 +38,9 @@ def wilson(k: float, n: float, z: float = 1.959963984540054) -> tuple[float, flo
     if n == 0:
         return None
     rate, share = k / n, z * z / n
-    centre = (rate + share / 2) / (1 + share)
+    center = (rate + share / 2) / (1 + share)
     half = z * (rate * (1 - rate) / n + share / (4 * n)) ** 0.5 / (1 + share)
-    return (0.0 if k == 0 else centre - half, 1.0 if k == n else centre + half)
+    return (0.0 if k == 0 else center - half, 1.0 if k == n else center + half)
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | None:
@@ -106,7 +106,7 @@ def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
     return float((prior[seen] * recalls[seen]).sum() / mass) if mass > 0 else None
 
 
-def summarise(
+def summarize(
     logits: NDArray[Any],
     labels: ArrayLike,
     counts: ArrayLike | None,
@@ -196,7 +196,7 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
         if not np.isfinite(best).all():  # the maximum is NaN if anything in its row is
             raise UserError(
                 "the model gives logits that are not finite: nothing can be said about its predictions",
-                "training has diverged: lower the learning rate (optimiser.lr), or evaluate an older checkpoint",
+                "training has diverged: lower the learning rate (optimizer.lr), or evaluate an older checkpoint",
             )
         at_label = np.take_along_axis(scores, own, 1)
         predictions[rows] = scores.argmax(1)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES
 from gpaco.metrics.classification import GROUPS, groups
 
-# Of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalising; and on the
+# Of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalizing; and on the
 # clean validation images (the paper prints 43.5 %, those weights have 43.478 %).
 ALEXNET = {
     "gaussian_noise": 0.886428,

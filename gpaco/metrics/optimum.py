@@ -16,7 +16,7 @@ class Optimum:
     """Where the loss of an anchor is least, for each class."""
 
     positives: Floats  # K, how many an anchor is expected to have
-    centre: Floats  # probability of the own centre, 1 / (1 + alpha K)
+    center: Floats  # probability of the own center, 1 / (1 + alpha K)
     each: Floats  # of each positive, alpha / (1 + alpha K)
     together: Floats  # of all positives
     supcon: Floats  # of each positive in SupCon, 1 / K
@@ -25,8 +25,8 @@ class Optimum:
 def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch: int = 128, views: int = 2) -> Optimum:
     """The probabilities that the loss asks for, by class: the paper's remarks 1 (SupCon) and 2.
 
-    On free scores the minimum of `gpaco_loss` is its own target, 1 for the centre and alpha for each of K positives,
-    normalised. With q the share of a class, K = (views - 1) + q * (views * (batch - 1) + memory): the other views of
+    On free scores the minimum of `gpaco_loss` is its own target, 1 for the center and alpha for each of K positives,
+    normalized. With q the share of a class, K = (views - 1) + q * (views * (batch - 1) + memory): the other views of
     the image itself, of the other images of the batch, and the memory. The paper keeps the memory alone (batch=1,
     views=1). PaCo's queries and keys are two views.
 
@@ -37,10 +37,10 @@ def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch
         batch: images that are contrasted with each other: a batch, or the part of it on one device.
 
     >>> full = optimal_probabilities([1300] * 1000, alpha=0.05, memory=8192, batch=1, views=1)
-    >>> round(full.centre[0], 2), f"{full.each[0]:.4f}"
+    >>> round(full.center[0], 2), f"{full.each[0]:.4f}"
     (np.float64(0.71), '0.0355')
     >>> tail = optimal_probabilities([90, 10], alpha=0.5, memory=100, batch=1)
-    >>> tail.positives.tolist(), tail.centre.round(3).tolist(), tail.supcon.round(3).tolist()
+    >>> tail.positives.tolist(), tail.center.round(3).tolist(), tail.supcon.round(3).tolist()
     ([91.0, 11.0], [0.022, 0.154], [0.011, 0.091])
     """
     counts = np.asarray(counts, np.float64)
@@ -49,15 +49,15 @@ def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch
     _check(alpha=alpha, memory=memory, batch=batch, views=views)
     share = counts / counts.sum()
     positives = (views - 1) + share * (views * (batch - 1) + memory)
-    centre = 1 / (1 + alpha * positives)
+    center = 1 / (1 + alpha * positives)
     with np.errstate(divide="ignore"):
         supcon = np.where(positives > 0, np.minimum(1 / positives, 1), np.nan)
-    return Optimum(positives, centre, alpha * centre, 1 - centre, supcon)
+    return Optimum(positives, center, alpha * center, 1 - center, supcon)
 
 
 @dataclass(frozen=True)
 class ExtraLoss:
-    """The extra loss of balanced data as a function of P_sup, the mass of all centres together."""
+    """The extra loss of balanced data as a function of P_sup, the mass of all centers together."""
 
     p_sup: Floats
     loss: Floats  # the extra loss there
@@ -78,7 +78,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
 
         -K log( alpha / (1 + alpha K) / (1 - P_sup) )
 
-    the lower, the larger P_sup has become: the contrast grows stronger as images find their centres. Beyond `best` the
+    the lower, the larger P_sup has become: the contrast grows stronger as images find their centers. Beyond `best` the
     formula asks for less than SupCon can be, so a picture of it ends there.
 
     >>> full = extra_loss_curve(1000, alpha=0.05, memory=8192)  # full ImageNet

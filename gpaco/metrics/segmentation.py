@@ -33,7 +33,7 @@ class Tally:
         return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
 
     def add(self, prediction: NDArray[Any], mask: NDArray[Any], *, width: float = 0.02) -> float:
-        """Count one image, predicted and true classes, each (H, W); its own mean IoU, NaN without labelled pixels."""
+        """Count one image, predicted and true classes, each (H, W); its own mean IoU, NaN without labeled pixels."""
         confusion = pixel_confusion(prediction, mask, len(self.confusion))
         self.confusion += confusion
         both, either = boundaries(prediction, mask, len(self.confusion), width)
@@ -51,8 +51,8 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
     """
     if prediction.shape != mask.shape:
         raise ValueError(f"prediction {prediction.shape} and mask {mask.shape} must have one shape")
-    labelled = mask != IGNORE
-    true, found = mask[labelled].astype(np.int64), prediction[labelled].astype(np.int64)
+    labeled = mask != IGNORE
+    true, found = mask[labeled].astype(np.int64), prediction[labeled].astype(np.int64)
     if len(true) and (max(true.max(), found.max()) >= num_classes or min(true.min(), found.min()) < 0):
         raise UserError(
             f"a mask has the value {max(true.max(), found.max())}, but there are {num_classes} classes",
@@ -73,8 +73,8 @@ def boundaries(
     import cv2
 
     both, either = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
-    labelled = mask != IGNORE
-    prediction = np.where(labelled, prediction, IGNORE)
+    labeled = mask != IGNORE
+    prediction = np.where(labeled, prediction, IGNORE)
     reach = max(1, round(width * float(np.hypot(*mask.shape))))
     kernel = np.ones((2 * reach + 1, 2 * reach + 1), np.uint8)
 
@@ -118,7 +118,7 @@ def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDAr
     return np.where(relative > many, "many", np.where(relative < few, "few", "medium"))
 
 
-def summarise(
+def summarize(
     tally: Tally, pixels: ArrayLike, classes: Sequence[str], *, many: float = 1.0, few: float = 0.1
 ) -> dict[str, Any]:
     """Everything that is reported about predicted masks, ready for JSON. `pixels` (C,) are those of training."""

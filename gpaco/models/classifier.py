@@ -16,7 +16,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 class Classifier(nn.Module):
-    """Backbone, class centres and projector: images -> logits and embeddings.
+    """Backbone, class centers and projector: images -> logits and embeddings.
 
     `model(view1, view2)` gives logits (2B, C) and embeddings (2B, D) of unit length, view 1's rows first. The views go
     through the network one after another, so batch norm sees one view at a time, as in the released code. Any number
@@ -26,7 +26,7 @@ class Classifier(nn.Module):
     Args:
         backbone: images -> features (N, F), after pooling; `gpaco.models.backbones.build` has some.
         num_features: F.
-        num_classes: C; the centres are a linear layer with bias, on the features as they are.
+        num_classes: C; the centers are a linear layer with bias, on the features as they are.
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
             "two-layer": two with ReLU between, the paper's; "mae": as "gpaco" with GELU; "none": embeddings are not
@@ -58,7 +58,7 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.num_features = num_features
         self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
-        self.centres = nn.Linear(hidden or num_features, num_classes)
+        self.centers = nn.Linear(hidden or num_features, num_classes)
         self.projector = _projector(projector, hidden or num_features, dim)
         self.backbone_fixed = False  # set by freeze: the backbone then stays in evaluation mode
         self.fixed_norms: list[nn.Module] = []  # the same for some of its layers
@@ -69,17 +69,17 @@ class Classifier(nn.Module):
         logits, embeddings = [], []
         for view in views:
             features = self.features(view)
-            logits.append(self.centres(features))
+            logits.append(self.centers(features))
             embeddings.append(self.embed(features))
         return torch.cat(logits), torch.cat(embeddings)
 
     def classify(self, images: Tensor) -> Tensor:
         """Logits (N, C), without embeddings."""
-        logits: Tensor = self.centres(self.features(images))
+        logits: Tensor = self.centers(self.features(images))
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """What the centres and the projector see of images: (N, F), or (N, hidden)."""
+        """What the centers and the projector see of images: (N, F), or (N, hidden)."""
         features = self.backbone(images)
         expected = (images.shape[0], self.num_features)  # len() would fix the number in an exported graph
         if not isinstance(features, Tensor) or features.shape != expected:
@@ -153,7 +153,7 @@ def ghost_batch(model: nn.Module, size: int) -> int:
 
 
 class GhostBatchNorm(nn.BatchNorm2d):
-    """`norm`, but in training consecutive groups of `size` rows are normalised each by itself.
+    """`norm`, but in training consecutive groups of `size` rows are normalized each by itself.
 
     A last group of one row joins the one before it. Each batch moves the running statistics once, towards the mean over
     groups of the groups' means and (unbiased) variances: what the devices of a multi-GPU run see on average, where the
@@ -179,8 +179,8 @@ class GhostBatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         groups = _group_sizes(len(x), self.size) if self.training else [len(x)]
         x = super().forward(x) if len(groups) == 1 else self._by_group(x, groups)
-        normalised: Tensor = self.act(self.drop(x))
-        return normalised
+        normalized: Tensor = self.act(self.drop(x))
+        return normalized
 
     def _by_group(self, x: Tensor, groups: list[int]) -> Tensor:
         parts = x.split(groups)
@@ -191,7 +191,7 @@ class GhostBatchNorm(nn.BatchNorm2d):
         # With momentum 1 batch norm writes the statistics of its rows into the buffers that it is given.
         means = self.running_mean.new_zeros(len(groups), self.num_features)
         variances = torch.zeros_like(means)
-        normalised = [
+        normalized = [
             F.batch_norm(part, mean, variance, self.weight, self.bias, True, 1, self.eps)
             for part, mean, variance in zip(parts, means, variances, strict=True)
         ]
@@ -201,7 +201,7 @@ class GhostBatchNorm(nn.BatchNorm2d):
             momentum = 1 / float(self.num_batches_tracked) if momentum is None else momentum
         self.running_mean.lerp_(means.mean(0), momentum or 0)
         self.running_var.lerp_(variances.mean(0), momentum or 0)
-        return torch.cat(normalised)
+        return torch.cat(normalized)
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Rows or maps, whatever the layer was for that this one replaces."""
@@ -222,7 +222,7 @@ def _group_sizes(rows: int, size: int) -> list[int]:
 def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
     """Choose what is trained; the number of parameters that are.
 
-    Centres and projector are always trained. Of the backbone,
+    Centers and projector are always trained. Of the backbone,
 
         "all"         everything;
         "last-block"  the last block of the last stage, what comes after it, and scale and shift of every batch norm,

@@ -159,7 +159,7 @@ def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts
 def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
     """The pictures with the lowest IoU, each beside its mask, what was found, and where that is wrong."""
     from gpaco.tasks.segmentation.evaluation import load_segmenter, scenes_of, segment
-    from gpaco.tasks.segmentation.prediction import coloured
+    from gpaco.tasks.segmentation.prediction import colored
 
     predictor = load_segmenter(run)
     _, scenes = scenes_of(run, None, predictor.classes)
@@ -169,29 +169,29 @@ def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
     for one in [one for one in worst if one["name"] in places][:SHOWN]:
         image, mask = scenes.load(places[one["name"]])
         classes, _ = segment(predictor, image)
-        labelled = mask != 255
-        wrong = labelled & (classes != mask)
-        seen = np.unique(np.concatenate([mask[labelled], classes[labelled]]))
+        labeled = mask != 255
+        wrong = labeled & (classes != mask)
+        seen = np.unique(np.concatenate([mask[labeled], classes[labeled]]))
         rows.append(
             one
             | {
-                "error": float(wrong.sum() / max(labelled.sum(), 1)),
+                "error": float(wrong.sum() / max(labeled.sum(), 1)),
                 "picture": thumbnail(image, SIDE, QUALITY),
-                "truth": thumbnail(coloured(mask, palette), SIDE, QUALITY),
-                "found": thumbnail(coloured(classes, palette), SIDE, QUALITY),
-                "errors": thumbnail(errors_marked(image, wrong, labelled), SIDE, QUALITY),
+                "truth": thumbnail(colored(mask, palette), SIDE, QUALITY),
+                "found": thumbnail(colored(classes, palette), SIDE, QUALITY),
+                "errors": thumbnail(errors_marked(image, wrong, labeled), SIDE, QUALITY),
                 "legend": [(predictor.classes[c], "#{:02x}{:02x}{:02x}".format(*palette[c])) for c in seen],
             }
         )
     return rows
 
 
-def errors_marked(image: NDArray[np.uint8], wrong: NDArray[np.bool_], labelled: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """The picture in grey, wrong pixels red, those that belong to no class nearly black."""
-    grey = np.repeat(image.mean(2, keepdims=True), 3, 2)
-    grey[~labelled] *= 0.25
-    grey[wrong] = 0.35 * grey[wrong] + 0.65 * np.array(RED)
-    marked: NDArray[np.uint8] = grey.round().astype(np.uint8)
+def errors_marked(image: NDArray[np.uint8], wrong: NDArray[np.bool_], labeled: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """The picture in gray, wrong pixels red, those that belong to no class nearly black."""
+    gray = np.repeat(image.mean(2, keepdims=True), 3, 2)
+    gray[~labeled] *= 0.25
+    gray[wrong] = 0.35 * gray[wrong] + 0.65 * np.array(RED)
+    marked: NDArray[np.uint8] = gray.round().astype(np.uint8)
     return marked
 
 

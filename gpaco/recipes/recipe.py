@@ -97,7 +97,7 @@ def change(recipe: Recipe, values: Mapping[str, Any], shown: Mapping[str, str] |
 
     `shown` are the options that they came from, for messages.
 
-    >>> change(Recipe(), {"optimiser.lr": 0.1}).optimiser.lr
+    >>> change(Recipe(), {"optimizer.lr": 0.1}).optimizer.lr
     0.1
     """
     shown = dict(shown or {})

@@ -20,7 +20,7 @@ FLAGS = {
     "size": "model.size",
     "epochs": "train.epochs",
     "batch_size": "train.batch_size",
-    "lr": "optimiser.lr",
+    "lr": "optimizer.lr",
     "seed": "train.seed",
     "long_tail": "data.long_tail",
     "validation": "data.validation",

@@ -61,9 +61,9 @@ class Model:
     pool: str = setting(
         "", "mean: of a ViT's patches, then a norm, as MAE; empty: the model's own", choices=("", "mean")
     )
-    head_std: float = setting(0.0, "deviation of the class centres at the start, biases 0; 0: the layer's own", low=0)
+    head_std: float = setting(0.0, "deviation of the class centers at the start, biases 0; 0: the layer's own", low=0)
     size: int = setting(0, "width and height of an input image; 0: from the data or the weights", low=0)
-    resize: int = setting(0, "shorter side before the centre crop at test time; 0: size / 0.875", low=0)
+    resize: int = setting(0, "shorter side before the center crop at test time; 0: size / 0.875", low=0)
     interpolation: str = setting("bilinear", "how test images are resized", choices=("bilinear", "bicubic"))
     mean: tuple[float, ...] = setting((), "of each channel, from 0 to 1; []: from the data or the weights")
     std: tuple[float, ...] = setting((), "of each channel; []: from the data or the weights", above=0)
@@ -85,15 +85,15 @@ class Views:
 @dataclass(frozen=True)
 class MethodSettings:
     name: str = setting("gpaco", "how a batch becomes a loss", choices=METHODS)
-    alpha: float = setting(0.05, "weight of a positive sample; the centre's is 1", low=0, below=1e6)
+    alpha: float = setting(0.05, "weight of a positive sample; the center's is 1", low=0, below=1e6)
     temperature: float = setting(0.2, "of the similarities", low=1e-6)
     memory: int = setting(8192, "past embeddings to contrast with: the queue", low=0)
     prior: str = setting(
-        "unbiased", "log prior on the centres; counts: as published", choices=("unbiased", "counts", "none")
+        "unbiased", "log prior on the centers; counts: as published", choices=("unbiased", "counts", "none")
     )
     tune_prior: bool = setting(False, "in the end, add tau * log prior to the logits; validation data choose tau")
     start: str = setting(
-        "balanced", "shift the centres before the first step; released: as published", choices=("balanced", "released")
+        "balanced", "shift the centers before the first step; released: as published", choices=("balanced", "released")
     )
     contrast: str = setting("local", "with the views of this process or of all", choices=("local", "global"))
     label_smoothing: float = setting(
@@ -120,7 +120,7 @@ class Segmentation:
     base_size: tuple[int, ...] = setting((), "shorter and longer side that scale 1 fits into; []: the data's", low=1)
     scale: tuple[float, ...] = setting((0.5, 2.0), "least and greatest factor on the base size", above=0)
     max_share: float = setting(0.75, "greatest share of one class in a crop, as far as some tries find one", above=0)
-    colours: bool = setting(True, "distort brightness, contrast, saturation and hue")
+    colors: bool = setting(True, "distort brightness, contrast, saturation and hue")
     channels: int = setting(0, "width of the decoder; 0: its own", low=0)
     output_stride: int = setting(8, "DeepLab: pixels for one of its encoder's; 16 is faster", choices=(8, 16))
     aux_weight: float = setting(0.4, "of the auxiliary head's cross entropy; 0: no such head", low=0)
@@ -133,8 +133,8 @@ class Segmentation:
 
 
 @dataclass(frozen=True)
-class Optimiser:
-    name: str = setting("sgd", "kind of optimiser", choices=("sgd", "adamw"))
+class Optimizer:
+    name: str = setting("sgd", "kind of optimizer", choices=("sgd", "adamw"))
     lr: float = setting(0.05, "highest learning rate", low=0)
     weight_decay: float = setting(5e-4, "pull towards 0", low=0)
     decay_bias: bool = setting(True, "decay biases, norms and tokens too, as the released ResNet scripts do")
@@ -158,7 +158,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Train:
-    task: str = setting("classification", "what is learnt", choices=("classification", "segmentation"))
+    task: str = setting("classification", "what is learned", choices=("classification", "segmentation"))
     epochs: int = setting(30, "times that training sees every image", low=1)
     batch_size: int = setting(128, "images per step, over all processes", low=1)
     accumulate: int = setting(1, "parts that a batch is worked on in", low=1)
@@ -208,7 +208,7 @@ class Recipe:
     views: Views = Views()
     method: MethodSettings = MethodSettings()
     segmentation: Segmentation = Segmentation()
-    optimiser: Optimiser = Optimiser()
+    optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     train: Train = Train()
     source: PaperRow = PaperRow()

@@ -178,13 +178,13 @@ def _segmentation(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _optimizer_and_schedule(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    optimiser, schedule = recipe.optimiser, recipe.schedule
-    if len(optimiser.betas) != 2:
-        yield "optimiser.betas", "must have two numbers"
+    optimizer, schedule = recipe.optimizer, recipe.schedule
+    if len(optimizer.betas) != 2:
+        yield "optimizer.betas", "must have two numbers"
     if not _rises(schedule.steps):
         yield "schedule.steps", "must rise"
-    if schedule.min_lr > optimiser.lr:
-        yield "schedule.min_lr", "must not be above optimiser.lr"
+    if schedule.min_lr > optimizer.lr:
+        yield "schedule.min_lr", "must not be above optimizer.lr"
     if schedule.name == "step-released" and (schedule.per != "epoch" or 0 < schedule.warmup < 1):
         yield "schedule.name", "goes per epoch, with warmup 0 or from 1"
 

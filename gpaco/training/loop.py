@@ -72,11 +72,11 @@ def fit(
     model, extra = task.model.to(device), task.extra.to(device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(recipe, model)
+    optimizer = make_optimizer(recipe, model)
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     parts = {"model": model, "extra": extra} | ({"ema": ema} if ema is not None else {})
-    progress, notes = resume(folder, parts, optimiser, scaler, task.about)
+    progress, notes = resume(folder, parts, optimizer, scaler, task.about)
     for note in notes:
         show({"note": note})
 
@@ -95,7 +95,7 @@ def fit(
 
     def save() -> None:
         if distributed.rank() == 0:
-            write(folder, task, progress, parts, optimiser, scaler, keep=settings.keep)
+            write(folder, task, progress, parts, optimizer, scaler, keep=settings.keep)
         distributed.barrier()
 
     with catch_signals() as received:
@@ -112,10 +112,10 @@ def fit(
                     progress.shift = task.start(batch)
                 torch.manual_seed(step_seed(settings.seed, progress.epoch, progress.step))
                 rate = rate_of_step(recipe, progress.epoch * task.steps + progress.step, task.steps)
-                set_learning_rate(optimiser, rate)
+                set_learning_rate(optimizer, rate)
 
                 loss = 0.0
-                optimiser.zero_grad(set_to_none=True)
+                optimizer.zero_grad(set_to_none=True)
                 for k, chunk in enumerate(chunks := batch.chunks(settings.accumulate)):
                     last = k == len(chunks) - 1
                     waits: AbstractContextManager[None] = nullcontext()
@@ -126,8 +126,8 @@ def fit(
                             part = task.loss(wrapped, chunk) * (len(chunk) / len(batch))
                         scaler.scale(part).backward()
                     loss += float(part.detach())
-                scaler.unscale_(optimiser)
-                length = clip_gradients(model, recipe.optimiser.clip)
+                scaler.unscale_(optimizer)
+                length = clip_gradients(model, recipe.optimizer.clip)
 
                 # With float16 a gradient may overflow: the scaler then leaves out the step, and scales less.
                 overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() >= 1
@@ -140,7 +140,7 @@ def fit(
                 else:
                     bad_steps = 0
                     copy_all(kept, buffers)
-                    scaler.step(optimiser)
+                    scaler.step(optimizer)
                     scaler.update()
                     task.after_step()
                     if ema is not None:
@@ -151,7 +151,7 @@ def fit(
                     raise Diverged(
                         f"the loss or its gradient was not finite in {BAD_STEPS} steps in a row "
                         f"(epoch {progress.epoch + 1}, step {progress.step + 1}); the last checkpoint is kept",
-                        f"lower the learning rate (now {rate:g}: --lr), or clip gradients: --set optimiser.clip=1",
+                        f"lower the learning rate (now {rate:g}: --lr), or clip gradients: --set optimizer.clip=1",
                     )
                 progress.step += 1
                 where = {"epoch": progress.epoch, "epochs": settings.epochs, "step": progress.step, "steps": task.steps}
@@ -198,8 +198,8 @@ def fit(
     return progress
 
 
-def make_optimiser(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    settings = recipe.optimiser
+def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    settings = recipe.optimizer
     groups = parameter_groups(
         model,
         lr=settings.lr,
@@ -222,7 +222,7 @@ def clip_gradients(model: nn.Module, longest: float) -> float:
 def rate_of_step(recipe: Recipe, step: int, steps: int) -> float:
     """The learning rate of a step, counted from the first one of training."""
     return learning_rate(
-        step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimiser.lr, **asdict(recipe.schedule)
+        step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimizer.lr, **asdict(recipe.schedule)
     )
 
 
@@ -254,12 +254,12 @@ def write(
     task: Task,
     progress: Position,
     parts: dict[str, nn.Module],
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     keep: int,
 ) -> None:
     """A checkpoint of everything, and the pruning of older ones."""
-    packed, meta = pack_optimizer(optimiser)
+    packed, meta = pack_optimizer(optimizer)
     tensors = {name: dict(part.state_dict()) for name, part in parts.items()} | {"optimizer": packed}
     state = {
         "progress": vars(progress),
@@ -277,7 +277,7 @@ def write(
 def resume(
     folder: Path,
     parts: dict[str, nn.Module],
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     about: dict[str, Any],
 ) -> tuple[Position, list[str]]:
@@ -295,7 +295,7 @@ def resume(
         )
     for name, part in parts.items():
         part.load_state_dict(tensors[name])
-    unpack_optimizer(optimiser, tensors["optimizer"], state["optimizer"])
+    unpack_optimizer(optimizer, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
     differs = drift(state["environment"], next(parts["model"].parameters()).device)
     progress = Position(**state["progress"])

@@ -91,7 +91,7 @@ def unfinished(run: "Run | Path | str") -> str:
 
 
 class Predictor(nn.Module):
-    """Images to logits: the trained network, its normalisation, its tuned prior, and what it knows of its classes.
+    """Images to logits: the trained network, its normalization, its tuned prior, and what it knows of its classes.
 
     Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
     """
@@ -163,8 +163,8 @@ def load_classifier(
     about = dict(found.state["about"])
     model = build_model(about)
     model.load_state_dict(merged(weights_of(run, found)))
-    share = found.tensors["extra"].get("loss.centre_share")
-    about["centre_share"] = None if share is None else share.tolist()
+    share = found.tensors["extra"].get("loss.center_share")
+    about["center_share"] = None if share is None else share.tolist()
     about["step"] = found.step
     about["tuned"] = None
     predictor = Predictor(model, about).to(device).eval()
@@ -231,7 +231,7 @@ def compare_part(
     if name in splits.held:
         raise UserError(
             f"the {name} part, held back from training images, is not the one that {run.folder} left out of training: "
-            "the run may have learnt some of it",
+            "the run may have learned some of it",
             "put the data back as it was, or train anew; to evaluate on other data: RUN DATA",
         )
     say(f"the {name} part of the data has changed since the run was trained")
@@ -257,7 +257,7 @@ def load_classifiers(runs: "Runs", *, which: str = "best", device: str | torch.d
     for run, predictor in zip(several, predictors, strict=True):
         if not predictor.about["classifies"]:
             raise UserError(
-                f"{run.folder} is a stage that trains features: its classifier has learnt nothing",
+                f"{run.folder} is a stage that trains features: its classifier has learned nothing",
                 "give the folder of the whole run, the one above it",
             )
     if any(predictor.classes != predictors[0].classes for predictor in predictors):

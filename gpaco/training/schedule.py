@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from gpaco.errors import UserError
 
-# Learnt tables that are no matrices of a layer: like biases and norms they are not decayed where decay_bias is off.
+# Learned tables that are no matrices of a layer: like biases and norms they are not decayed where decay_bias is off.
 _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
 # What a timm ViT has in front of its blocks.
 _STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre")
@@ -29,7 +29,7 @@ def learning_rate(
     power: float = 1.0,
     per: str = "epoch",
 ) -> float:
-    """The rate of optimiser step `step`, counted from 0.
+    """The rate of optimizer step `step`, counted from 0.
 
     With e the epoch that the step is in, W = warmup, E = epochs and s going from 1 to 0:
 
@@ -77,7 +77,7 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float, decay_bias: bool = True, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser: parameters that train, each with its "lr", "lr_scale" and "weight_decay".
+    """Groups for an optimizer: parameters that train, each with its "lr", "lr_scale" and "weight_decay".
 
     Args:
         model: frozen parameters are left out.
@@ -118,7 +118,7 @@ def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
     if len(found) != 1 or f"{next(iter(found))}patch_embed" not in modules:
         raise UserError(
             "layer-wise decay needs a ViT (a patch embedding and one row of blocks); this model is built differently",
-            "set optimiser.layer_decay = 1, or choose a model such as vit_base_patch16_224",
+            "set optimizer.layer_decay = 1, or choose a model such as vit_base_patch16_224",
         )
     ((prefix, count),) = found.items()
     depths = {}

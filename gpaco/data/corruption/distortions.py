@@ -33,7 +33,7 @@ def shot_noise(image: Pixels, photons: float, draw: Generator) -> Pixels:
 
 
 def impulse_noise(image: Pixels, share: float, draw: Generator) -> Pixels:
-    """Salt and pepper, in each colour by itself."""
+    """Salt and pepper, in each color by itself."""
     hit, white = draw.random(image.shape) <= share, draw.random(image.shape) <= 0.5
     return np.where(hit, np.where(white, np.uint8(255), np.uint8(0)), image)
 
@@ -99,7 +99,7 @@ def fog(image: Pixels, mist: tuple[float, float], draw: Generator) -> Pixels:
 
 
 def brightness(image: Pixels, more: float, draw: Generator) -> Pixels:
-    """The largest of the three colours raised, hue and saturation kept."""
+    """The largest of the three colors raised, hue and saturation kept."""
     x = _unit(image)
     value = x.max(2, keepdims=True)
     brighter = np.clip(value + more, 0, 1)
@@ -113,7 +113,7 @@ def contrast(image: Pixels, share: float, draw: Generator) -> Pixels:
 
 
 def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], draw: Generator) -> Pixels:
-    """A random affine map, then every pixel moved a little, its neighbours nearly as much.
+    """A random affine map, then every pixel moved a little, its neighbors nearly as much.
 
     The three lengths are in pixels of a picture with the side that comes last, and grow with the picture.
     """
@@ -271,9 +271,9 @@ def _clouds(side: int, decay: float, draw: Generator) -> Floats:
         half = step // 2
         corners = land[::step, ::step]
         pairs = corners + np.roll(corners, -1, 0)
-        centres = land[half::step, half::step] = around(pairs + np.roll(pairs, -1, 1))
-        land[::step, half::step] = around(centres + np.roll(centres, 1, 0) + corners + np.roll(corners, -1, 1))
-        land[half::step, ::step] = around(centres + np.roll(centres, 1, 1) + pairs)
+        centers = land[half::step, half::step] = around(pairs + np.roll(pairs, -1, 1))
+        land[::step, half::step] = around(centers + np.roll(centers, 1, 0) + corners + np.roll(corners, -1, 1))
+        land[half::step, ::step] = around(centers + np.roll(centers, 1, 1) + pairs)
         step, bump = half, bump / decay
     land -= land.min()
     return np.asarray(land / land.max())

@@ -19,7 +19,7 @@ def idx_folder(path: Path) -> Path | None:
 
 
 def read_idx(path: Path, *, allow_empty_classes: bool = False) -> Splits:
-    """The images of `train-images-idx3-ubyte[.gz]` and its companions, grey as RGB; test files if they are there.
+    """The images of `train-images-idx3-ubyte[.gz]` and its companions, gray as RGB; test files if they are there.
 
     Classes are named by their number.
     """
@@ -37,9 +37,9 @@ def read_idx(path: Path, *, allow_empty_classes: bool = False) -> Splits:
 def _samples(
     images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], classes: tuple[str, ...], split: str
 ) -> Samples:
-    colours = np.repeat(images[..., None], 3, axis=3)
+    colors = np.repeat(images[..., None], 3, axis=3)
     names = tuple(f"{split}/{i}" for i in range(len(labels)))
-    return Samples(labels.astype(np.int64), classes, images=colours, names=names)
+    return Samples(labels.astype(np.int64), classes, images=colors, names=names)
 
 
 def _read_pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

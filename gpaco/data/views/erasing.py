@@ -1,4 +1,4 @@
-"""Random erasing (Zhong et al., 2020): a rectangle of a normalised image becomes noise, as in MAE's fine-tuning."""
+"""Random erasing (Zhong et al., 2020): a rectangle of a normalized image becomes noise, as in MAE's fine-tuning."""
 
 import math
 from collections.abc import Sequence

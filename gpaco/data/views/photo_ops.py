@@ -1,4 +1,4 @@
-"""Operations on one image, (H, W, 3) uint8 RGB, with OpenCV: what Pillow gives, within a grey level or two.
+"""Operations on one image, (H, W, 3) uint8 RGB, with OpenCV: what Pillow gives, within a gray level or two.
 
 Results do not depend on the number of threads.
 """
@@ -49,12 +49,12 @@ def warp(image: Array, matrix: Matrix, resample: str, fill: Fill) -> Array:
     """Output pixel (x, y) shows the input at matrix * (x, y, 1), see `affine`; outside it is the fill."""
     a, b, c, d, e, f = matrix
     height, width = image.shape[:2]
-    # OpenCV puts the first pixel's centre at (0, 0).
-    centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
+    # OpenCV puts the first pixel's center at (0, 0).
+    centered = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
     # Bytes in fours take half the time of bytes in threes; in bicubic resampling floats are faster than bytes.
     wide = image.astype(np.float32) if resample == "bicubic" else cv2.cvtColor(image, cv2.COLOR_RGB2RGBA)
     flags = _RESAMPLE[resample] | cv2.WARP_INVERSE_MAP
-    out = cv2.warpAffine(wide, centred, (width, height), flags=flags, borderValue=fill)
+    out = cv2.warpAffine(wide, centered, (width, height), flags=flags, borderValue=fill)
     if resample != "bicubic":
         return cv2.cvtColor(out, cv2.COLOR_RGBA2RGB)
     return cv2.convertScaleAbs(np.maximum(out, 0, out=out))
@@ -66,14 +66,14 @@ def brightness(image: Array, factor: float) -> Array:
 
 
 def contrast(image: Array, factor: float) -> Array:
-    """0 is the grey of the image's mean, 1 the image itself."""
+    """0 is the gray of the image's mean, 1 the image itself."""
     red, green, blue, _ = cv2.mean(image)
     mean = int(0.299 * red + 0.587 * green + 0.114 * blue + 0.5)
     return cv2.addWeighted(image, factor, image, 0, mean * (1 - factor))
 
 
 def color(image: Array, factor: float) -> Array:
-    """Saturation: 0 is grey, 1 the image itself."""
+    """Saturation: 0 is gray, 1 the image itself."""
     red, green, blue = 0.299 * (1 - factor), 0.587 * (1 - factor), 0.114 * (1 - factor)
     weights = [[red + factor, green, blue], [red, green + factor, blue], [red, green, blue + factor]]
     return cv2.transform(image, np.array(weights))

@@ -1,4 +1,4 @@
-"""What is to be done to an image, drawn from uniform numbers: crops, colour jitter, RandAugment, AutoAugment.
+"""What is to be done to an image, drawn from uniform numbers: crops, color jitter, RandAugment, AutoAugment.
 
 Nothing here touches a pixel. A draw takes numbers in [0, 1) and gives a box or a list of `Step`s; photo_ops.py carries
 them out. Tables and constants are those of the released code: old timm's RandAugment ("rand-n{n}-m{m}-mstd0.5", level
@@ -13,7 +13,7 @@ from typing import NamedTuple
 Fill = tuple[int, int, int]
 Matrix = tuple[float, float, float, float, float, float]
 
-GREY: Fill = (128, 128, 128)
+GRAY: Fill = (128, 128, 128)
 IMAGENET_MEAN: Fill = (124, 116, 104)  # the released fill, on other data sets too
 
 
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     name: str
     value: float = 0.0
     resample: str = "bilinear"  # or "nearest", "bicubic"
-    fill: Fill = GREY
+    fill: Fill = GRAY
 
 
 class Box(NamedTuple):
@@ -172,7 +172,7 @@ def auto_augment(draws: Sequence[float]) -> list[Step]:
             value = -value
         if name in ENHANCING:
             value = 1 + value
-        steps.append(Step(name, value, "bicubic" if name == "shear_y" else "nearest", GREY))
+        steps.append(Step(name, value, "bicubic" if name == "shear_y" else "nearest", GRAY))
     return steps
 
 
@@ -208,7 +208,7 @@ def crop_box(height: int, width: int, scale: tuple[float, float], draws: Sequenc
 def affine(name: str, value: float, height: int, width: int) -> Matrix:
     """(a, b, c, d, e, f): output (x, y) shows input (a x + b y + c, d x + e y + f), in Pillow's coordinates.
 
-    There the first pixel's centre is (0.5, 0.5). Rotation is about the image's centre and counter-clockwise.
+    There the first pixel's center is (0.5, 0.5). Rotation is about the image's center and counter-clockwise.
     """
     if name == "rotate":
         cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))

@@ -1,11 +1,11 @@
 """Views: the random versions of an image that a network is trained on, by name, and the fixed one it is tested on.
 
-    sim             crop, colour jitter, grey, blur                          (photographs: "sim" of the released code)
-    rand            crop, colour jitter, RandAugment                         ("randcls")
-    rand_stack      crop, colour jitter, grey, blur, RandAugment             ("randclsstack")
+    sim             crop, color jitter, gray, blur                          (photographs: "sim" of the released code)
+    rand            crop, color jitter, RandAugment                         ("randcls")
+    rand_stack      crop, color jitter, gray, blur, RandAugment             ("randclsstack")
     mae             bicubic crop, RandAugment whose levels all grow          (MAE's fine-tuning: "rand-m9-mstd0.5-inc1")
     cifar_regular   shift, AutoAugment, Cutout                               ("regular")
-    cifar_sim       crop, colour jitter with hue, grey, blur                 ("sim_cifar")
+    cifar_sim       crop, color jitter with hue, gray, blur                 ("sim_cifar")
     cifar_aug       the same with less blur                                  ("aug_cifar")
     plain           crop (photographs) or shift (images in memory)
 
@@ -47,8 +47,8 @@ _FLIP = DRAWS_OF_CROP
 _JITTERED = _FLIP + 1
 _ORDER = slice(_JITTERED + 1, _JITTERED + 5)
 _FACTORS = slice(_JITTERED + 5, _JITTERED + 9)
-_GREYED = _JITTERED + 9
-_BLURRED = _GREYED + 1
+_GRAYED = _JITTERED + 9
+_BLURRED = _GRAYED + 1
 _SIGMA = _BLURRED + 1
 _HOLE = slice(_SIGMA + 1, _SIGMA + 3)
 _POLICY = _SIGMA + 3
@@ -163,7 +163,7 @@ def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
     return _channels_first(out)
 
 
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(images / 255 - mean) / std as float32. images: (B, 3, H, W) uint8; mean, std: one number per channel."""
     # A whole image in the same memory layout: if channels come last, to repeat three numbers is slow.
     shift, scale = (torch.empty_like(images[:1], dtype=torch.float32) for _ in range(2))
@@ -185,7 +185,7 @@ def _nothing(view: View, draws: Sequence[float]) -> list[Step]:
 
 
 def _sim(view: View, draws: Sequence[float]) -> list[Step]:
-    return [*color_jitter(draws[_ORDER], draws[_FACTORS], hue=0), *_grey(draws), *_blur(draws, 0.5)]
+    return [*color_jitter(draws[_ORDER], draws[_FACTORS], hue=0), *_gray(draws), *_blur(draws, 0.5)]
 
 
 def _rand(view: View, draws: Sequence[float]) -> list[Step]:
@@ -203,13 +203,13 @@ def _mae(view: View, draws: Sequence[float]) -> list[Step]:
 def _cifar(blurred: float) -> Callable[[View, Sequence[float]], list[Step]]:
     def steps(view: View, draws: Sequence[float]) -> list[Step]:
         jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
-        return [*jitter, *_grey(draws), *_blur(draws, blurred)]
+        return [*jitter, *_gray(draws), *_blur(draws, blurred)]
 
     return steps
 
 
-def _grey(draws: Sequence[float]) -> list[Step]:
-    return [Step("color", 0.0)] if draws[_GREYED] < 0.2 else []
+def _gray(draws: Sequence[float]) -> list[Step]:
+    return [Step("color", 0.0)] if draws[_GRAYED] < 0.2 else []
 
 
 def _blur(draws: Sequence[float], probability: float) -> list[Step]:

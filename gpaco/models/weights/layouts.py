@@ -26,7 +26,7 @@ class Layout:
         title: in words.
         model: name of the network as the file gives it, in timm's words; "" if it does not.
         backbone: its tensors, by timm's names.
-        run: class centres and projector by our names; empty for plain weights.
+        run: class centers and projector by our names; empty for plain weights.
         projector: "gpaco", "paco", "mae" or "none".
         method: that trained it; "" for plain weights.
         dropped: names in the file that are not used.
@@ -49,7 +49,7 @@ def layout_of(shapes: Shapes, arch: str = "") -> Layout:
     projector, method = "none", ""
     if {"linear.weight", "encoder_q.conv1.weight"} <= names.keys():
         backbone = {key: old for key, old in below("encoder_q.", names).items() if not key.startswith("fc.")}
-        run = below("linear.", names, "centres.")
+        run = below("linear.", names, "centers.")
         found = below("encoder_q.fc.", names, "projector.")
         projector = "gpaco" if "projector.4.weight" in found else "paco" if "projector.3.weight" in found else "none"
         run |= found if projector != "none" else {}
@@ -57,7 +57,7 @@ def layout_of(shapes: Shapes, arch: str = "") -> Layout:
         title = f"a checkpoint of the released {'PaCo' if method == 'paco' else 'GPaCo'} code"
     elif {"patch_embed.proj.weight", "mlp.0.weight", "head.weight"} <= names.keys():
         backbone = {name: old for name, old in names.items() if not name.startswith(("head.", "mlp.", "queue"))}
-        run = below("head.", names, "centres.") | below("mlp.", names, "projector.")
+        run = below("head.", names, "centers.") | below("mlp.", names, "projector.")
         projector, method, title = "mae", "gpaco", "a checkpoint of the released GPaCo code for ViTs"
         arch = f"{arch}_224.mae" if re.fullmatch(r"vit_[a-z]+_patch\d+", arch) else arch  # MAE's names
     elif "_conv_stem.weight" in names and len({name.split(".")[0] for name in below("_blocks.", names)}) == sum(_LITE0):

@@ -73,7 +73,7 @@ def _about_run(one: Evidence, counts: Ints, album: pictures.Album, source: Split
         "flows": flows.flows(one),
         "pull": flows.head_pull(one),
         "pairs": [row | {"asymmetry": flows.asymmetry(row)} for row in flows.strongest_pairs(one, pairs)],
-        "neighbours": flows.neighbours(pairs, len(rows)),
+        "neighbors": flows.neighbors(pairs, len(rows)),
         **shown,
         "pictures_note": why,
         "right": whatif.changes(whatif.along(one, counts)),

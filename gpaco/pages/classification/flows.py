@@ -8,7 +8,7 @@ from gpaco.metrics.classification import GROUPS, wilson
 from gpaco.pages.classification.evidence import Evidence, Facts
 
 PAIRS = 30
-_NEIGHBOURS = 5
+_NEIGHBORS = 5
 
 
 def flows(one: Evidence) -> list[Facts]:
@@ -83,7 +83,7 @@ def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Fa
     return sorted(rows, key=lambda row: (-row["low"], row["class"], row["taken_for"]))[:PAIRS]
 
 
-def neighbours(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
+def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
     """For each class the five it is most often taken for, and the five most often taken for it: [class, images]."""
     to: dict[int, list[list[int]]] = defaultdict(list)
     by: dict[int, list[list[int]]] = defaultdict(list)
@@ -92,7 +92,7 @@ def neighbours(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Fact
         by[taken].append([true, number])
 
     def first(found: list[list[int]]) -> list[list[int]]:
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:_NEIGHBOURS]
+        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:_NEIGHBORS]
 
     return [{"to": first(to[c]), "by": first(by[c])} for c in range(num_classes)]
 

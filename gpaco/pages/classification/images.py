@@ -58,7 +58,7 @@ def suspects(one: Evidence) -> list[int]:
 
     With classes equally likely, the model must be nine tenths as sure of another class as it is, on average, of that
     class's own images, and give the label less than a tenth of what that label's own images get on average. Both
-    classes need five test images and half of them right: of a class that is not learnt nothing can be said.
+    classes need five test images and half of them right: of a class that is not learned nothing can be said.
     """
     if not len(one.labels):
         return []

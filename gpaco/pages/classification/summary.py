@@ -106,7 +106,7 @@ def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
 
 
 def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, float]]:
-    """Recall as a smooth function of the number of training images: a mean over neighbours on the log axis."""
+    """Recall as a smooth function of the number of training images: a mean over neighbors on the log axis."""
     seen = np.array([recall is not None for recall in recalls])
     if len(set(counts[seen].tolist())) < 3:
         return []
@@ -127,7 +127,7 @@ def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
 
 def _described(metrics: Facts, one: Facts) -> str:
     rare, frequent = _ends(metrics)
-    words = [f"{percent(metrics['macro'], 0)} of 100 images of an average class are recognised."]
+    words = [f"{percent(metrics['macro'], 0)} of 100 images of an average class are recognized."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
         how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
@@ -135,7 +135,7 @@ def _described(metrics: Facts, one: Facts) -> str:
         apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
         chance = "" if apart or how == _HOW_OFTEN[2][1] else "; with so few test images it may be chance"
         both = f"{percent(low, 0)} of 100 images against {percent(high, 0)}"
-        words = [f"Rare classes are recognised {how} frequent ones: {both}{chance}."]
+        words = [f"Rare classes are recognized {how} frequent ones: {both}{chance}."]
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(
@@ -163,7 +163,7 @@ def _compared(found: Sequence[Evidence]) -> str:
         return listed([percent(one.metrics[key], 0) for one in some])
 
     if not behind:
-        return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognised."
+        return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognized."
     lead = f"On {what} {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
     lead += " and cannot be told apart" if tied else ""
     nearest = max(behind, key=lambda one: one.metrics[key] or 0)
@@ -171,7 +171,7 @@ def _compared(found: Sequence[Evidence]) -> str:
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
     rest = listed([f"{percent(one.metrics[key], 0)} by {one.name}" for one in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
-    return f"{lead}: {scores([best, *tied])} of 100 images are recognised, {rest} ({whom} on the same images)."
+    return f"{lead}: {scores([best, *tied])} of 100 images are recognized, {rest} ({whom} on the same images)."
 
 
 def _gain(first: Evidence, other: Evidence, key: str) -> Facts:

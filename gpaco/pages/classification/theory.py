@@ -1,4 +1,4 @@
-"""Why: gradients at the class centres, and the probabilities that the loss asks for beside those that were measured."""
+"""Why: gradients at the class centers, and the probabilities that the loss asks for beside those that were measured."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def gradients(one: Evidence) -> Facts | None:
     found = (one.analysis or {}).get("gradients")
     if not found:
         return None
-    return {key: found[key] for key in ("centres", "slope", "images")}
+    return {key: found[key] for key in ("centers", "slope", "images")}
 
 
 def settings_of(one: Evidence) -> tuple[Facts, bool]:
@@ -35,12 +35,12 @@ def optimum(one: Evidence) -> Facts:
     shown = np.asarray((one.analysis or {}).get("shown") or one.counts, np.float64)
     asked = optimal_probabilities(shown, **settings)
     mass = (one.analysis or {}).get("mass") or {}
-    measured = {key: mass.get(key) for key in ("positives", "centre", "each")}
+    measured = {key: mass.get(key) for key in ("positives", "center", "each")}
     return {
         "settings": settings,
         "own": own,
         "shown": shown.tolist(),
-        "asked": {key: _plain(getattr(asked, key)) for key in ("positives", "centre", "each", "supcon")},
+        "asked": {key: _plain(getattr(asked, key)) for key in ("positives", "center", "each", "supcon")},
         "measured": measured if own and any(map(_some, measured.values())) else None,
     }
 

@@ -45,7 +45,7 @@ function forest() {
   const x = [Math.max(0, low), 1];
   const chart = frame("#forest", {
     height: keys.length * step + 46, left: 84, right: 16, top: 4, x, y: [keys.length, 0], xticks: percentTicks(...x),
-    xtitle: "percent recognised, with 95 % intervals", label: "Recognised images by group and run, with intervals",
+    xtitle: "percent recognized, with 95 % intervals", label: "Recognized images by group and run, with intervals",
   });
   keys.forEach((key, k) => {
     const middle = chart.Y(k + 0.5);
@@ -77,7 +77,7 @@ function scatter() {
   const x = padded(runs.flatMap((run) => run.train).map(count)), spots = [];
   const chart = frame("#scatter", {
     height: 420, top: 40, x, xlog: true, y: [0, 1], xticks: logTicks(...x), yticks: percentTicks(0, 1),
-    bands: groupBands(x), xtitle: "training images of the class", ytitle: "percent recognised",
+    bands: groupBands(x), xtitle: "training images of the class", ytitle: "percent recognized",
     label: "Accuracy of each class against its training images. Arrow keys move from class to class, Enter opens one.",
   });
   runs.forEach((run, r) => {
@@ -114,11 +114,11 @@ function openCard(c) {
     ringChosen();
     $("#scatter svg").focus();
   });
-  const head = ["run", "recognised", "precision", "F1"].map((word) => el("th", { scope: "col" }, word));
+  const head = ["run", "recognized", "precision", "F1"].map((word) => el("th", { scope: "col" }, word));
   const body = runs.map((one) => (
     row(rowHead(runName(one)), recallCell(one, c), cell(percent(one.precision[c])), cell(percent(one.f1[c])))));
-  const to = run.neighbours[c].to.map(([other, k]) => [name(other), `: ${share(k, run.test[c])}`]);
-  const by = run.neighbours[c].by.map(([other, k]) => [name(other), `: ${number(k)}`]);
+  const to = run.neighbors[c].to.map(([other, k]) => [name(other), `: ${share(k, run.test[c])}`]);
+  const by = run.neighbors[c].by.map(([other, k]) => [name(other), `: ${number(k)}`]);
   put("#card",
     el("h3", {}, name(c), close),
     el("p", {}, `${number(data.train[c])} training images (${groups[c]}), ${number(data.test[c])} test images.`),

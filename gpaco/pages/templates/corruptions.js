@@ -2,8 +2,8 @@
 
 const TITLES = { all: "all images" };
 const plain = (word) => word.replaceAll("_", " ");
-const DEEP = 0.63; // from there on a cell is dark (light on a dark page), and its number has the other colour
-const PALE = 0.55; // the strongest colour of a difference, on which numbers need no other colour
+const DEEP = 0.63; // from there on a cell is dark (light on a dark page), and its number has the other color
+const PALE = 0.55; // the strongest color of a difference, on which numbers need no other color
 
 // Where things are: panels beside each other as far as they fit, rows with a line for each kind of corruption.
 function places(found, width) {

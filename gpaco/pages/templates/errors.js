@@ -94,7 +94,7 @@ function missed() {
       entry.own ? pictureRow(entry) : list(entry.images.map(inWords)));
   }), run.confused.length ? null : el("p", {}, "No image of the rarer classes was missed."));
   $("#suspects-text").textContent = found ? `${number(found)} of ${number(run.n)} test images:` : "None.";
-  const looks = (image) => ["labelled ", name(image.class), ", looks like ", name(image.taken_for)];
+  const looks = (image) => ["labeled ", name(image.class), ", looks like ", name(image.taken_for)];
   const shown = odd.filter((image) => there(image.picture)).map((image) => picture(image.picture, looks(image)));
   put("#suspects", run.pictures_note && found
     ? list(odd.map((image) => [el("bdi", {}, image.name), ": ", ...looks(image)])) : shown);

@@ -1,4 +1,4 @@
-// Why: gradients at the centres, and what the loss asks for beside what was measured.
+// Why: gradients at the centers, and what the loss asks for beside what was measured.
 
 function norms() {
   const key = (r) => draw("svg", { class: `key r${r % 6}`, width: 14, height: 14, "aria-hidden": "true" },
@@ -9,14 +9,14 @@ function norms() {
   const whose = (run, r) => (runs.length > 1 ? [key(r), runName(run), ": "] : null);
   put("#slopes", runs.map((run, r) => el("p", {}, whose(run, r), slope(run.gradients))));
   const found = runs.flatMap((run, r) => (run.gradients ? NUMBERS : [])
-    .map((c) => ({ r, c, images: run.train[c], norm: run.gradients.centres[c] })))
+    .map((c) => ({ r, c, images: run.train[c], norm: run.gradients.centers[c] })))
     .filter(({ images, norm }) => images > 0 && norm > 0);
   if (!found.length) return put("#norms");
   const x = padded(found.map(({ images }) => images)), y = padded(found.map(({ norm }) => norm), 1.5);
   const chart = frame("#norms", {
     height: 360, left: 62, top: 40, x, xlog: true, y, ylog: true, xticks: logTicks(...x), yticks: logTicks(...y),
-    bands: groupBands(x), xtitle: "training images of the class", ytitle: "gradient norm at the centre",
-    label: "Mean gradient norm of each class at its centre against its training images",
+    bands: groupBands(x), xtitle: "training images of the class", ytitle: "gradient norm at the center",
+    label: "Mean gradient norm of each class at its center against its training images",
   });
   const spots = found.map(({ r, c, images, norm }) => ({
     r, c, x: chart.X(images), y: chart.Y(norm),
@@ -39,9 +39,9 @@ function norms() {
 
 function optimum() {
   const found = runs[state.run].optimum, { asked, settings } = found;
-  const series = [["own centre", "centre", "g3"], ["each positive", "each", "g2"], ["each, SupCon", "supcon", "g0"]];
+  const series = [["own center", "center", "g3"], ["each positive", "each", "g2"], ["each, SupCon", "supcon", "g0"]];
   const rank = NUMBERS.filter((c) => found.shown[c] > 0).sort((a, b) => found.shown[a] - found.shown[b]);
-  const measured = ["centre", "each"].flatMap((key, k) => (found.measured?.[key] || [])
+  const measured = ["center", "each"].flatMap((key, k) => (found.measured?.[key] || [])
     .map((value, c) => ({ value, c, k, key }))).filter(({ value }) => value > 0);
   const values = rank.flatMap((c) => series.map(([, key]) => asked[key][c])).concat(measured.map(({ value }) => value));
   const { alpha, memory, batch, views } = settings;
@@ -53,7 +53,7 @@ function optimum() {
   const chart = frame("#asked", {
     height: 340, left: 56, right: 92, x, xlog: true, y, ylog: true, xticks: logTicks(...x), yticks: logTicks(...y),
     xtitle: "training images of the class", ytitle: "probability",
-    label: "Probability that the loss asks for on the own centre and on each positive, and measured ones",
+    label: "Probability that the loss asks for on the own center and on each positive, and measured ones",
   });
   const spots = measured.map(({ value, c, k, key }) => ({
     x: chart.X(found.shown[c]), y: chart.Y(value), c, k,
@@ -78,7 +78,7 @@ function extraLoss() {
   for (let v = Math.ceil(y[0] / step) * step; v <= high; v += step) yticks.push({ at: v, text: String(+v.toFixed(1)) });
   const chart = frame("#extra", {
     height: 340, right: 52, x: [0, 1], y, yticks, xticks: quarters.map((at) => ({ at, text: String(at) })),
-    xtitle: "P, probability of all centres together", ytitle: "extra loss (solid)",
+    xtitle: "P, probability of all centers together", ytitle: "extra loss (solid)",
     label: `The extra loss against P: least at ${best.toFixed(2)}`,
   });
   const shown = points.filter((i) => loss[i] <= high).map((i) => [chart.X(grid[i]), chart.Y(loss[i])]);

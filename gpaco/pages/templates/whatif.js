@@ -40,7 +40,7 @@ function along() {
   const y = [Math.max(0, Math.floor(10 * Math.min(low, 1) - 0.2) / 10), 1];
   const named = [["training", "start"], ["equal", "middle"], ["reversed", "end"]];
   const chart = frame("#along", {
-    height: 316, bottom: 24, right: 84, x: [0, 200], y, yticks: percentTicks(...y), ytitle: "percent recognised",
+    height: 316, bottom: 24, right: 84, x: [0, 200], y, yticks: percentTicks(...y), ytitle: "percent recognized",
     xticks: named.map(([text, anchor], k) => ({ at: 100 * k, text, anchor })),
     label: "Accuracy of each group along the slider",
   });

@@ -47,7 +47,7 @@ def suggest(
         "method.memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
         "views.first": first,
         "views.second": second,
-        "optimiser.lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
+        "optimizer.lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
     }
 
 

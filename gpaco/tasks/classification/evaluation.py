@@ -14,7 +14,7 @@ from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import eval_batch, eval_photo
 from gpaco.errors import UserError
-from gpaco.metrics.classification import summarise
+from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
@@ -62,7 +62,7 @@ def images_as_tested(samples: Samples, about: dict[str, Any], chunks: Sequence[N
 
 
 def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uint8]:
-    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the centre of it."""
+    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the center of it."""
     if about["whole"]:
         whole = eval_batch(image[None], about["size"], about["interpolation"])[0]
         pixels: NDArray[np.uint8] = whole.permute(1, 2, 0).numpy()
@@ -186,7 +186,7 @@ def evaluate(
     logits = np.asarray(summed) / len(predictors)
     if found is not None and restrict:
         logits = restricted(logits, found.there)
-    result = summarise(logits, samples.labels, about["counts"], classes, many=many, few=few)
+    result = summarize(logits, samples.labels, about["counts"], classes, many=many, few=few)
     if found is not None:
         result["overlap"] = found.facts(restrict)
     tuned = [predictor.about["tuned"] for predictor in predictors]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gpaco import __version__
 from gpaco.data.batches import views_of
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import View, normalise
+from gpaco.data.views.views import View, normalize
 from gpaco.errors import EnvironmentProblem
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import Recipe
@@ -130,7 +130,7 @@ class Frozen:
     @torch.inference_mode()
     def _backbone(self, pixels: Tensor) -> Tensor:
         precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.amp)
-        images = normalise(pixels.to(self.device), self.about["mean"], self.about["std"])
+        images = normalize(pixels.to(self.device), self.about["mean"], self.about["std"])
         with torch.autocast(self.device.type, dtype=precision) if precision else nullcontext():
             features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
         return features.float()

@@ -102,8 +102,8 @@ def _listed(folder: Path, line: str) -> Path:
     """The image that a line of a list names; the number of a class after it, as in lists to train on, is not for us."""
     whole = folder / line
     name, *label = line.rsplit(None, 1)
-    labelled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
-    return folder / name if labelled else whole
+    labeled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
+    return folder / name if labeled else whole
 
 
 def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:

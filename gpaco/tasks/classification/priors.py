@@ -2,7 +2,7 @@
 
 What the network says is right for uniform classes, or for those of training: every method says which. Then, in order:
 
-    unbiased   - log w         without what a parametric loss takes from the centres of frequent classes
+    unbiased   - log w         without what a parametric loss takes from the centers of frequent classes
     tuned      + tau * log q   tau chosen on validation data by macro recall: right for uniform classes
     --prior    + log p         for the classes expected at test time, - log of those it was right for
 """
@@ -89,17 +89,17 @@ class Correction(nn.Module):
 
 def log_bias(about: About) -> Logits:
     """What the loss has added to the logit of each class, (C,): log w, or 0 where training took it out already."""
-    if about["centre_share"] is None:
+    if about["center_share"] is None:
         raise UserError(
             "this run was not trained with parametric contrast: there is nothing to correct",
             "leave out --unbiased",
         )
     if about.get("label_smoothing", 0.0):
         raise UserError(
-            "logits learnt with label smoothing cannot be corrected for the bias of the loss",
+            "logits learned with label smoothing cannot be corrected for the bias of the loss",
             "leave out --unbiased, or let validation data choose a correction: gpaco evaluate RUN --tune-prior",
         )
-    log_w = np.log(np.asarray(about["centre_share"], dtype=np.float32))
+    log_w = np.log(np.asarray(about["center_share"], dtype=np.float32))
     return np.zeros_like(log_w) if about["prior"] == "unbiased" else log_w
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from gpaco.data.batches import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import normalise
+from gpaco.data.views.views import normalize
 from gpaco.errors import UserError
 from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
@@ -53,7 +53,7 @@ class Probe(NamedTuple):
     settings: dict[str, Any] | None  # alpha, memory, batch, views of a parametric method
     labels: Array  # (A,)
     gradients: Array  # (A, C) length of the gradient at each center
-    centre: Array  # (A,) probability of the own center
+    center: Array  # (A,) probability of the own center
     together: Array  # (A,) of all positives, as a mean over the anchors of the class in the step
     positives: Array  # (A,) their number
 
@@ -175,14 +175,14 @@ class _Network:
                 part.push = lambda *rows: None  # type: ignore[method-assign]
             if isinstance(part, GPaCoLoss):
                 part.contrast = "local"
-                part._centre_share = partial(_always, part.centre_share)  # type: ignore[method-assign]
+                part._center_share = partial(_always, part.center_share)  # type: ignore[method-assign]
         return method, keys
 
     @torch.no_grad()
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Labels of some images, the features of each view that is an anchor, and the keys."""
         (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
-        views = [normalise(view, self.about["mean"], self.about["std"]).to(self.device) for view in pixels]
+        views = [normalize(view, self.about["mean"], self.about["std"]).to(self.device) for view in pixels]
         keys = None if self.keys is None else self.keys(views[-1])[1]
         anchors = views if keys is None else views[:1]
         labels = torch.from_numpy(self.samples.labels[rows]).to(self.device)
@@ -211,7 +211,7 @@ class _Network:
         labels, views, keys = self.features(rows)
         features = torch.cat(views)
         with torch.no_grad():
-            step = _Step(labels, len(views), self.model.centres(features), self.model.embed(features), keys)
+            step = _Step(labels, len(views), self.model.centers(features), self.model.embed(features), keys)
         step.logits.requires_grad_()
         if references is None:
             (gradient,) = torch.autograd.grad(self._loss(step), step.logits)
@@ -256,14 +256,14 @@ class _Network:
         gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
         # Centers without any mass leave their targets, centers with all of it leave the targets of the samples.
         low, high = (self._loss(step._replace(logits=step.logits + far)) for far in (-_FAR, _FAR))
-        (no_centre,) = torch.autograd.grad(low, step.logits, retain_graph=True)
+        (no_center,) = torch.autograd.grad(low, step.logits, retain_graph=True)
         (no_samples,) = torch.autograd.grad(high, shift)
-        centre = (gradient - no_centre).gather(1, labels.unsqueeze(1)).squeeze(1)
+        center = (gradient - no_center).gather(1, labels.unsqueeze(1)).squeeze(1)
         mine = marks[labels]  # (A, classes of this step)
         together = mine @ (self.settings.temperature * (at_shift - no_samples) / mine.sum(0))
         everyone = [labels, held_labels] if keys is None else [labels, held_labels, step.labels]
         counts = class_counts(everyone, num_classes, ignore_index=-100, dtype=torch.float32)
-        return gradient, centre, together, counts[labels] - 1
+        return gradient, center, together, counts[labels] - 1
 
 
 class _Step(NamedTuple):

@@ -55,7 +55,7 @@ def write_run(
     tensors = {f"backbone.{new}": foreign.tensors[old] for new, old in layout.backbone.items()}
     tensors |= {new: foreign.tensors[old] for new, old in layout.run.items()}
     resolved = recipe_of(foreign, layout, model, tensors, recipe, settings, say)
-    names, numbers = classes_of(tensors["centres.weight"].shape[0], classes, counts)
+    names, numbers = classes_of(tensors["centers.weight"].shape[0], classes, counts)
     if numbers is None:
         say("class counts are not in the file: without --counts FILE there are no many, medium and few")
     about = about_of(resolved, layout, names, numbers)
@@ -67,7 +67,7 @@ def write_run(
         )
     network = build_model(about)
     backbones.fill(network, tensors, foreign.path)
-    extra = {} if numbers is None else {"loss.centre_share": centre_share(numbers, resolved)}
+    extra = {} if numbers is None else {"loss.center_share": center_share(numbers, resolved)}
     state = {
         "progress": vars(Position(epoch=resolved.train.epochs)),
         "environment": environment(torch.device("cpu")),
@@ -144,7 +144,7 @@ def about_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: li
     return about | {"counts": numbers, "projector": layout.projector}
 
 
-def centre_share(counts: list[int], recipe: Recipe) -> Tensor:
+def center_share(counts: list[int], recipe: Recipe) -> Tensor:
     """w of each class (C,), to first order: 1 / (1 + alpha * positives), the other view and its share of the memory.
 
     A run of ours keeps the mean over its steps; off from that by less than alpha / 4, relatively.

@@ -72,7 +72,7 @@ def robustness(
 
     Args:
         run: a run.
-        data: any labelled images, to be corrupted here; or ImageNet-C, CIFAR-10-C or -100-C as published; or
+        data: any labeled images, to be corrupted here; or ImageNet-C, CIFAR-10-C or -100-C as published; or
             ImageNet-R, -A, -V2 or -Sketch, which are taken as they are. The run's own test data unless given.
         baseline: another run, or "alexnet" (ImageNet only), for `mce` and `relative_mce`.
         clean: the clean images of a published corrupted set.

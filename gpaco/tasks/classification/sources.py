@@ -140,11 +140,11 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 def head_logits(model: Classifier, features: Features, batch_size: int = 4096) -> Logits:
     """Logits (N, C) from cached features; each process does its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
-    device = model.centres.weight.device
-    parts = [torch.zeros(0, model.centres.out_features, device=device)]
+    device = model.centers.weight.device
+    parts = [torch.zeros(0, model.centers.out_features, device=device)]
     for start in range(0, len(mine), batch_size):
         rows = mine[start : start + batch_size]
-        parts.append(model.centres(model.hidden(features.take(rows, np.zeros_like(rows)).to(device))))
+        parts.append(model.centers(model.hidden(features.take(rows, np.zeros_like(rows)).to(device))))
     logits: Logits = distributed.in_order(torch.cat(parts).float(), len(features)).cpu().numpy()
     return logits
 

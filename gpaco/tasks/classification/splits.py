@@ -170,7 +170,7 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     guesses["train.workers"] = 0 if splits.train.images is not None else 2
     if recipe.model.weights:
         guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
-    if recipe.train.part == "head":  # features were learnt on whole pictures: strong augmentation only blurs them
+    if recipe.train.part == "head":  # features were learned on whole pictures: strong augmentation only blurs them
         guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
     if recipe.method.name in methods.WITHOUT_PROJECTOR:
         guesses.pop("method.memory")

@@ -19,7 +19,7 @@ from gpaco import __version__, methods
 from gpaco.data.batches import Batch, class_shares, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
-from gpaco.metrics.classification import summarise
+from gpaco.metrics.classification import summarize
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier, freeze
 from gpaco.recipes import recipe as recipes
@@ -88,7 +88,7 @@ def begin(
         origin = checkpoint.load(home / "checkpoints", ()).state["about"]["weights"]
     model, about = starting_model(recipe, splits, home, weights, origin)
     if recipe.train.part == "head" and weights is None and not recipe.model.weights:
-        say("no --weights: a head on the features of a network that has learnt nothing")
+        say("no --weights: a head on the features of a network that has learned nothing")
     source = source_of(recipe, splits, model, about, home, device, say, show)
     return classification_task(recipe, splits, model, about, source), source
 
@@ -115,8 +115,8 @@ def starting_model(
         mine = model.state_dict()
         model.load_state_dict(mine | {name: value for name, value in weights.items() if name in mine})
     elif recipe.model.head_std:
-        nn.init.trunc_normal_(model.centres.weight, std=recipe.model.head_std)
-        nn.init.zeros_(model.centres.bias)
+        nn.init.trunc_normal_(model.centers.weight, std=recipe.model.head_std)
+        nn.init.zeros_(model.centers.bias)
     if origin is not None and (home / "backbone.safetensors").is_file():
         model.backbone.load_state_dict(load_file(home / "backbone.safetensors"))
     freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
@@ -216,7 +216,7 @@ def validate(network: nn.Module, about: dict[str, Any], samples: Samples, source
             "the model gives numbers that are not finite on validation data; the last checkpoint is kept",
             "lower the learning rate: --lr",
         )
-    result = summarise(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    result = summarize(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
     kept = ("top1", "many", "medium", "few", "macro")
     return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}
 
@@ -258,7 +258,7 @@ def finish(
         )
     if distributed.rank():
         return
-    result = summarise(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    result = summarize(logits, samples.labels, about["counts"], about["classes"], many=about["many"], few=about["few"])
     state = newest(run).state
     result |= {
         "evaluated_on": part,
@@ -288,11 +288,11 @@ def finish(
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
     """Measure while the training images are at hand: the page can show it when they are gone."""
-    from gpaco.analysis import analyse
+    from gpaco.analysis import analyze
 
     say("measuring gradients and probabilities on training images")
     try:
-        result = analyse(run, samples, predictor)
+        result = analyze(run, samples, predictor)
     except UserError as error:  # an image that is gone since; the model is none the worse
         say(f"no analysis.json: {error.cause}")
         return

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpaco.data.batches import CPU, apart, stacked, steps_per_epoch
 from gpaco.data.counter_random import permutation, uniforms
-from gpaco.data.views.views import normalise
+from gpaco.data.views.views import normalize
 from gpaco.errors import Problem
 from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.tasks.segmentation.transforms import DRAWS, Size, training_crop
@@ -20,7 +20,7 @@ from gpaco.tasks.segmentation.transforms import DRAWS, Size, training_crop
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """Normalised pictures (B, 3, h, w) and masks (B, h, w) of classes, 255 for none."""
+    """Normalized pictures (B, 3, h, w) and masks (B, h, w) of classes, 255 for none."""
 
     images: Tensor
     masks: Tensor
@@ -44,7 +44,7 @@ class Crops:
     base_size: Size
     scale: tuple[float, float] = (0.5, 2.0)
     max_share: float = 0.75
-    colours: bool = True
+    colors: bool = True
     fill: tuple[int, int, int] = (124, 116, 104)
 
 
@@ -84,7 +84,7 @@ def batches(
         if isinstance(loaded, Problem):
             raise loaded
         pixels, masks = loaded
-        yield SceneBatch(normalise(pixels.to(device, non_blocking=True), mean, std), masks)
+        yield SceneBatch(normalize(pixels.to(device, non_blocking=True), mean, std), masks)
 
 
 Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]

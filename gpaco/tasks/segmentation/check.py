@@ -145,7 +145,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     if sizes["common"]:
         common = ", ".join(f"{one['width']} x {one['height']} ({one['images']})" for one in sizes["common"][:5])
         text.append(f"sizes: {common}; shorter side {sizes['smallest']} to {sizes['largest']}")
-    text += _listed("pictures without a labelled pixel", facts["all_ignored"])
+    text += _listed("pictures without a labeled pixel", facts["all_ignored"])
     text += _listed("bad", [f"{one['name']} ({one['part']}): {one['what']}" for one in facts["bad"]])
     text += _listed("same picture in two parts", [" = ".join(group) for group in facts["leaks"]])
     if "suggested" in facts:

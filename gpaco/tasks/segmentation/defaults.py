@@ -91,13 +91,13 @@ def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
     }
 
 
-# Of the released configurations, by optimiser: convolutions train with SGD, Swin with AdamW.
+# Of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.
 RELEASED: dict[str, dict[str, Any]] = {
-    "sgd": {"optimiser.lr": 0.01, "optimiser.weight_decay": 5e-4, "schedule.power": 0.9, "schedule.min_lr": 1e-4},
+    "sgd": {"optimizer.lr": 0.01, "optimizer.weight_decay": 5e-4, "schedule.power": 0.9, "schedule.min_lr": 1e-4},
     "adamw": {
-        "optimiser.lr": 6e-5,
-        "optimiser.weight_decay": 0.01,
-        "optimiser.decay_bias": False,
+        "optimizer.lr": 6e-5,
+        "optimizer.weight_decay": 0.01,
+        "optimizer.decay_bias": False,
         "schedule.power": 1.0,
         "schedule.min_lr": 0.0,
     },
@@ -111,15 +111,15 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
 
     A transformer trains with AdamW unless somebody says otherwise. A warm-up takes no more than a sixth of training.
     """
-    model, optimiser = recipe.model.name, recipe.optimiser.name
-    if "optimiser.name" not in given and any(word in model for word in TRANSFORMERS):
-        optimiser = "adamw"
-    warmup = round(min(WARMUP[optimiser] / steps, recipe.train.epochs / 6), 4)
-    usual = {"optimiser.name": optimiser} | RELEASED[optimiser] | ALIKE | {"schedule.warmup": warmup}
+    model, optimizer = recipe.model.name, recipe.optimizer.name
+    if "optimizer.name" not in given and any(word in model for word in TRANSFORMERS):
+        optimizer = "adamw"
+    warmup = round(min(WARMUP[optimizer] / steps, recipe.train.epochs / 6), 4)
+    usual = {"optimizer.name": optimizer} | RELEASED[optimizer] | ALIKE | {"schedule.warmup": warmup}
     if "swin" in model:
         usual["model.drop_path"] = 0.3
-    if "optimiser.lr" in given:
-        usual["schedule.min_lr"] = min(usual["schedule.min_lr"], recipe.optimiser.lr / 100)
+    if "optimizer.lr" in given:
+        usual["schedule.min_lr"] = min(usual["schedule.min_lr"], recipe.optimizer.lr / 100)
     return {key: value for key, value in usual.items() if key not in given}
 
 
@@ -169,7 +169,7 @@ def check_sizes(recipe: Recipe) -> None:
         )
     if word == "fpn" and settings.channels % 32:
         raise UserError(
-            f"fpn normalises 32 groups of channels, got segmentation.channels = {settings.channels}",
+            f"fpn normalizes 32 groups of channels, got segmentation.channels = {settings.channels}",
             "choose a multiple of 32: --set segmentation.channels=128",
         )
     parts = distributed.world_size() * recipe.train.accumulate

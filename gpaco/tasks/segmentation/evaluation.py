@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gpaco.errors import Diverged, UserError
-from gpaco.metrics.segmentation import Tally, summarise
+from gpaco.metrics.segmentation import Tally, summarize
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, told
@@ -28,7 +28,7 @@ WORST = 12  # pictures that are listed
 
 
 class ScenePredictor(nn.Module):
-    """Pictures to class scores: the trained network with its normalisation, and what it knows of its classes.
+    """Pictures to class scores: the trained network with its normalization, and what it knows of its classes.
 
     Takes (N, 3, H, W) of any size, uint8 or floats from 0 to 1; gives (N, C, H, W).
     """
@@ -143,7 +143,7 @@ def evaluate_scenes(
         )
     for name, counted in vars(tally).items():
         setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
-    result = summarise(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    result = summarize(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
     each = distributed.sum_counts(torch.from_numpy(each)).numpy()
     worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
     return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}

@@ -127,7 +127,7 @@ def rescaled(images: Tensor, scale: float) -> Tensor:
 
 
 def resized(images: Tensor, size: Size) -> Tensor:
-    """Images or logits at another height and width, by bilinear interpolation between pixel centres."""
+    """Images or logits at another height and width, by bilinear interpolation between pixel centers."""
     if tuple(images.shape[2:]) == tuple(size):
         return images
     return F.interpolate(images, size, mode="bilinear", align_corners=False)

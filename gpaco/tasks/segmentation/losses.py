@@ -43,7 +43,7 @@ class SceneLoss(nn.Module):
 
 
 def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
-    """Mean over labelled pixels of the enlarged logits' cross entropy; 0 if there is none, with its gradient."""
+    """Mean over labeled pixels of the enlarged logits' cross entropy; 0 if there is none, with its gradient."""
     costs = F.cross_entropy(
         resized(logits.float(), (masks.shape[1], masks.shape[2])), masks, ignore_index=IGNORE, reduction="sum"
     )

@@ -96,7 +96,7 @@ class Segmenter(nn.Module):
         """Class scores at the size of the pictures, which may be any: they are filled up to what the network needs."""
         height, width = images.shape[2:]
         wide, tall = (max(self.least, side + -side % STEP) for side in (width, height))
-        filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean colour
+        filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean color
         logits = self.classifier(self.decoder(list(self.encoder(filled))))
         whole = resized(logits, (tall, wide))
         return whole[:, :, :height, :width]
@@ -168,7 +168,7 @@ def _smp() -> Any:
     return smp
 
 
-def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of the pictures that a model's encoder is used to."""
     import timm
 

@@ -1,4 +1,4 @@
-"""What a segmenter says about new pictures: for each a mask of class numbers, one in colours, and an overlay.
+"""What a segmenter says about new pictures: for each a mask of class numbers, one in colors, and an overlay.
 
 A file that cannot be read is a row with its error.
 """
@@ -25,8 +25,8 @@ from gpaco.tasks.segmentation.evaluation import ScenePredictor, load_segmenter, 
 from gpaco.training.run import Run, as_run
 
 Row = dict[str, Any]
-COLUMNS = ("path", "mask", "colours", "overlay", "probability", "error")
-KINDS = {"mask": ".png", "colours": ".png", "overlay": ".jpg"}  # a folder each, and how its files end
+COLUMNS = ("path", "mask", "colors", "overlay", "probability", "error")
+KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # a folder each, and how its files end
 
 
 def predict_masks(
@@ -41,8 +41,8 @@ def predict_masks(
     """A row for each picture, and what a segmenter makes of it in the folder `out`.
 
     A row has the path, the three files, the mean probability of the classes chosen, the share of each class that was
-    found, and error (or None). `out` gets mask/ (class numbers), colours/, overlay/, predictions.csv, and
-    classes.csv with the colours; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
+    found, and error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and
+    classes.csv with the colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
     """
     folder = None if out is None else Path(out)
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
@@ -76,24 +76,24 @@ def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Callable[[list[A
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["name", "red", "green", "blue"])
-        colours = zip(predictor.classes, predictor.about["palette"], strict=True)
-        writer.writerows([name, *colour] for name, colour in colours)
+        colors = zip(predictor.classes, predictor.about["palette"], strict=True)
+        writer.writerows([name, *color] for name, color in colors)
     with (folder / "predictions.csv").open("w", newline="", encoding="utf-8", buffering=1) as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         yield writer.writerow
 
 
-def coloured(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A mask in the colours of its classes, (H, W, 3); what is no class is black."""
+def colored(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A mask in the colors of its classes, (H, W, 3); what is no class is black."""
     table = np.zeros((256, 3), np.uint8)
     table[: len(palette)] = palette
     return table[classes]
 
 
-def overlaid(image: NDArray[np.uint8], colours: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
-    """A picture with colours laid over it."""
-    mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colours).astype(np.uint8)
+def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
+    """A picture with colors laid over it."""
+    mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colors).astype(np.uint8)
     return mixed
 
 
@@ -108,8 +108,8 @@ def _segmented(
     row: Row = {"probability": round(float(probability.mean()), 6), "shares": shares}
     if folder is None:
         return row
-    colours = coloured(classes, np.array(predictor.about["palette"], np.uint8))
-    pictures = {"mask": classes, "colours": colours, "overlay": overlaid(image, colours)}
+    colors = colored(classes, np.array(predictor.about["palette"], np.uint8))
+    pictures = {"mask": classes, "colors": colors, "overlay": overlaid(image, colors)}
     for kind, ending in KINDS.items():
         place = folder / kind / f"{name}{ending}"
         place.parent.mkdir(parents=True, exist_ok=True)

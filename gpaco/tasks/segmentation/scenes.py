@@ -14,21 +14,21 @@ from gpaco.errors import UserError, nearest
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system import distributed
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 OWN = "folders of pictures and masks"  # how the reader of anyone's data is called
 
 
 @dataclass(frozen=True)
 class Decode:
-    """How a mask file becomes classes: by the number in each pixel, or by its colour.
+    """How a mask file becomes classes: by the number in each pixel, or by its color.
 
     Args:
         values: the class of each number that a pixel may have, 255 for none; numbers beyond it are errors.
-        colours: the colour of each number; other colours are 255. Without `values` a colour's number is its class.
+        colors: the color of each number; other colors are 255. Without `values` a color's number is its class.
     """
 
     values: tuple[int, ...] = ()
-    colours: tuple[Colour, ...] = ()
+    colors: tuple[Color, ...] = ()
 
 
 def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)) -> Decode:
@@ -48,13 +48,13 @@ def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Pictures and masks as files that `load` decodes; `palette` has a colour for each class, for pictures."""
+    """Pictures and masks as files that `load` decodes; `palette` has a color for each class, for pictures."""
 
     images: tuple[Path, ...]
     masks: tuple[Path, ...]
     classes: tuple[str, ...]
     decode: Decode
-    palette: tuple[Colour, ...] = ()
+    palette: tuple[Color, ...] = ()
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,8 +99,8 @@ class Scenes:
         return read_image(self.images[i])
 
     def load_mask(self, i: int) -> NDArray[np.uint8]:
-        colours, path = self.decode.colours, self.masks[i]
-        raw = _from_colours(path, colours) if colours else read_numbers(path)
+        colors, path = self.decode.colors, self.masks[i]
+        raw = _from_colors(path, colors) if colors else read_numbers(path)
         if not self.decode.values:
             return raw
         table = np.full(256, -1, np.int16)
@@ -164,12 +164,12 @@ class SceneSplits:
 
 
 def read_numbers(path: Path) -> NDArray[np.uint8]:
-    """The number in each pixel of a mask file (H, W); a palette's colours are not looked at."""
+    """The number in each pixel of a mask file (H, W); a palette's colors are not looked at."""
     values, mode = read_stored(path)
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise UserError(
-            f"{printable(path)} is a picture in colours ({mode}), expected is a mask of class numbers",
-            "for masks in colours write classes.csv beside the folders: name,red,green,blue",
+            f"{printable(path)} is a picture in colors ({mode}), expected is a mask of class numbers",
+            "for masks in colors write classes.csv beside the folders: name,red,green,blue",
         )
     if values.min(initial=0) < 0 or values.max(initial=0) > 255:
         odd = values.min() if values.min() < 0 else values.max()
@@ -179,47 +179,47 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
     return values.astype(np.uint8)
 
 
-def _from_colours(path: Path, colours: Sequence[Colour]) -> NDArray[np.uint8]:
-    """The class of each pixel of a mask in colours. One with class numbers is refused: most would count as no class."""
+def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
+    """The class of each pixel of a mask in colors. One with class numbers is refused: most would count as no class."""
     from PIL import Image
 
     pixels = read_image(path)
     with Image.open(path) as image:
-        grey = image.mode in ("L", "LA", "I", "I;16")
-    if grey:
-        known = {red for red, green, blue in colours if red == green == blue}
-        if numbers := [v for v in np.unique(pixels).tolist() if v < len(colours) and v not in known]:
+        gray = image.mode in ("L", "LA", "I", "I;16")
+    if gray:
+        known = {red for red, green, blue in colors if red == green == blue}
+        if numbers := [v for v in np.unique(pixels).tolist() if v < len(colors) and v not in known]:
             raise UserError(
-                f"{printable(path)} has the number {numbers[0]}, which is no colour of the table of classes",
-                "for masks of class numbers write the names only, without colours, into classes.csv",
+                f"{printable(path)} has the number {numbers[0]}, which is no color of the table of classes",
+                "for masks of class numbers write the names only, without colors, into classes.csv",
             )
-    return by_colour(pixels, colours)
+    return by_color(pixels, colors)
 
 
-def by_colour(image: NDArray[np.uint8], colours: Sequence[Colour]) -> NDArray[np.uint8]:
-    """The class of each pixel of a picture whose colours are classes; other colours are 255.
+def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.uint8]:
+    """The class of each pixel of a picture whose colors are classes; other colors are 255.
 
-    >>> by_colour(np.array([[[9, 9, 9], [0, 0, 1], [5, 5, 5]]], np.uint8), [(0, 0, 1), (9, 9, 9)]).tolist()
+    >>> by_color(np.array([[[9, 9, 9], [0, 0, 1], [5, 5, 5]]], np.uint8), [(0, 0, 1), (9, 9, 9)]).tolist()
     [[1, 0, 255]]
     """
     packed = image.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
-    known = np.array([red * 65536 + green * 256 + blue for red, green, blue in colours], np.uint32)
+    known = np.array([red * 65536 + green * 256 + blue for red, green, blue in colors], np.uint32)
     order = np.argsort(known)
     place = np.searchsorted(known[order], packed).clip(max=len(known) - 1)
     found = known[order][place] == packed
     return np.where(found, order[place], IGNORE).astype(np.uint8)
 
 
-def palette(num_classes: int) -> tuple[Colour, ...]:
-    """A colour for every class, neighbours in number far apart in hue."""
+def palette(num_classes: int) -> tuple[Color, ...]:
+    """A color for every class, neighbors in number far apart in hue."""
     import colorsys
 
-    def colour(k: int) -> Colour:
+    def color(k: int) -> Color:
         hue, light = (0.61803398875 * k) % 1.0, (0.45, 0.6, 0.35)[k % 3]
         red, green, blue = colorsys.hls_to_rgb(hue, light, 0.65)
         return round(255 * red), round(255 * green), round(255 * blue)
 
-    return tuple(colour(k) for k in range(num_classes))
+    return tuple(color(k) for k in range(num_classes))
 
 
 def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:

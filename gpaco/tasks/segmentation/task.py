@@ -26,7 +26,7 @@ from gpaco.tasks.segmentation.evaluation import (
     own_part,
 )
 from gpaco.tasks.segmentation.losses import SceneLoss
-from gpaco.tasks.segmentation.network import Segmenter, normalisation
+from gpaco.tasks.segmentation.network import Segmenter, normalization
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 from gpaco.training import checkpoint
 from gpaco.training.loop import Task
@@ -69,7 +69,7 @@ def segmentation_task(recipe: Recipe, splits: SceneSplits, model: Segmenter, abo
         base_size=(segmentation.base_size[0], segmentation.base_size[1]),
         scale=(segmentation.scale[0], segmentation.scale[1]),
         max_share=segmentation.max_share,
-        colours=segmentation.colours,
+        colors=segmentation.colors,
         fill=(round(255 * about["mean"][0]), round(255 * about["mean"][1]), round(255 * about["mean"][2])),
     )
 
@@ -112,13 +112,13 @@ def selects(recipe: Recipe, splits: SceneSplits) -> bool:
 def describe(recipe: Recipe, splits: SceneSplits) -> dict[str, Any]:
     """What a segmenter has to know about itself to be used again, ready for JSON."""
     settings = recipe.segmentation
-    mean, std = normalisation(recipe.model.name)
+    mean, std = normalization(recipe.model.name)
     return {
         "gpaco": __version__,
         "task": "segmentation",
         "images": {name: part.list_hash() for name, part in splits.parts()},
         "classes": list(splits.classes),
-        "palette": [list(colour) for colour in splits.train.palette],
+        "palette": [list(color) for color in splits.train.palette],
         "counts": list(splits.pixels),
         "model": recipe.model.name,
         "weights": recipe.model.weights,

@@ -1,4 +1,4 @@
-"""Training pictures as the paper makes them: scaled, cropped, mirrored, their colours distorted.
+"""Training pictures as the paper makes them: scaled, cropped, mirrored, their colors distorted.
 
 Everything is a pure function of a picture, its mask and a row of uniform numbers, which `counter_random.uniforms`
 makes from (seed, epoch, index): the same crops for any number of workers, kills and processes.
@@ -29,7 +29,7 @@ def training_crop(
     base_size: Size,
     scale: tuple[float, float] = (0.5, 2.0),
     max_share: float = 0.75,
-    colours: bool = True,
+    colors: bool = True,
     fill: tuple[int, int, int] = (124, 116, 104),
 ) -> tuple[Image, Mask]:
     """A picture and its mask, each of the size `crop`.
@@ -40,7 +40,7 @@ def training_crop(
         base_size: shorter and longer side that scale 1 fits into.
         scale: least and greatest factor.
         max_share: greatest share of one class in a crop, as far as some tries find one.
-        colours: with photometric distortion.
+        colors: with photometric distortion.
     """
     factor = fitting(image.shape[:2], base_size) * (scale[0] + (scale[1] - scale[0]) * u[0])
     image, mask = rescaled(image, mask, factor)
@@ -48,7 +48,7 @@ def training_crop(
     image, mask = image[top : top + crop[0], left : left + crop[1]], mask[top : top + crop[0], left : left + crop[1]]
     if u[1 + 2 * TRIES] < 0.5:
         image, mask = np.ascontiguousarray(image[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
-    if colours:
+    if colors:
         image = distorted(image, u[2 + 2 * TRIES :])
     return _filled(image, mask, crop, fill)
 
@@ -86,7 +86,7 @@ def _place(mask: Mask, crop: Size, u: NDArray[np.float64], max_share: float) -> 
 
 
 def distorted(image: Image, u: NDArray[np.float64]) -> Image:
-    """Brightness, contrast, saturation and hue, each changed half of the time; contrast before or after the colours.
+    """Brightness, contrast, saturation and hue, each changed half of the time; contrast before or after the colors.
 
     The ranges of the released configurations: brightness 32 levels either way, contrast and saturation 0.5 to 1.5
     times, hue 18 of 180 steps either way. `u` is (9,).

@@ -11,7 +11,7 @@ from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, 
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
-from gpaco.tasks.segmentation.scenes import OWN, Colour, Decode, Scenes, SceneSplits, numbered, read_numbers
+from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
 MOST = IGNORE - 1  # classes
@@ -27,18 +27,18 @@ def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | 
     if not listed:
         return None
     table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
-    classes, colours = read_classes(table) if table else ((), ())
+    classes, colors = read_classes(table) if table else ((), ())
     notes = [f"classes from {table.name}"] if table else []
     if not classes:
         masks = [mask for _, part in listed.values() for mask in part]
         classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
         notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
-    decode = Decode(colours=colours) if colours else numbered(len(classes))
+    decode = Decode(colors=colors) if colors else numbered(len(classes))
     parts = {
-        name: Scenes(images, masks, classes, decode, colours, names_in(folder, images))
+        name: Scenes(images, masks, classes, decode, colors, names_in(folder, images))
         for name, (images, masks) in listed.items()
     }
-    reader = OWN + (" in colours" if colours else "")
+    reader = OWN + (" in colors" if colors else "")
     train = parts.get("train", next(iter(parts.values())).subset([]))
     return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes))
 
@@ -164,10 +164,10 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}, line {line}: this is not text in UTF-8", "save the file as UTF-8") from error
 
 
-def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
-    """Names, and colours if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
+def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
+    """Names, and colors if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
     names: list[str] = []
-    colours: list[Colour] = []
+    colors: list[Color] = []
     try:
         rows = list(csv.reader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
@@ -187,13 +187,13 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
             )
         names.append(cells[0])
         if numbers:
-            colours.append((numbers[0], numbers[1], numbers[2]))
+            colors.append((numbers[0], numbers[1], numbers[2]))
     if len(names) > MOST:
         raise UserError(f"{path} has {len(names)} classes; there can be {MOST}", "join some of them")
-    if not names or len(colours) not in (0, len(names)):
+    if not names or len(colors) not in (0, len(names)):
         raise UserError(
-            f"{path} has {len(names)} classes and {len(colours)} colours", "give every class a colour, or none"
+            f"{path} has {len(names)} classes and {len(colors)} colors", "give every class a color, or none"
         )
-    if len(set(colours)) < len(colours):
-        raise UserError(f"{path} has one colour for two classes", "give every class a colour of its own")
-    return tuple(names), tuple(colours)
+    if len(set(colors)) < len(colors):
+        raise UserError(f"{path} has one color for two classes", "give every class a color of its own")
+    return tuple(names), tuple(colors)

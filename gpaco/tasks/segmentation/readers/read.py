@@ -44,11 +44,11 @@ def with_own_classes(splits: SceneSplits, folder: Path) -> SceneSplits:
     table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
     if table is None:
         return splits
-    classes, colours = read_classes(table)
-    decode = Decode(colours=colours) if colours else numbered(len(classes))
+    classes, colors = read_classes(table)
+    decode = Decode(colors=colors) if colors else numbered(len(classes))
 
     def own(part: Scenes) -> Scenes:
-        return Scenes(part.images, part.masks, classes, decode, colours, part.names)
+        return Scenes(part.images, part.masks, classes, decode, colors, part.names)
 
     parts = {name: own(part) for name, part in splits.parts()}
     reader = f"{OWN} in the layout of {splits.reader.partition(',')[0]}"

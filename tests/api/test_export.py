@@ -1,0 +1,258 @@
+"""Exported files: the same answers as the run's, all that one has to know inside, nothing kept that differs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from helpers.commands import fails
+from helpers.commands import run as run_command
+from helpers.scenes import MODEL, SMALL, scene_folder
+from PIL import Image
+from torch import Tensor
+
+import gpaco
+from gpaco.api import export as exporting
+from gpaco.data.readers.read import read
+from gpaco.data.views.views import eval_batch
+from gpaco.errors import EnvironmentProblem, Problem, UserError
+from gpaco.models import backbones
+from gpaco.tasks.classification.priors import final_logits
+from gpaco.tasks.segmentation.evaluation import load_segmenter
+from gpaco.tasks.segmentation.network import build
+from gpaco.training.run import Run, load_classifier
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Trained with the paper's prior, so that there is something to correct."""
+    settings = ["method.prior=counts", "method.memory=64"]
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return gpaco.train("digits", out=folder, long_tail=20, lr=0.05, settings=settings, **QUICK | {"epochs": 3})
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_segmenter(tmp_path_factory.mktemp("scenes"), "segmentation.base_size=[30,80]")
+
+
+def train_segmenter(folder: Path, *more: str) -> Run:
+    settings = [*SMALL, *more]
+    options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": settings, "epochs": 12}
+    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", lr=0.1, **options)
+
+
+def opened(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+    """What a file says to images, and about itself, as somebody finds out who has only the file."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        about = json.loads(session.get_modelmeta().custom_metadata_map["gpaco"])
+        return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0]), about
+    extra = {"gpaco": ""}
+    program = torch.export.load(path, extra_files=extra)
+    module: Callable[[Tensor], Tensor] = program.module()
+    return module, json.loads(extra["gpaco"])
+
+
+@pytest.mark.parametrize(("kind", "options"), [(".onnx", {}), (".pt2", {"prior": "train", "unbiased": True})])
+@torch.inference_mode()
+def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
+    trained: Run, kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    result = gpaco.export(trained, tmp_path / f"model{kind}", **options)
+    assert [file.name for file in tmp_path.iterdir()] == [f"model{kind}"]
+    answer, about = opened(tmp_path / f"model{kind}")
+    assert about == result["about"]
+    assert about["classes"] == [str(c) for c in range(10)]
+    assert about["input"] == {"name": "images", "shape": ["N", 3, 8, 8], "dtype": "uint8", "size": [8, 8]}
+    predictor = load_classifier(trained)
+    samples = read("digits").train
+    images = eval_batch(np.stack([samples.load(i) for i in range(1000)]), 8)
+    expected = final_logits(predictor(images).numpy(), predictor.about, **options)
+    for batch in (1, 7, 32):
+        given = torch.cat([answer(part) for part in images[: 20 * batch if batch < 32 else 1000].split(batch)]).numpy()
+        np.testing.assert_allclose(given, expected[: len(given)], atol=1e-4)
+        np.testing.assert_array_equal(given.argmax(1), expected[: len(given)].argmax(1))
+    assert result["difference"] < 1e-4
+
+
+@pytest.mark.parametrize("prior", [None, "uniform", "train", "file"])
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("tuned", [None, {"tau": -0.5, "unbiased": True}])
+@torch.inference_mode()
+def test_priors_and_corrections_are_inside(
+    trained: Run, prior: str | None, unbiased: bool, tuned: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    predictor = load_classifier(trained)
+    predictor = type(predictor)(predictor.model, predictor.about | {"tuned": tuned}).eval()
+    if prior == "file":
+        prior = str(tmp_path / "prior.csv")
+        Path(prior).write_text("".join(f"{c},{c + 1}\n" for c in range(10)))
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    answers = exporting.Answers(predictor, prior=prior, unbiased=unbiased)(images)
+    expected = final_logits(predictor(images).numpy(), predictor.about, prior=prior, unbiased=unbiased)
+    np.testing.assert_allclose(answers.numpy(), expected, atol=1e-5)
+
+
+def run_example(name: str, *words: object, code: int = 0) -> str:
+    """What an example prints where neither torch nor gpaco can be imported; it must exit with `code`."""
+    without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
+    command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLES / name)!r})", name]
+    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(trained: Run, tmp_path: Path) -> None:
+    printed = run_command("export", trained.folder, "--out", tmp_path / "model.onnx", "--json")
+    assert json.loads(printed)["kind"] == "ONNX"  # and nothing else
+    samples = read("digits").test
+    assert samples is not None
+    for i in range(20):
+        Image.fromarray(samples.load(i)).save(tmp_path / f"{i:02}.png")
+    gray, turned = samples.load(1)[..., 0], Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(np.dstack([samples.load(0), 255 - gray])).save(tmp_path / "clear.png")
+    Image.fromarray(gray.astype(np.uint16) * 257).save(tmp_path / "16 bits.png")
+    Image.fromarray(gray.astype(np.uint16) * 16).save(tmp_path / "12 bits.png")
+    Image.fromarray(samples.load(2)).save(tmp_path / "turned.png", exif=turned)
+    Image.fromarray(samples.load(2)).save(tmp_path / "turned.tif", exif=turned)
+    files = [*sorted(tmp_path.glob("*.png")), *sorted(tmp_path.glob("*.tif"))]
+    rows = gpaco.predict(trained, files)
+    told = [
+        line.rpartition(": ")[2].split()
+        for line in run_example("onnx_predict.py", tmp_path / "model.onnx", *files).splitlines()
+    ]
+    assert [word for word, _ in told] == [row["class"] for row in rows]
+    shown = [float(share.strip("()")) for _, share in told]
+    np.testing.assert_allclose(shown, [row["probability"] for row in rows], atol=0.02)  # Pillow resizes by itself
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    lines = run_example("onnx_predict.py", tmp_path / "model.onnx", tmp_path / "bad.png", files[0], code=1).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{files[0]}: {rows[0]['class']} (")
+    assert lines[1].startswith(f"{tmp_path / 'bad.png'}: cannot identify image file")
+
+
+def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path) -> None:
+    settings = ["train.lora_rank=2"]
+    options = QUICK | {"model": "test_vit", "size": 16, "train": "lora", "long_tail": 50, "settings": settings}
+    run = gpaco.train("digits", out=tmp_path / "run", **options)
+    gpaco.export(run, tmp_path / "model.pt2")
+    gpaco.export(run, tmp_path / "backbone.safetensors")
+    images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
+    predictor = load_classifier(run)
+    with torch.inference_mode():
+        torch.testing.assert_close(opened(tmp_path / "model.pt2")[0](images), predictor(images))
+    backbone = backbones.build("test_vit", size=16, weights=str(tmp_path / "backbone.safetensors")).module.eval()
+    scaled = torch.randn(3, 3, 16, 16)
+    torch.testing.assert_close(backbone(scaled), predictor.model.backbone(scaled))
+
+
+@torch.inference_mode()
+def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_started_from(
+    segmenter: Run, tmp_path: Path
+) -> None:
+    predictor = load_segmenter(segmenter)
+    gpaco.export(segmenter, tmp_path / "asked.pt2", size=(33, 65))
+    answer, about = opened(tmp_path / "asked.pt2")
+    assert about["input"]["size"] == [33, 65]
+    assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.about["palette"])
+    for batch in (1, 3):
+        images = torch.randint(0, 256, (batch, 3, 33, 65), dtype=torch.uint8)
+        torch.testing.assert_close(answer(images), predictor(images), atol=1e-4, rtol=1e-4)
+    gpaco.export(segmenter, tmp_path / "encoder.safetensors")
+    encoder = build(MODEL, 3, weights=tmp_path / "encoder.safetensors").encoder.state_dict()
+    for key, value in predictor.model.encoder.named_parameters():
+        torch.testing.assert_close(encoder[key], value.data)
+
+
+def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_the_same_masks(
+    segmenter: Run, tmp_path: Path
+) -> None:
+    """The run fits pictures of 40 x 56 into 30 x 80, so that it sees them at 30 x 42."""
+    result = gpaco.export(segmenter, tmp_path / "own.onnx")
+    assert result["about"]["input"]["size"] == [30, 42]
+    assert result["about"]["base_size"] == [30, 80]
+    assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+
+
+def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_same_masks(tmp_path: Path) -> None:
+    windows = ["segmentation.window=[20,24]", "segmentation.stride=[10,15]"]
+    segmenter = train_segmenter(tmp_path / "scenes", "segmentation.base_size=[30,80]", *windows)
+    result = gpaco.export(segmenter, tmp_path / "own.onnx")
+    assert result["about"]["input"]["size"] == result["about"]["window"] == [20, 24]
+    assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+
+
+def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> None:
+    picture = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
+    copy = folder / "picture.png"
+    shutil.copy(picture, copy)
+    assert "picture.mask.png: " in run_example("onnx_segment.py", folder / "own.onnx", copy)
+    (row,) = gpaco.predict(segmenter, picture, out=folder / "masks")
+    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], folder / "picture.mask.png"))
+    assert expected.shape == given.shape == (40, 56)
+    assert len(np.unique(expected)) > 1
+    assert (expected == given).mean() > 0.99  # the run scales floats, the example whole numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("model.onx", {}, "cannot be written to 'model.onx'; did you mean '.onnx'"),
+        ("nowhere/model.onnx", {}, "there is no folder"),
+        ("model.safetensors", {"prior": "train"}, "a backbone has neither classes nor a size"),
+        ("model.onnx", {"prior": "trian"}, "did you mean 'train'"),
+        ("model.onnx", {"size": (8, 8)}, "a classifier has the size that it was trained with"),
+        ("model.onnx", {"which": "first"}, "a checkpoint is best or last"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_written(
+    trained: Run, name: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        gpaco.export(trained, tmp_path / name, **options)
+    assert message in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="of classifiers"):
+        gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")
+    with pytest.raises(UserError, match="pictures of 0 x 8 pixels are none"):
+        gpaco.export(segmenter, tmp_path / "model.onnx", size=(0, 8))
+
+
+def test_a_file_that_differs_is_not_kept_and_the_old_one_stays(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.pt2").write_text("the old one")
+    monkeypatch.setattr(exporting, "TOLERANCE", -1)
+    with pytest.raises(Problem, match=r"differs from the model: logits by up to .*, so it was not kept"):
+        gpaco.export(trained, tmp_path / "model.pt2")
+    assert (tmp_path / "model.pt2").read_text() == "the old one"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_without_onnxruntime_the_extra_is_named(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EnvironmentProblem, match=r"pip install 'gpaco\[export\]'"):
+        gpaco.export(trained, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_prints_what_it_wrote(segmenter: Run, tmp_path: Path) -> None:
+    file = tmp_path / "encoder.safetensors"
+    result = json.loads(run_command("export", segmenter.folder, "--out", file, "--json"))
+    assert (result["kind"], result["bytes"]) == ("weights of the backbone", file.stat().st_size)
+    assert "--size wide is not understood" in fails("export", segmenter.folder, "--out", file, "--size", "wide")

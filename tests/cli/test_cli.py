@@ -1,0 +1,445 @@
+"""The command as a new user meets it: help, messages, JSON, and one command from a folder of images to a model."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.commands import ENVIRONMENT, run
+from helpers.pictures import drawing, save, tree_hash
+from PIL import Image
+
+import gpaco
+from gpaco.cli.main import main
+from gpaco.errors import UserError
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.training import checkpoint
+from gpaco.training.run import Run
+
+COMMANDS = (
+    "demo",
+    "check",
+    "train",
+    "evaluate",
+    "predict",
+    "compare",
+    "report",
+    "robustness",
+    "export",
+    "recipes",
+    "show",
+    "convert",
+)
+QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
+
+Command = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "gpaco"
+    quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
+    gpaco.train("digits", out=folder, settings=["method.memory=64"], **quick)
+    return folder
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What a command prints on standard output, in this process; it must exit with `code`."""
+
+    def command(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out
+
+    return command
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The cause and the remedy, one line each, on standard error; exit 2."""
+
+    def command(*words: object, code: int = 2) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        errors = capsys.readouterr().err
+        assert left.value.code == code, errors
+        assert re.fullmatch(r"error: \S.*\n  \S.*\n", errors), errors
+        return errors
+
+    return command
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, prints: Command) -> None:
+    text = prints(command, "--help")
+    assert text.startswith(f"Usage: gpaco {command}")
+    assert prints(command, "-h") == text
+    assert not re.search(r"list\[|[{}]|PosixPath", text), "types of Python mean nothing to most people"
+    options = re.findall(r"^  (?:-h, )?--[a-z-]+", text, re.MULTILINE)
+    assert 1 <= len(options) <= 26
+    assert command in prints("--help")
+
+
+def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) -> None:
+    assert prints() == prints("--help")
+    commands = prints().split("Commands:")[1]
+    assert "..." not in commands
+    assert re.findall(r"^  (\w+)", commands, re.MULTILINE) == list(COMMANDS)
+
+
+def test_help_does_not_import_torch_or_rich() -> None:
+    code = f"""
+import sys
+from gpaco.cli.main import main
+for words in [["--help"], ["--version"], *([name, "--help"] for name in {COMMANDS})]:
+    try:
+        main(words)
+    except SystemExit as left:
+        assert left.code == 0
+heavy = {{"torch", "numpy", "timm", "cv2", "sklearn", "PIL", "rich"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    result = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_version_is_printed(prints: Command) -> None:
+    assert prints("--version") == f"{gpaco.__version__}\n"
+    assert "--version" in prints("--help")
+
+
+@pytest.mark.parametrize("words", ["recipes [OPTIONS] [WORD]", "train [OPTIONS] DATA"])
+def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Command) -> None:
+    assert prints(words.split()[0], "--help").startswith(f"Usage: gpaco {words}\n")
+
+
+def test_a_wrong_model_names_the_nearest_and_does_not_stand_in_the_way_of_the_right_one(
+    refuses: Command, prints: Command, tmp_path: Path
+) -> None:
+    words = ("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run")
+    assert "no model 'resnet_8'; did you mean 'resnet8'?" in refuses(*words, "--model", "resnet_8")
+    prints(*words, "--model", "resnet8")
+
+
+def test_unbiased_on_a_run_of_cross_entropy_is_exit_2(refuses: Command, tmp_path: Path) -> None:
+    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
+    gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
+    assert "nothing to correct" in refuses("evaluate", tmp_path / "ce", "--unbiased")
+
+
+def test_every_option_that_a_message_names_exists(prints: Command) -> None:
+    known = {option for command in COMMANDS for option in re.findall(r"--[a-z-]+", prints(command, "--help"))}
+    named = {
+        (path.name, option)
+        for path in Path(gpaco.__file__).parent.rglob("*.py")
+        for option in re.findall(r"(?<![-\w])--[a-z][a-z-]+", path.read_text())
+    }
+    assert not sorted(
+        (file, option) for file, option in named if option not in known | {"--version", "--debug", "--nproc"}
+    )
+
+
+# JSON and nothing else
+
+
+def test_train_prints_json_and_nothing_else_on_standard_output(tmp_path: Path) -> None:
+    figures = json.loads(run("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run", "--json"))
+    assert figures == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {"top1", "many", "medium", "few", "macro", "macro_f1", "ece", "per_class", "counts", "seed"} <= set(figures)
+
+
+def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints: Command, tmp_path: Path) -> None:
+    picture = save(tmp_path / "one.png")
+    assert json.loads(prints("evaluate", trained, "--json"))["top1"] == Run(trained).metrics["top1"]
+    rows = json.loads(prints("predict", trained, picture, "--out", tmp_path / "rows.csv", "--json"))
+    assert rows[0]["path"] == str(picture)
+    assert json.loads(prints("check", "digits", "--json"))["classes"] == 10
+    listed = {row["name"]: row for row in json.loads(prints("recipes", "--json"))}
+    assert set(listed) == set(recipes.names())
+    assert listed["imagenet-lt-resnet50-gpaco"]["paper"] == "58.5"
+    words = ("compare", "digits", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--long-tail", 20)
+    assert json.loads(prints(*words, "--out", tmp_path / "all", "--json"))["rows"][0]["method"] == "ce"
+    words = ("train", "digits", *QUICK, "--out", tmp_path / "run", "--dry-run", "--json")
+    assert json.loads(prints(*words))
+
+
+# What the commands say
+
+
+def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints: Command) -> None:
+    text = prints("evaluate", trained)
+    metrics = Run(trained).metrics
+    assert f"all                {100 * metrics['top1']:5.1f} %" in text
+    assert f"({metrics['groups']['few']} classes)" in text
+
+
+def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: Path) -> None:
+    words = ("train", "digits", *QUICK, "--method", "ce", "--epochs", 1, "--out", tmp_path / "run")
+    assert f"The run, with its model: {tmp_path / 'run'}\n" in prints(*words, "--set", "train.report=false")
+
+
+def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
+    save(tmp_path / "in" / "good.png")
+    (tmp_path / "in" / "bad.png").write_bytes(b"no image")
+    text = prints("predict", trained, tmp_path / "in", "--out", tmp_path / "rows.csv")
+    assert "1 of them could not be read" in text
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+
+
+def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
+    trained: Path, refuses: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    (tmp_path / "empty.png").touch()
+    out = tmp_path / "rows.csv"
+    text = refuses("predict", trained, tmp_path / "bad.png", tmp_path / "empty.png", "--out", out)
+    assert "no image could be read: cannot read image" in text
+    assert "bad.png': not a JPEG" in text
+
+
+def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
+    trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    picture = save(tmp_path / "one.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    refuses("predict", trained, "bad.png")
+    assert not Path("predictions.csv").exists()
+    (row,) = gpaco.predict(trained, picture)
+    assert json.loads(prints("predict", trained, picture, "--json"))[0]["class"] == row["class"]
+    assert not Path("predictions.csv").exists()
+    line = f"one.png: {row['class']} ({row['probability']:.3f})"
+    assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
+    written = Path("predictions.csv").read_text()
+    assert "--out predictions.csv" in refuses("predict", trained, "bad.png")
+    assert Path("predictions.csv").read_text() == written
+    text = prints("predict", trained, "one.png", "bad.png", "--out", "predictions.csv")
+    assert text.splitlines()[0] == line
+    assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
+    assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"
+    assert len(prints("predict", trained, *["one.png"] * 11, "--out", "more.csv").splitlines()) == 1
+
+
+def test_a_folder_of_runs_is_told_from_a_run(trained: Path, refuses: Command, tmp_path: Path) -> None:
+    assert f"such as {trained}" in refuses("report", trained.parent)
+    shutil.copytree(trained, tmp_path / "c1" / "ce" / "seed-0")
+    assert f"such as {tmp_path / 'c1' / 'ce' / 'seed-0'}\n" in refuses("evaluate", tmp_path / "c1")
+
+
+def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
+    trained: Path, prints: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    recipe = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("\nepochs = 2\n", "\nepochs = 5\n"))
+    line = f"{tmp_path / 'run'} has not come to its end: 2 of 5 epochs are done"
+    assert line in prints("evaluate", tmp_path / "run")
+    words = ("predict", save(tmp_path / "one.png"), "--out", tmp_path / "rows.csv")
+    assert line in prints(words[0], tmp_path / "run", *words[1:])
+    assert "come to its end" not in prints(words[0], trained, *words[1:])
+
+
+def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
+    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
+    gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
+    assert prints("report", trained, tmp_path / "ce", "--out", tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
+    page = (tmp_path / "page.html").read_text()
+    assert "://" not in page
+    assert page.count('<th scope="row"><bdi>') == 3  # two in the summary, one difference
+    assert (tmp_path / "page" / "classes.csv").is_file()
+
+
+def test_report_refuses_a_run_without_predictions_in_two_lines(trained: Path, refuses: Command, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "predictions.npz").unlink()
+    assert "has no predictions.npz" in refuses("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert "ends in .html" in refuses("report", trained, "--out", tmp_path / "page")
+
+
+def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:
+    default = prints("show", "default")
+    assert recipes.loads(default) == Recipe()
+    assert all("# " in line for line in default.splitlines() if "=" in line and not line.startswith("name"))
+    assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
+    assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
+    assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
+
+
+def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by_a_word(prints: Command) -> None:
+    text = prints("recipes")
+    assert all(f"\n{name} " in text for name in recipes.names())
+    assert max(map(len, text.splitlines())) <= 120
+    (line,) = [line for line in text.splitlines() if line.startswith("imagenet-lt-resnet50-gpaco ")]
+    assert line.split(None, 3)[1:] == ["58.5", "-", "Table 2, GPaCo, ResNet-50"]
+    assert "\n- under ours: not run by us" in text
+    some = prints("recipes", "imagenet-lt")
+    assert "imagenet-lt-resnext101-paco" in some
+    assert "places" not in some
+    assert "imagenet-vit-b-multitask" in prints("recipes", "table 13")
+
+
+# A dry run
+
+
+def test_a_dry_run_leaves_nothing_behind(prints: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for method, out in (("gpaco", ("--out", "run")), ("supcon", ())):
+        text = prints("train", "digits", "--method", method, "--long-tail", 20, *out, "--dry-run")
+        assert "after resuming" in text
+    assert not list((tmp_path / "here").iterdir())
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+# Stages and one's own images
+
+
+def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Command) -> None:
+    said: list[str] = []
+    quick = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "say": said.append}
+    result = gpaco.train("digits", out=tmp_path / "run", method="supcon", settings=["method.memory=64"], **quick)
+    assert [line for line in said if line.startswith("stage")] == [
+        "stage 1 of 2: features",
+        "stage 2 of 2: classifier",
+    ]
+    features = Run(tmp_path / "run" / "stage-1-features")
+    assert features.recipe.method.name == "supcon"
+    assert len(features.history) == 3
+    assert not any(key.startswith("val_") or key == "score" for row in features.history for key in row)
+    for ask in (lambda: gpaco.evaluate(features), lambda: gpaco.predict(features, save(tmp_path / "one.png"))):
+        with pytest.raises(UserError, match="its classifier has learned nothing"):
+            ask()
+    last = (features.folder / "checkpoints" / "latest").read_text().strip()
+    assert (gpaco.load(features).model.centers.weight == gpaco.load(features, which="last").model.centers.weight).all()
+    assert checkpoint.load(features.folder / "checkpoints" / last).state["progress"]["best_step"] is None
+    assert len(result.history) == 1
+    assert result.metrics["assumes"] == "uniform"
+    assert gpaco.evaluate(result)["top1"] == result.metrics["top1"]
+    before, after = (gpaco.load(one, which="last").state_dict() for one in (features, result))
+    weights = [name for name in before if "backbone" in name and name.endswith("weight")]
+    assert weights
+    assert all((before[name] == after[name]).all() for name in weights), "the second stage trains the head alone"
+
+
+def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tmp_path: Path) -> None:
+    text = '[method]\nname = "supcon"\n[[stage]]\nname = "one"\n[[stage]]\nname = "two"\n'
+    (tmp_path / "recipe.toml").write_text(text)
+    message = refuses("train", "digits", "--recipe", tmp_path / "recipe.toml", "--out", tmp_path / "run")
+    assert "the last stage, 'two', trains features and no classifier (supcon)" in message
+
+
+def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Command, tmp_path: Path) -> None:
+    text = '[method]\nname = "ce"\nmemory = 64\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
+    (tmp_path / "recipe.toml").write_text(text + '[[stage]]\nname = "two"\noptimizer.lr = 0.01\n')
+    words = ("digits", "--recipe", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"))
+    main_exits(0, "train", *words)
+    main_exits(0, "train", *words, "--workers", "1", "--set", "train.keep=5", "--set", "train.timeout=3")
+    message = refuses("train", *words, "--set", "stage.two.optimizer.lr=0.02")
+    assert "holds another run: optimizer.lr was 0.01, now 0.02" in message
+    (tmp_path / "recipe.toml").write_text(text)
+    assert "holds a run with other stages" in refuses("train", *words)
+
+
+def main_exits(code: int, *words: str) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == code
+
+
+def test_a_batch_too_small_for_its_parts_is_refused(refuses: Command, tmp_path: Path) -> None:
+    words = ("train", "digits", "--batch-size", 3, "--set", "train.accumulate=4", "--out", tmp_path / "run")
+    assert "a batch of 3 images is too small for 1 processes that work on it in 4 parts" in refuses(*words)
+
+
+def test_without_images_to_evaluate_on_the_model_is_written_and_that_is_said(prints: Command, tmp_path: Path) -> None:
+    for k, name in enumerate(("round", "flat", "tall")):
+        save(tmp_path / "data" / name / "0.png", seed=k, width=16, height=16)
+    words = ("train", tmp_path / "data", "--epochs", 1, "--method", "ce", "--out", tmp_path / "run")
+    text = prints(*words)
+    assert "there is no data to evaluate on: only the model was written" in text
+    assert gpaco.load(tmp_path / "run").classes == ("flat", "round", "tall")
+
+
+def test_a_folder_of_small_pictures_trains_and_the_guesses_are_said(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for k, (name, count) in enumerate({"round": 24, "flat": 8, "tall": 4}.items()):
+        for i in range(count):
+            save(data / name / f"{i}.png", seed=100 * k + i, width=16, height=16)
+    before, said = tree_hash(data), []
+    result = gpaco.train(data, out=tmp_path / "run", epochs=1, say=said.append)
+    assert tree_hash(data) == before
+    assert [row["name"] for row in result.metrics["per_class"]] == ["flat", "round", "tall"]
+    text = "\n".join(said)
+    for guess in ("data: folder of class folders", "--model overrides", "--size overrides", "--lr overrides", "test:"):
+        assert guess in text
+    rows = gpaco.predict(result, data / "tall")
+    assert len(rows) == 4
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    for k, (name, count) in enumerate({"cat": 80, "dog": 30, "owl": 10}.items()):
+        (folder / name).mkdir()
+        for i in range(count):
+            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(folder / name / f"{i}.jpg")
+    return folder
+
+
+PHOTOS = ("--model", "resnet18", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
+
+
+def test_photographs_train_with_worker_processes(photographs: Path, prints: Command, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    prints("train", photographs, *PHOTOS, "--out", out)
+    recipe = Run(out).recipe
+    assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "plain")
+    assert Run(out).metrics["n"] == 24
+    assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
+
+
+def test_a_vision_transformer_trains_is_evaluated_and_predicts(
+    photographs: Path, prints: Command, tmp_path: Path
+) -> None:
+    model = ("--model", "vit_tiny_patch16_224", "--size", 32, "--epochs", 1, "--batch-size", 24, "--lr", 0.001)
+    optimizer = ("--set", "optimizer.name=adamw", "--set", "optimizer.layer_decay=0.75", "--set", "model.projector=mae")
+    prints("train", photographs, *model, *optimizer, "--out", tmp_path / "run")
+    assert Run(tmp_path / "run").metrics["n"] == 24
+    assert gpaco.evaluate(tmp_path / "run")["top1"] == Run(tmp_path / "run").metrics["top1"]
+    prints("predict", tmp_path / "run", photographs / "owl", "--out", tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
+
+
+def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
+    photographs: Path, refuses: Command, prints: Command, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(photographs, data / "train")
+    save(data / "test" / "cat" / "0.png", seed=5000, width=80, height=60)
+    broken = data / "train" / "cat" / "7.jpg"
+    broken.write_bytes(broken.read_bytes()[:500])
+    before = tree_hash(data)
+    words = ("train", data, *PHOTOS, "--validation", 0, "--out", tmp_path / "run")
+    cause, remedy = refuses(*words).splitlines()
+    assert "cat/7.jpg" in cause
+    assert "--on-bad-image skip" in remedy
+    text = prints(*words, "--on-bad-image", "skip")
+    assert "left out: train/cat/7.jpg: " in text
+    assert Run(tmp_path / "run").metrics["counts"] == [79, 30, 10]
+    assert tree_hash(data) == before

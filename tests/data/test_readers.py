@@ -1,0 +1,210 @@
+"""Samples, class folders, digits, and `read`: what is read, noted and refused, and that nothing is touched."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.pictures import class_folders, labeled, refused, save, watched
+
+from gpaco.data.readers.read import read
+from gpaco.data.samples import Samples, in_memory
+from gpaco.errors import UserError
+
+
+def test_samples_have_images_or_paths_labels_in_range_and_a_name_each() -> None:
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    for wrong in (
+        lambda: Samples(np.array([0, 1]), ("a", "b")),
+        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images, paths=(Path("x"), Path("y"))),
+        lambda: Samples(np.array([0]), ("a", "b"), images=images),
+        lambda: Samples(np.array([0, 2]), ("a", "b"), images=images),
+        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images[..., 0]),
+        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images.astype(float)),
+        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images, names=("one",)),
+    ):
+        with pytest.raises(ValueError, match=r"give exactly one|need|must be"):
+            wrong()
+
+
+def test_a_subset_keeps_names_labels_and_images_together() -> None:
+    images = np.arange(5, dtype=np.uint8)[:, None, None, None].repeat(3, axis=3)
+    samples = Samples(np.array([0, 1, 0, 1, 1]), ("a", "b", "c"), images=images)
+    part = samples.subset([4, 0])
+    assert part.names == ("4", "0")
+    assert part.labels.tolist() == [1, 0]
+    assert part.load(0)[0, 0, 0] == 4
+    assert part.counts.tolist() == [1, 1, 0]
+    assert len(samples.subset(np.array([], int))) == 0
+
+
+def test_small_files_of_one_size_can_be_taken_into_memory(tmp_path: Path) -> None:
+    splits = read(class_folders(tmp_path / "d", {"a": 3, "b": 2}))
+    held = in_memory(splits)
+    assert held.train.paths is None
+    assert held.train.names == splits.train.names
+    assert all((held.train.load(i) == splits.train.load(i)).all() for i in range(5))
+    assert "decoded into memory" in held.notes[-1]
+    assert in_memory(splits, largest=8) is splits
+    save(tmp_path / "d" / "a" / "other.png", width=9)
+    other = read(tmp_path / "d")
+    assert in_memory(other) is other
+
+
+def test_a_folder_of_class_folders_gives_sorted_classes_and_upper_case_suffixes(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"zebra": 1, "ant": 2})
+    save(root / "ant" / "deep er" / "ü.JPG")
+    (root / "ant" / ".hidden.png").write_bytes(b"x")
+    (root / ".git").mkdir()
+    (root / "ant" / "notes.txt").write_text("x")
+    save(root / "loose.png")
+    splits = watched(root)
+    assert splits.reader == "folder of class folders"
+    assert splits.classes == ("ant", "zebra")
+    assert labeled(splits.train) == [
+        ("ant/0.png", "ant"),
+        ("ant/1.png", "ant"),
+        ("ant/deep er/ü.JPG", "ant"),
+        ("zebra/0.png", "zebra"),
+    ]
+    assert splits.train.counts.tolist() == [3, 1]
+    assert splits.val is None
+    assert splits.test is None
+    assert splits.notes == (
+        "left out: 1 images beside the class folders",
+        "left out: files that are not images (1 .txt)",
+    )
+    assert splits.train.load(2).shape == (10, 12, 3)
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
+def test_a_folder_with_splits_is_read_as_such(tmp_path: Path, val: str) -> None:
+    root = tmp_path / "d"
+    class_folders(root / "train", {"a": 3, "b": 2})
+    class_folders(root / val, {"b": 1}, seed=10)
+    class_folders(root / "test", {"a": 1, "b": 1}, seed=20)
+    class_folders(root / "extra", {"a": 1}, seed=30)
+    splits = watched(root)
+    assert splits.reader == "folder with splits"
+    assert [(name, len(part)) for name, part in splits.parts()] == [("train", 5), ("val", 1), ("test", 2)]
+    assert labeled(splits.val) == [(f"{val}/b/0.png", "b")]
+    assert splits.notes == ("left out, since train is here too: 'extra'",)
+
+
+def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
+    splits = watched(class_folders(tmp_path / "d", {"train": 2, "car": 1, "test": 1}))
+    assert splits.classes == ("car", "test", "train")
+
+
+def test_a_test_folder_without_classes_is_left_out_with_a_note(tmp_path: Path) -> None:
+    class_folders(tmp_path / "d" / "train", {"a": 1, "b": 1})
+    save(tmp_path / "d" / "test" / "1.png")
+    splits = watched(tmp_path / "d")
+    assert splits.test is None
+    assert splits.notes == ("left out: test has no class folders",)
+
+
+def test_a_class_only_in_val_or_test_is_refused_by_name(tmp_path: Path) -> None:
+    class_folders(tmp_path / "d" / "train", {"a": 1, "b": 1})
+    class_folders(tmp_path / "d" / "test", {"lynx": 1})
+    assert refused(tmp_path / "d").cause == "class 'lynx' is in test but not in train"
+    assert refused(tmp_path / "d", allow_empty_classes=True).cause == "class 'lynx' is in test but not in train"
+
+
+def test_a_class_without_training_images_is_refused_unless_allowed(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 2, "empty": 0, "b": 1})
+    error = refused(root)
+    assert "'empty'" in error.cause
+    assert "--set data.allow_empty_classes=true" in error.remedy
+    splits = watched(root, allow_empty_classes=True)
+    assert splits.train.counts.tolist() == [2, 1, 0]
+
+    class_folders(tmp_path / "s" / "train", {"a": 2, "empty": 0})
+    class_folders(tmp_path / "s" / "test", {"empty": 3}, seed=9)
+    assert "only in validation or test: 'empty'" in refused(tmp_path / "s").cause
+    assert watched(tmp_path / "s", allow_empty_classes=True).train.counts.tolist() == [2, 0]
+
+
+def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no class folders" in refused(tmp_path / "empty").cause
+    save(tmp_path / "flat" / "1.png")
+    assert "images but no class folders" in refused(tmp_path / "flat").cause
+    (tmp_path / "flat" / "labels.csv").write_text("path,label\n1.png,a\n")
+    assert refused(tmp_path / "flat").remedy.endswith("labels.csv")
+    (tmp_path / "hollow" / "a").mkdir(parents=True)
+    assert "no image in the folders" in refused(tmp_path / "hollow").cause
+    class_folders(tmp_path / "notrain" / "test", {"a": 1})
+    assert "no train folder" in refused(tmp_path / "notrain").cause
+    class_folders(tmp_path / "two" / "train", {"a": 1})
+    class_folders(tmp_path / "two" / "val", {"a": 1})
+    class_folders(tmp_path / "two" / "valid", {"a": 1})
+    assert "both 'val' and 'valid'" in refused(tmp_path / "two").cause
+
+
+def test_links_are_followed_once_and_dangling_ones_are_not_passed_over(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1})
+    (root / "a" / "loop").symlink_to(root / "a")
+    (root / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    (root / "b").symlink_to(class_folders(tmp_path / "elsewhere", {"b": 2}) / "b")
+    splits = watched(root)
+    assert splits.train.names == ("a/0.png", "a/gone.png", "b/0.png", "b/1.png")
+    with pytest.raises(UserError, match="does not exist"):
+        splits.train.load(1)
+
+
+def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1})
+    os.rename(root / "a" / "0.png", os.fsencode(root / "a") + b"/\xff\n.png")
+    splits = read(root)
+    assert splits.train.names == ("a/\\xff\n.png",)
+    splits.train.names[0].encode("utf-8")
+    assert splits.train.load(0).shape == (10, 12, 3)
+
+
+def test_a_very_long_name_is_read(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    save(root / ("c" * 200) / ("d" * 200) / ("i" * 200 + ".png"))
+    assert len(watched(root).train) == 1
+
+
+def test_a_folder_that_vanished_is_a_named_error(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1})
+    splits = read(root)
+    os.rename(root, tmp_path / "moved")
+    with pytest.raises(UserError, match="does not exist"):
+        splits.train.load(0)
+
+
+def test_unknown_paths_list_what_is_understood(tmp_path: Path) -> None:
+    for name in ("a.zip", "a.bin"):
+        (tmp_path / name).write_bytes(b"PK")
+        assert "understood are: a folder of class folders" in refused(tmp_path / name).remedy
+    assert "is one image" in refused(save(tmp_path / "one.png")).cause
+
+
+def test_a_run_is_not_data(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text("")
+    assert "is a run, not data" in refused(tmp_path / "run").cause
+
+
+def test_a_path_that_does_not_exist_suggests_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "animals").mkdir()
+    assert "did you mean 'animals'?" in refused(tmp_path / "animls").cause
+    assert "nor does its folder" in refused(tmp_path / "no" / "where").cause
+    assert "did you mean 'digits'?" in refused("digitz").cause
+
+
+def test_digits_are_real_and_always_split_alike() -> None:
+    splits = read("digits")
+    assert splits.reader == "scikit-learn's digits"
+    assert splits.classes == tuple("0123456789")
+    assert splits.test is not None
+    assert len(splits.train) + len(splits.test) == 1797
+    assert splits.train.images is not None
+    assert splits.train.images.shape[1:] == (8, 8, 3)
+    assert (splits.train.images.min(), splits.train.images.max()) == (0, 255)
+    assert not set(splits.train.names) & set(splits.test.names)
+    assert splits.test.counts.min() > 40
+    assert read("digits").test.names == splits.test.names  # type: ignore[union-attr]

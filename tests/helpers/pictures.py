@@ -1,0 +1,77 @@
+"""Pictures and data folders for tests, drawn on the spot, and `read` with a watch on the folder."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from gpaco.data.readers.read import read
+from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
+
+
+def drawing(width: int = 40, height: int = 30, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """(height, width, 3): a smooth ground with a bright corner, so that no turn or flip leaves it as it is."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    ground = [x * 180 / width, y * 180 / height, (x + y) * 90 / (width + height)]
+    image = np.stack(ground, axis=2) + rng.integers(0, 40, 3)
+    image[: height // 4, : width // 3] = rng.integers(150, 256, 3)
+    return image.round().astype(np.uint8)
+
+
+def save(path: Path, seed: int = 0, width: int = 12, height: int = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(drawing(width, height, seed)).save(path)
+    return path
+
+
+def class_folders(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
+    """A folder per class with so many PNG images, all different."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            seed += 1
+            save(root / name / f"{i}.png", seed)
+    return root
+
+
+def tree_hash(root: Path) -> str:
+    """Names, contents and times of everything below a folder."""
+    state = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        info = path.lstat()
+        state.update(f"{path.relative_to(root)} {info.st_mode} {info.st_size} {info.st_mtime_ns}".encode())
+        if path.is_file():
+            state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def watched(path: Path, **options: Any) -> Splits:
+    """`read`, after which the data must be as before."""
+    folder = path if path.is_dir() else path.parent
+    before = tree_hash(folder)
+    try:
+        return read(path, **options)
+    finally:
+        assert tree_hash(folder) == before
+
+
+def refused(path: Path | str, **options: Any) -> UserError:
+    """The error, after checking that it has one line of cause and one of remedy."""
+    with pytest.raises(UserError) as caught:
+        watched(Path(path), **options) if Path(path).exists() else read(path, **options)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.cause + caught.value.remedy
+    assert caught.value.cause
+    assert caught.value.remedy
+    return caught.value
+
+
+def labeled(samples: Samples | None) -> list[tuple[str, str]]:
+    assert samples is not None
+    return [(name, samples.classes[label]) for name, label in zip(samples.names, samples.labels, strict=True)]

@@ -1,0 +1,138 @@
+"""`pixel_gpaco_loss`: which pixels it takes, what it makes of them, and its edges."""
+
+import pytest
+import torch
+from helpers import reference
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpaco import gpaco_loss, pixel_gpaco_loss
+
+
+def maps(images: int = 2, num_classes: int = 4, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    logits = torch.randn(images, num_classes, size, size, dtype=torch.float64)
+    embeddings = F.normalize(torch.randn(images, 5, size, size, dtype=torch.float64), dim=1)
+    return logits, embeddings, torch.randint(num_classes, (images, size, size))
+
+
+def test_all_pixels_cost_the_mean_over_images_of_gpaco_loss_among_their_pixels() -> None:
+    logits, embeddings, masks = maps()
+    masks[0, :2] = 255
+    expected = torch.stack(
+        [
+            gpaco_loss(
+                logits[i].flatten(1).t(),
+                embeddings[i].flatten(1).t(),
+                masks[i].flatten(),
+                alpha=0.01,
+                temperature=0.07,
+                ignore_index=255,
+            )
+            for i in range(2)
+        ]
+    ).mean()
+    for pixels in (-1, 36, 8192):
+        torch.testing.assert_close(pixel_gpaco_loss(logits, embeddings, masks, pixels=pixels), expected)
+
+
+def test_values_and_gradients_are_those_of_loops_over_the_pixels_of_each_image() -> None:
+    """From the paper's equation, pixel by pixel: ignored ones are references of the others and no anchors."""
+    logits, embeddings, masks = maps(size=4)
+    masks[0, :2, 1:] = 255
+    masks[1, 3] = 255
+    prior = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+    memory, memory_labels = F.normalize(torch.randn(3, 5, dtype=torch.float64), dim=1), torch.tensor([0, 3, 3])
+    inputs = [logits.requires_grad_(), embeddings.requires_grad_()]
+    loss = pixel_gpaco_loss(
+        logits, embeddings, masks, pixels=-1, log_prior=prior, memory=memory, memory_labels=memory_labels
+    )
+    costs = []
+    for i in range(2):
+        each = reference.gpaco(
+            logits[i].flatten(1).t(),
+            embeddings[i].flatten(1).t(),
+            masks[i].flatten(),
+            memory,
+            memory_labels,
+            alpha=0.01,
+            temperature=0.07,
+            log_prior=prior,
+            label_smoothing=0.0,
+            ignore_index=255,
+        )
+        costs.append(each.sum() / (masks[i] != 255).sum())
+    expected = torch.stack(costs).mean()
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    for ours, loops in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, loops, rtol=1e-11, atol=1e-12)
+
+
+def test_masks_are_reduced_to_the_nearest_label_as_torch_does() -> None:
+    logits, embeddings, _ = maps(size=6)
+    masks = torch.randint(4, (2, 24, 17), dtype=torch.uint8)
+    small = F.interpolate(masks[:, None].float(), size=(6, 6), mode="nearest")[:, 0].long()
+    assert torch.equal(
+        pixel_gpaco_loss(logits, embeddings, masks, pixels=-1), pixel_gpaco_loss(logits, embeddings, small, pixels=-1)
+    )
+
+
+def test_the_draw_is_the_generators_and_without_replacement() -> None:
+    logits, embeddings, masks = maps()
+
+    def draw(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        x = logits.clone().requires_grad_()
+        pixel_gpaco_loss(x, embeddings, masks, pixels=9, generator=generator).backward()
+        assert x.grad is not None
+        return x.grad.any(1)
+
+    taken = draw(1)
+    assert taken.sum((1, 2)).tolist() == [9, 9]
+    assert torch.equal(taken, draw(1))
+    assert not torch.equal(taken, draw(2))
+
+
+@pytest.mark.parametrize("pixels", [-1, 1, 5])
+def test_an_image_without_labels_costs_nothing_and_all_gradients_are_finite(pixels: int) -> None:
+    logits, embeddings, masks = maps()
+    logits.requires_grad_()
+    masks[:] = 255
+    loss = pixel_gpaco_loss(logits, embeddings, masks, pixels=pixels)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == 0
+    assert not gradient.any()
+
+
+def test_an_image_without_labels_counts_in_the_mean_over_images() -> None:
+    logits, embeddings, masks = maps()
+    alone = pixel_gpaco_loss(logits[:1], embeddings[:1], masks[:1])
+    masks[1] = 255
+    torch.testing.assert_close(pixel_gpaco_loss(logits, embeddings, masks), alone / 2)
+
+
+def test_prior_and_memory_reach_the_loss() -> None:
+    logits, embeddings, masks = maps()
+    prior, memory = torch.tensor([-1.0, -2.0, -3.0, -4.0]).double(), embeddings[0, :, 0].t()
+    memory_labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    plain = pixel_gpaco_loss(logits, embeddings, masks)
+    expected = pixel_gpaco_loss(logits + prior[:, None, None], embeddings, masks)
+    torch.testing.assert_close(pixel_gpaco_loss(logits, embeddings, masks, log_prior=prior), expected)
+    with_memory = pixel_gpaco_loss(logits, embeddings, masks, memory=memory, memory_labels=memory_labels)
+    assert (with_memory - plain).abs() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"masks": torch.full((2, 6, 6), 7)}, r"labels must be 0 to 3 or ignore_index \(255\), got 7"),
+        ({"masks": torch.zeros(2, 6, 6)}, r"masks must be integers \(B, H, W\) for 2 images"),
+        ({"masks": torch.zeros(3, 6, 6, dtype=torch.int64)}, r"for 2 images, at least one, got \(3, 6, 6\)"),
+        ({"embeddings": torch.zeros(2, 5, 3, 3)}, "of one height and width.*enlarge the smaller map"),
+        ({"pixels": 0}, "pixels must be at least 1, or -1 for all, got 0"),
+    ],
+)
+def test_bad_input_says_what_was_expected(change: dict[str, object], message: str) -> None:
+    logits, embeddings, masks = maps()
+    arguments: dict[str, object] = {"logits": logits, "embeddings": embeddings, "masks": masks} | change
+    with pytest.raises(ValueError, match=message):
+        pixel_gpaco_loss(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""`check`: what it finds in data with known trouble, and the settings it suggests; bad images left out."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.pictures import class_folders, drawing, save, tree_hash
+from PIL import Image
+
+from gpaco.data.inspection import digests, find_bad, inspect, over_parts, without
+from gpaco.data.readers.read import read
+from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
+from gpaco.tasks.classification.check import check, gini, imbalance_factor, leaks, lines, refuse_leaks
+from gpaco.tasks.classification.defaults import suggest
+
+
+def troubled(root: Path) -> Path:
+    """Three classes with everything that can be wrong in files that are still there."""
+    class_folders(root / "train", {"ant": 130, "bee": 30, "cat": 1})
+    class_folders(root / "val", {"ant": 5}, seed=1000)
+    class_folders(root / "test", {"ant": 5, "bee": 5}, seed=2000)
+    train = root / "train"
+    (train / "ant" / "empty.jpg").write_bytes(b"")
+    (train / "bee" / "cut.png").write_bytes((train / "bee" / "0.png").read_bytes()[:100])
+    (train / "bee" / "page.jpg").write_bytes(b"<html>")
+    (train / "ant" / "again.png").write_bytes((train / "ant" / "0.png").read_bytes())
+    (train / "bee" / "ant.png").write_bytes((train / "ant" / "1.png").read_bytes())
+    (root / "test" / "bee" / "leak.png").write_bytes((train / "bee" / "5.png").read_bytes())
+    Image.fromarray(drawing()).convert("CMYK").save(train / "ant" / "cmyk.jpg")
+    save(train / "ant" / "wide.bmp", seed=77, width=64)
+    return root
+
+
+def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
+    root = troubled(tmp_path / "d")
+    before = tree_hash(root)
+    seen: list[tuple[int, int]] = []
+    facts = json.loads(json.dumps(check(root, gpu=False, progress=lambda done, total: seen.append((done, total)))))
+    assert tree_hash(root) == before
+    assert seen[-1] == (184, 184)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert facts["images"] == {"train": 168, "val": 5, "test": 11}
+    assert facts["counts"]["train"] == {"ant": 134, "bee": 33, "cat": 1}
+    assert facts["imbalance_factor"] == 134
+    assert facts["groups"] == {
+        "many": {"classes": 1, "images": 134},
+        "medium": {"classes": 1, "images": 33},
+        "few": {"classes": 1, "images": 1},
+    }
+    assert facts["one_image"] == ["cat"]
+    assert facts["no_image"] == {"train": [], "val": ["bee", "cat"], "test": ["cat"]}
+    bad = {one["name"]: one["what"] for one in facts["bad"]}
+    assert bad.keys() == {"train/ant/empty.jpg", "train/bee/cut.png", "train/bee/page.jpg"}
+    assert bad["train/ant/empty.jpg"] == "the file is empty"
+    assert "not a JPEG" in bad["train/bee/page.jpg"]
+    assert facts["odd"] == [{"part": "train", "name": "train/ant/cmyk.jpg", "what": "CMYK"}]
+    assert facts["duplicates"] == [["train/ant/0.png", "train/ant/again.png"], ["train/ant/1.png", "train/bee/ant.png"]]
+    assert facts["two_classes"] == [["train/ant/1.png", "train/bee/ant.png"]]
+    assert facts["leaks"] == [["train/bee/5.png", "test/bee/leak.png"]]
+    assert facts["sizes"]["common"][0] == {"width": 12, "height": 10, "images": 179}
+    assert (facts["sizes"]["smallest"], facts["sizes"]["median"], facts["sizes"]["largest"]) == (10, 10, 30)
+    assert len(facts["problems"]) == 2
+    text = "\n".join(lines(facts))
+    for part in (
+        "imbalance factor: 134",
+        "odd: CMYK (1 file)",
+        "train/bee/5.png = test/bee/leak.png",
+        "train/ant/empty.jpg (train): the file is empty",
+        "problem: 3 bad images",
+        "problem: 1 image in more than one part",
+    ):
+        assert part in text
+
+
+def test_good_data_have_no_problems(tmp_path: Path) -> None:
+    facts = check(class_folders(tmp_path, {"a": 5, "b": 3}), gpu=False)
+    assert facts["problems"] == facts["bad"] == facts["odd"] == facts["leaks"] == facts["duplicates"] == []
+    text = lines(facts)
+    assert text[0] == "read as: folder of class folders"
+    assert text[-1] == "no problems found"
+    assert "  train.batch_size = 8  (--batch-size)" in text
+    assert "  method.memory = 8  (--set method.memory=)" in text
+
+
+def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:
+    facts = check(class_folders(tmp_path, {"a": 5, "b": 5, "gone": 0}), gpu=False)
+    assert facts["no_image"]["train"] == ["gone"]
+    remedy = "--set data.allow_empty_classes=true keeps them"
+    assert facts["problems"] == [f"classes without a training image: 'gone' ({remedy})"]
+    assert facts["notes"] == []
+    assert facts["imbalance_factor"] == 1
+
+
+def test_images_in_memory_are_checked_too() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), np.uint8)
+    images[7] = images[2]
+    train = Samples(np.arange(6) % 2, ("a", "b"), images=images[:6])
+    test = Samples(np.arange(4) % 2, ("a", "b"), images=images[6:])
+    facts = check(Splits(train, None, test, "arrays"), gpu=False)
+    assert facts["leaks"] == [["train: 2", "test: 1"]]
+    assert facts["two_classes"] == facts["leaks"]
+
+
+def test_gini_is_the_mean_difference_of_all_pairs() -> None:
+    counts = np.random.default_rng(0).integers(0, 500, 40)
+    pairs = np.abs(counts[:, None] - counts[None]).mean() / (2 * counts.mean())
+    assert gini(counts) == pytest.approx(pairs, rel=1e-12)
+    assert gini([3, 3]) == 0
+    assert gini([0, 0]) == 0
+    assert imbalance_factor(np.array([0, 4, 8])) == 2
+    assert imbalance_factor(np.array([0, 0])) is None
+
+
+def test_leaks_are_refused_for_ones_own_data_and_noted_for_published_sets(tmp_path: Path) -> None:
+    splits = read(troubled(tmp_path))
+    assert leaks(splits) == leaks(splits, over_parts(splits, digests)) == [["train/bee/5.png", "test/bee/leak.png"]]
+    with pytest.raises(UserError, match=r"1 image in more than one part, for instance train/bee/5.png = test/bee/leak"):
+        refuse_leaks(splits)
+    clean = Splits(splits.train, splits.val, None, splits.reader)
+    assert refuse_leaks(clean) is clean
+    published = Splits(splits.train, splits.val, splits.test, "CIFAR-100")
+    assert "as published" in refuse_leaks(published).notes[-1]
+
+
+def test_bad_images_are_found_and_left_out_of_everything(tmp_path: Path) -> None:
+    splits = read(troubled(tmp_path))
+    bad = over_parts(splits, find_bad)
+    assert [splits.train.names[i] for i, _ in bad["train"]] == [
+        "train/ant/empty.jpg",
+        "train/bee/cut.png",
+        "train/bee/page.jpg",
+    ]
+    assert bad["val"] == bad["test"] == []
+    with pytest.raises(UserError, match=r"3 of 184 images are bad, more than 1.0%: 'train/ant/empty.jpg: the file is"):
+        without(splits, bad)
+    clean = without(splits, bad, limit=0.02)
+    assert clean.train.counts.tolist() == [133, 31, 1]
+    assert over_parts(clean, find_bad)["train"] == []
+    assert clean.notes[-1] == "left out: 3 bad images of 184"
+    assert without(clean, {}) is clean
+
+
+def test_a_class_whose_images_are_all_bad_is_not_left_out_silently(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, {"a": 300, "b": 0})
+    (root / "b" / "0.png").write_bytes(b"")
+    splits = read(root)
+    with pytest.raises(UserError, match="all training images of 'b' are bad"):
+        without(splits, over_parts(splits, find_bad))
+
+
+def test_an_inspection_of_a_file_that_is_gone_has_its_reason_and_no_digest(tmp_path: Path) -> None:
+    splits = read(class_folders(tmp_path, {"a": 2}))
+    (tmp_path / "a" / "1.png").unlink()
+    gone = inspect(splits.train)[1]
+    assert gone.reason == "the file does not exist"
+    assert gone.digest == ""
+    assert find_bad(splits.train) == [(1, "the file does not exist")]
+
+
+def in_memory_set(images: int, side: int) -> Splits:
+    pixels = np.zeros((images, side, side, 3), np.uint8)
+    return Splits(Samples(np.arange(images) % 2, ("a", "b"), images=pixels), None, None, "arrays")
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "gpu", "expected"),
+    [
+        (10_847, 32, False, {"model.name": "resnet8", "model.size": 32, "method.memory": 8192, "optimizer.lr": 0.05}),
+        (10_847, 32, True, {"model.name": "resnet32", "train.batch_size": 128, "train.epochs": 200}),
+        (10_847, 32, True, {"views.first": "cifar_regular", "views.second": "cifar_aug"}),
+        (500, 8, False, {"model.size": 8, "views.first": "plain", "method.memory": 512, "train.batch_size": 16}),
+        (500, 8, True, {"model.name": "resnet8"}),
+        (20_000, 28, False, {"views.first": "plain", "views.second": "plain", "train.epochs": 20}),
+        (3, 32, False, {"train.batch_size": 8, "train.epochs": 200, "method.memory": 4}),
+    ],
+)
+def test_settings_for_images_in_memory(images: int, side: int, gpu: bool, expected: dict[str, object]) -> None:
+    found = suggest(in_memory_set(images, side), gpu=gpu)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_views_go_with_the_number_of_steps_that_was_asked_for() -> None:
+    data = in_memory_set(10_847, 32)
+    assert suggest(data, gpu=False, epochs=400)["views.first"] == "cifar_regular"
+    assert suggest(data, gpu=True, epochs=15)["views.first"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("side", "gpu", "expected"),
+    [
+        (300, False, {"model.name": "resnet18", "model.size": 128, "views.first": "rand", "views.second": "sim"}),
+        (300, True, {"model.name": "resnet50", "model.size": 224, "views.first": "rand", "views.second": "sim"}),
+        (100, True, {"model.name": "resnet50", "model.size": 96}),
+        (32, False, {"model.name": "resnet8", "model.size": 32, "views.first": "plain", "views.second": "plain"}),
+    ],
+)
+def test_settings_for_files(tmp_path: Path, side: int, gpu: bool, expected: dict[str, object]) -> None:
+    for i in range(5):
+        save(tmp_path / "ab"[i % 2] / f"{i}.png", i, width=side + 20 * i, height=side)
+    (tmp_path / "a" / "bad.png").write_bytes(b"")
+    found = suggest(read(tmp_path), gpu=gpu)
+    assert {key: found[key] for key in expected} == expected

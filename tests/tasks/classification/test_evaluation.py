@@ -1,0 +1,418 @@
+"""Figures of runs: on their own data and on other data, of ensembles, under priors, corrected for the loss's bias."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.pictures import class_folders
+from PIL import Image
+
+import gpaco
+from gpaco.data.readers.read import read
+from gpaco.data.samples import Splits
+from gpaco.errors import UserError
+from gpaco.metrics.classification import summarize
+from gpaco.recipes.recipe import override
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.evaluation import final_logits, logits_of
+from gpaco.tasks.classification.priors import read_prior
+from gpaco.tasks.classification.splits import reported, splits_of
+from gpaco.tasks.classification.task import prepare, selects
+from gpaco.training.run import Run
+
+QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Small runs: of our method as published with two seeds, with our prior, and cross-entropy."""
+    folder = tmp_path_factory.mktemp("runs")
+    published = {"method": "gpaco", "settings": ["method.memory=64", "method.prior=counts", "method.alpha=0.05"]}
+    wanted = {
+        "counts": published,
+        "other": published | {"seed": 1},
+        "unbiased": {"method": "gpaco", "settings": ["method.memory=64"]},
+        "ce": {"method": "ce"},
+    }
+    return {name: gpaco.train("digits", out=folder / name, **QUICK, **more) for name, more in wanted.items()}
+
+
+def test_a_run_without_a_report_has_figures_and_predictions_and_no_page(runs: dict[str, Run]) -> None:
+    names = {path.name for path in runs["ce"].folder.iterdir()}
+    assert {"metrics.json", "predictions.npz"} <= names
+    assert not {"report.html", "report", "analysis.json"} & names
+
+
+def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, report=False, say=str)
+    told: list[str] = []
+    gpaco.evaluate(run, data, say=told.append)
+    images = len(list(data.glob("*/*.png")))
+    assert told[0] == f"evaluated on: all of {data}, {images} images"
+    assert told[1].startswith("most of it was trained on: `gpaco evaluate")
+    told.clear()
+    gpaco.evaluate(run, say=told.append)
+    assert told == [f"evaluated on: test of the data of the run, {len(stored(run)[1])} images"]
+    told.clear()
+    data.rename(tmp_path / "elsewhere")
+    gpaco.evaluate(run, tmp_path / "elsewhere", say=told.append)
+    assert told == [f"evaluated on: all of {tmp_path / 'elsewhere'}, {images} images"]
+
+
+def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    file = np.load(run.folder / "predictions.npz")
+    return file["logits"], file["labels"]
+
+
+def write_digits(folder: Path, rename: dict[str, str] | None = None, only: set[str] | None = None) -> Path:
+    """The test part of the digits as a PNG file each, in a folder per class."""
+    samples = read("digits").test
+    assert samples is not None
+    for i, label in enumerate(samples.labels):
+        name = samples.classes[label]
+        if only is None or name in only:
+            home = folder / (rename or {}).get(name, name)
+            home.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(samples.load(i)).save(home / f"{i:04}.png")
+    return folder
+
+
+def write_prior(path: Path, rows: list[tuple[str, object]]) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def test_the_figures_of_a_run_come_out_again(runs: dict[str, Run]) -> None:
+    run = runs["counts"]
+    again = gpaco.evaluate(run)
+    logits, labels = stored(run)
+    from_file = summarize(logits, labels, run.metrics["counts"], [str(c) for c in range(10)])
+    assert again == from_file
+    assert {key: run.metrics[key] for key in again} == again
+    assert gpaco.evaluate(str(run.folder)) == gpaco.evaluate(run.folder) == again
+
+
+def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path) -> None:
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", settings=["data.evaluate_on=val"], **QUICK)
+    assert run.metrics["evaluated_on"] == "val"
+    assert run.metrics["selected_on"] == "last epoch"  # what is reported on chooses nothing
+    assert gpaco.evaluate(run)["n"] == run.metrics["n"]
+    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+        gpaco.evaluate(run, tune_prior=True)
+    assert not (run.folder / "prior.json").exists()
+
+
+def prepared(data: Path, **flags: Any) -> tuple[Recipe, Splits, list[str]]:
+    """The recipe and the data that training would begin with, and what it says before."""
+    said: list[str] = []
+    asked, given = requested(data, None, flags.pop("settings", []), flags)
+    recipe, splits = prepare(asked, given, data / "none", torch.device("cpu"), said.append)
+    return recipe, splits, said
+
+
+def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train", {"ant": 20, "bee": 10})
+    class_folders(tmp_path / "val", {"ant": 4, "bee": 3}, seed=100)
+    recipe, splits, said = prepared(tmp_path)
+    assert (len(splits.train), reported(recipe, splits)) == (27, ("test", splits.test))
+    assert splits.test is not None
+    assert all("val" in Path(name).parts for name in splits.test.names)
+    assert selects(recipe, splits)  # on images held back from training
+    assert "test: none given; the validation part is reported in its place, so it chooses nothing" in said
+    assert "figures: of 7 test images; epoch: the best on 3 val images" in said
+    recipe, splits, said = prepared(tmp_path, validation=0)
+    assert not selects(recipe, splits)
+    assert "figures: of 7 test images; epoch: the last" in said
+    recipe, splits, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
+    assert not selects(recipe, splits)
+    assert "figures: of 7 val images; epoch: the last" in said
+    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+        prepared(tmp_path, tune_prior=True, settings=["data.evaluate_on=val"])
+
+
+def test_a_part_that_is_asked_for_by_name_has_to_be_there(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        class_folders(tmp_path / part, {"ant": 5, "bee": 5}, seed=100 * (part == "val"))
+    with pytest.raises(UserError, match="of the test part, and there is none, only train and val") as caught:
+        prepared(tmp_path, settings=["data.evaluate_on=test"])
+    assert "--set data.evaluate_on=val" in caught.value.remedy
+    (tmp_path / "val").rename(tmp_path / "test")
+    with pytest.raises(UserError, match="of the val part, and there is none, only train and test") as caught:
+        prepared(tmp_path, validation=0, settings=["data.evaluate_on=val"])
+    assert "--validation 0.1" in caught.value.remedy
+
+
+def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        class_folders(tmp_path / name, {"ant": 2}, seed=100 * (name == "other"))
+    (tmp_path / "list.txt").write_text("ant/0.png 0\nant/1.png 0\n")
+    recipe = override(Recipe(), [f"data.root={tmp_path / 'own'}"])
+    for root, home in ((None, "own"), (tmp_path / "other", "other")):
+        images = splits_of(recipe, tmp_path / "list.txt", root=root).train.images
+        expected = [np.asarray(Image.open(tmp_path / home / "ant" / f"{i}.png")) for i in range(2)]
+        np.testing.assert_array_equal(images, expected)
+    gone = override(Recipe(), [f"data.root={tmp_path / 'gone'}"])
+    assert len(splits_of(gone, tmp_path / "own").train) == 2  # a folder has no need of it
+    with pytest.raises(UserError, match="gone' is not a folder"):
+        splits_of(gone, tmp_path / "list.txt")
+
+
+def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(tmp_path / "images", {"ant": 10, "bee": 6})
+    names = [f"{name}/{i}.png {label}" for label, (name, n) in enumerate((("ant", 10), ("bee", 6))) for i in range(n)]
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text("\n".join(names))
+    monkeypatch.chdir(tmp_path)
+    asked, given = requested("lists/train.txt", None, [], {"root": "images"})
+    assert asked.data.root == str(tmp_path / "images")
+    assert "data.root" in given
+    monkeypatch.chdir("/")
+    assert sum(len(part) for _, part in splits_of(asked).parts()) == 16
+
+
+def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, asked = write_digits(tmp_path / "data"), list[str | None]()
+    rows = sorted(path.relative_to(data) for path in data.glob("*/*.png"))
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{row},{row.parent}\n" for row in rows))
+    assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
+    with pytest.raises(UserError, match="a root is for a table or list"):
+        gpaco.evaluate(runs["ce"], root=data)
+    monkeypatch.setattr(
+        "gpaco.tasks.classification.task.tune_prior", lambda run, *, device, **more: asked.append(device)
+    )
+    gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
+    assert asked == ["cpu"]
+
+
+def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: Path) -> None:
+    for choice, expected in (("best", "val"), ("last", "last epoch")):
+        run = gpaco.train("digits", out=tmp_path / choice, method="ce", settings=[f"train.select={choice}"], **QUICK)
+        assert run.metrics["selected_on"] == expected
+        assert ("val_macro" in run.history[-1]) == (choice == "best")
+    assert run.metrics["evaluated_on"] == "test"
+
+
+def test_a_folder_of_the_same_images_gives_the_same_figures(runs: dict[str, Run], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    one, other = gpaco.evaluate(runs["ce"], data), gpaco.evaluate(runs["ce"])
+    assert one["per_class"] == other["per_class"]
+    assert {key: one[key] for key in ("n", "top1", "top5")} == {key: other[key] for key in ("n", "top1", "top5")}
+    assert one["ece"] == pytest.approx(other["ece"])
+    assert not list(data.glob("*.*"))
+
+
+def test_data_with_some_of_the_classes_is_numbered_by_name(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "7"}))
+    whole = runs["ce"].metrics["per_class"]
+    assert result["absent"] == 8
+    assert [result["per_class"][c]["recall"] for c in (3, 7)] == [whole[c]["recall"] for c in (3, 7)]
+    assert result["per_class"][0]["recall"] is None
+
+
+def test_data_that_shares_some_classes_is_evaluated_on_those_and_the_others_named(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    data = write_digits(tmp_path / "data", {"1": "one", "2": "two"}, only={"1", "2", "3", "7"})
+    said: list[str] = []
+    result = gpaco.evaluate(runs["ce"], data, say=said.append)
+    alone = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "alone", only={"3", "7"}))
+    unknown = len(list(data.glob("one/*"))) + len(list(data.glob("two/*")))
+    assert result["overlap"] == {
+        "classes": 2,
+        "unknown": ["one", "two"],
+        "dropped_images": unknown,
+        "absent": [c for c in "0123456789" if c not in "37"],
+        "restricted": False,
+    }
+    assert {key: result[key] for key in result if key != "overlap"} == {k: alone[k] for k in alone if k != "overlap"}
+    assert [row["group"] for row in result["per_class"]] == [row["group"] for row in runs["ce"].metrics["per_class"]]
+    assert f"left out: {unknown} images of 2 classes that the model does not know: 'one', 'two'" in said
+    assert any(line.startswith("the data has no images of 8 classes of the model") for line in said)
+
+
+def test_answers_can_be_restricted_to_the_classes_of_the_data(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "8"}), restrict=True)
+    logits, labels = stored(runs["ce"])
+    rows = np.isin(labels, [3, 8])
+    right = [
+        ("3", "8")[int(row[8] > row[3])] == str(label) for row, label in zip(logits[rows], labels[rows], strict=True)
+    ]
+    assert result["top1"] == pytest.approx(np.mean(right))
+    assert result["overlap"]["restricted"] is True
+
+
+def test_data_without_a_known_class_is_refused_with_the_nearest_name(runs: dict[str, Run], tmp_path: Path) -> None:
+    run = gpaco.train(
+        write_digits(tmp_path / "data", {str(k): f"digit-{k}" for k in range(3)}, only={"0", "1", "2"}),
+        out=tmp_path / "run",
+        **(QUICK | {"long_tail": None, "epochs": 1, "method": "ce"}),
+    )
+    other = write_digits(tmp_path / "other", {"2": "dgit-2"}, only={"2"})
+    with pytest.raises(UserError, match=r"no class that the model knows, but 'dgit-2'; did you mean 'digit-2'\?"):
+        gpaco.evaluate(run, other)
+
+
+def test_an_ensemble_is_the_mean_of_the_logits(runs: dict[str, Run]) -> None:
+    pair = [runs["counts"], runs["other"]]
+    mean = (stored(pair[0])[0] + stored(pair[1])[0]) / 2
+    labels = stored(pair[0])[1]
+    result = gpaco.evaluate(pair)
+    assert result == summarize(mean, labels, pair[0].metrics["counts"], [str(c) for c in range(10)])
+    assert result["top1"] != gpaco.evaluate(pair[0])["top1"]
+
+
+def test_an_ensemble_of_runs_with_other_classes_is_refused(runs: dict[str, Run], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data", only={"0", "1"})
+    run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, say=lambda line: None)
+    with pytest.raises(UserError, match="do not have the same classes"):
+        gpaco.evaluate([runs["ce"], run])
+
+
+@pytest.mark.parametrize("name", ["ce", "unbiased"])
+def test_a_prior_shifts_logits_from_what_the_method_assumes(name: str, runs: dict[str, Run], tmp_path: Path) -> None:
+    run = runs[name]
+    logits, labels = stored(run)
+    counts = np.array(run.metrics["counts"], dtype=float)
+    train = np.log(counts / counts.sum()).astype(np.float32)
+    assumed = train if name == "ce" else np.zeros(10, np.float32)
+    wanted = np.arange(1, 11) / 55
+    file = write_prior(
+        tmp_path / "prior.csv", [("class", "probability"), *((str(c), 2 * wanted[c]) for c in reversed(range(10)))]
+    )
+    for prior, target in {"uniform": 0 * train, "train": train, file: np.log(wanted)}.items():
+        by_hand = logits - assumed + target
+        result = gpaco.evaluate(run, prior=prior)
+        expected = summarize(by_hand, labels, counts, [str(c) for c in range(10)])
+        for key in ("top1", "macro", "ece"):
+            assert result[key] == pytest.approx(expected[key], abs=1e-6), (prior, key)
+    assert gpaco.evaluate(run, prior="train" if name == "ce" else "uniform")["top1"] == run.metrics["top1"]
+
+
+def test_a_sampler_changes_what_the_logits_of_cross_entropy_assume(tmp_path: Path) -> None:
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", sampler="balanced", **QUICK)
+    logits, labels = stored(run)
+    plain, uniform = gpaco.evaluate(run), gpaco.evaluate(run, prior="uniform")
+    assert uniform["per_class"] == plain["per_class"]
+    assert uniform["ece"] == pytest.approx(plain["ece"], abs=1e-6)
+    counts = np.array(run.metrics["counts"], dtype=float)
+    expected = summarize(logits + np.log(counts / counts.sum()), labels, counts, [str(c) for c in range(10)])
+    assert gpaco.evaluate(run, prior="train")["ece"] == pytest.approx(expected["ece"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(str(c), 1) for c in range(9)], "no row for class '9'"),
+        ([*((str(c), 1) for c in range(10)), ("nine", 1)], "unknown class 'nine'"),
+        ([(str(c), float(c)) for c in range(10)], "a share that is not above 0"),
+        ([(str(c), "nan") for c in range(10)], "a share that is not above 0"),
+        ([*((str(c), 1) for c in range(10)), ("3", 2)], "line 11: a second row for class '3'"),
+        (
+            [*((str(c), 1) for c in range(9)), ("9", "much")],
+            r"line 10: expected class,probability, got \['9', 'much'\]",
+        ),
+        ([*((str(c), 1) for c in range(9)), ("9",)], r"line 10: expected class,probability, got \['9'\]"),
+    ],
+    ids=["missing class", "unknown class", "share 0", "nan", "twice", "no number", "one column"],
+)
+def test_a_bad_prior_file_is_refused(
+    rows: list[tuple[str, object]], message: str, runs: dict[str, Run], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        gpaco.evaluate(runs["ce"], prior=write_prior(tmp_path / "prior.csv", rows))
+    assert "prior.csv" in caught.value.cause
+    assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caf\xe9,1\n", "is not UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n", "UTF-8"),
+        (b"a" * 200_000 + b",1\n", "is not CSV: "),
+    ],
+)
+def test_a_prior_file_that_is_not_csv_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prior.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_prior(path, ("a", "b"))
+    assert "\n" not in caught.value.cause
+
+
+def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs: dict[str, Run]) -> None:
+    run = runs["counts"]
+    logits, labels = stored(run)
+    counts = np.array(run.metrics["counts"], dtype=np.float64)
+    # DESIGN.md section 2: of the positive mass of class c, the center has 1 / (1 + alpha * expected positives of c).
+    extra = 2 * 64 + 64 - 1  # two views of a batch and the memory, without the anchor itself
+    share = 1 / (1 + 0.05 * extra * counts / counts.sum())
+    loaded = gpaco.load(run).about["center_share"]
+    assert loaded is not None
+    corrected = summarize(logits - np.log(np.float32(loaded)), labels, counts, [str(c) for c in range(10)])
+    assert gpaco.evaluate(run, unbiased=True) == corrected
+    assert np.argsort(loaded).tolist() == np.argsort(share, kind="stable").tolist()
+    np.testing.assert_allclose(loaded, share, rtol=0.1)
+
+
+def test_unbiased_changes_nothing_where_training_was_unbiased(runs: dict[str, Run]) -> None:
+    assert gpaco.evaluate(runs["unbiased"], unbiased=True) == gpaco.evaluate(runs["unbiased"])
+
+
+def test_unbiased_is_refused_where_there_was_no_parametric_contrast(runs: dict[str, Run]) -> None:
+    with pytest.raises(UserError, match="not trained with parametric contrast") as caught:
+        gpaco.evaluate(runs["ce"], unbiased=True)
+    assert caught.value.exit_code == 2
+
+
+def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
+    result = gpaco.evaluate(runs["ce"], many=0, few=0)
+    assert result["groups"] == {"many": 10, "medium": 0, "few": 0}
+    assert result["medium"] is None
+    assert result["many"] == result["macro"]
+
+
+def test_figures_are_written_where_asked(runs: dict[str, Run], tmp_path: Path) -> None:
+    result = gpaco.evaluate(runs["ce"], out=tmp_path / "new" / "figures.json")
+    assert json.loads((tmp_path / "new" / "figures.json").read_text()) == result
+
+
+def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> None:
+    model = gpaco.load(runs["ce"])
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(images), model(images.float() / 255))
+        assert model(images).shape == (5, 10)
+    assert not model.training
+    assert model.classes == tuple(str(c) for c in range(10))
+
+
+def test_logits_do_not_depend_on_the_size_of_a_batch(runs: dict[str, Run]) -> None:
+    samples = read("digits").test
+    assert samples is not None
+    model = gpaco.load(runs["ce"])
+    np.testing.assert_allclose(logits_of(model, samples, batch_size=7), logits_of(model, samples), rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_checkpoint_can_be_asked_for(runs: dict[str, Run]) -> None:
+    best, last = (gpaco.load(runs["ce"], which=which) for which in ("best", "last"))
+    history = runs["ce"].history
+    same = history[-1]["val_macro"] > max(row["val_macro"] for row in history[:-1])
+    equal = all(torch.equal(a, b) for a, b in zip(best.state_dict().values(), last.state_dict().values(), strict=True))
+    assert equal == same
+    with pytest.raises(UserError, match="best or last"):
+        gpaco.load(runs["ce"], which="bset")
+
+
+def test_logits_without_a_wish_stay_as_they_are(runs: dict[str, Run]) -> None:
+    logits, _ = stored(runs["counts"])
+    assert final_logits(logits, gpaco.load(runs["counts"]).about) is logits

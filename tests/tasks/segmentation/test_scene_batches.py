@@ -1,0 +1,96 @@
+"""Batches of crops: the same for any number of workers, processes and restarts; a bad file is named."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.scenes import scene_folder
+
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.tasks.segmentation.batches import Crops, SceneBatch, batches
+from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import Scenes
+
+CROPS = Crops(crop=(32, 48), base_size=(40, 56))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
+    return read_scenes(scene_folder(tmp_path_factory.mktemp("data"), train=9)).train
+
+
+def epoch(scenes: Scenes, **options: int) -> list[SceneBatch]:
+    usual = {"batch_size": 4, "seed": 1, "epoch": 2}
+    return list(batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, **(usual | options)))
+
+
+def assert_same(one: list[SceneBatch], other: list[SceneBatch]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.masks, b.masks)
+
+
+def test_a_batch_has_normalized_pictures_and_masks_of_classes(scenes: Scenes) -> None:
+    first, second = epoch(scenes)
+    assert first.images.shape == (4, 3, 32, 48)
+    assert first.images.dtype == torch.float32
+    assert -2 <= first.images.min() < 0 < first.images.max() <= 2
+    assert first.masks.shape == (4, 32, 48)
+    assert set(first.masks.unique().tolist()) <= {0, 1, 2, 255}
+    assert not torch.equal(first.images, second.images)
+    assert [len(part) for part in first.chunks(2)] == [2, 2]
+
+
+def test_workers_and_restarts_change_nothing_and_epochs_and_seeds_do(scenes: Scenes) -> None:
+    whole = epoch(scenes)
+    assert_same(epoch(scenes, workers=2), whole)
+    assert_same(epoch(scenes, start=1), whole[1:])
+    for other in ({"epoch": 3}, {"seed": 2}):
+        assert not torch.equal(epoch(scenes, **other)[0].images, whole[0].images)
+
+
+def test_processes_share_a_batch_and_together_have_all_of_it(scenes: Scenes) -> None:
+    parts = [epoch(scenes, rank=rank, world=2) for rank in range(2)]
+    for k, batch in enumerate(epoch(scenes)):
+        together = torch.stack([parts[0][k].images, parts[1][k].images], 1).flatten(0, 1)
+        assert torch.equal(together, batch.images)
+
+
+def test_fewer_scenes_than_a_batch_come_again_in_other_crops(scenes: Scenes) -> None:
+    (batch,) = epoch(scenes.subset([0]))
+    assert len(batch) == 4
+    assert len({image.numpy().tobytes() for image in batch.images}) == 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_file_is_named_also_by_a_worker(tmp_path: Path, workers: int) -> None:
+    folder = scene_folder(tmp_path, train=2)
+    scenes = read_scenes(folder).train
+    (folder / "masks" / "train" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"1.png.*not a JPEG, PNG"):
+        epoch(scenes, workers=workers, batch_size=2)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_of_the_machine_stays_one_also_in_a_worker(
+    scenes: Scenes, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        raise EnvironmentProblem("input/output error", "look at the disk")
+
+    monkeypatch.setattr("gpaco.tasks.segmentation.scenes.read_image", failing)
+    with pytest.raises(EnvironmentProblem, match="input/output error") as caught:
+        epoch(scenes, workers=workers)
+    assert caught.value.exit_code == 3
+
+
+def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:
+    loading = batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, batch_size=4, seed=1, epoch=2, workers=2)
+    next(loading), next(loading)  # one of each loader, so both have begun
+    loaders = multiprocessing.active_children()
+    assert len(loaders) == 2
+    assert os.getpgid(0) not in {os.getpgid(loader.pid or 0) for loader in loaders}
+    list(loading)

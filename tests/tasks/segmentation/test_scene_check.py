@@ -1,0 +1,180 @@
+"""`gpaco check --task segmentation`: every fault of a pair is named, counts are right, nothing is written."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.pictures import tree_hash
+from helpers.scenes import save_scene, scene, scene_folder
+from PIL import Image
+
+from gpaco.cli.main import main
+from gpaco.errors import UserError
+from gpaco.recipes.settings import Data, Recipe
+from gpaco.tasks.segmentation.check import check_scenes
+from gpaco.tasks.segmentation.splits import looked_at, scene_splits
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What `check --task segmentation` prints; it must exit with `code`."""
+
+    def command(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["check", *map(str, words), "--task", "segmentation"])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out or errors
+
+    return command
+
+
+def test_good_scenes_are_counted_and_exit_0(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    before = tree_hash(folder)
+    facts = json.loads(prints(folder, "--json"))
+    assert facts["images"] == {"train": 8, "val": 3, "test": 3}
+    masks = [scene(seed)[1] for seed in range(1, 9)]
+    assert facts["pixels"]["train"] == {str(c): int(sum((m == c).sum() for m in masks)) for c in range(3)}
+    assert facts["ignored"]["train"] == pytest.approx(6 / (40 * 56))
+    assert facts["problems"] == facts["bad"] == facts["leaks"] == facts["all_ignored"] == []
+    assert facts["suggested"]["segmentation.base_size"] == [40, 56]
+    text = prints(folder)
+    assert "no problems found" in text
+    assert "pixels that belong to no class: train 0.3%" in text
+    assert tree_hash(folder) == before
+
+
+def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    (folder / "classes.txt").write_text("ground\ntree\nsky\n")
+    masks = folder / "masks" / "train"
+    Image.fromarray(np.zeros((7, 9), np.uint8)).save(masks / "1.png")
+    Image.fromarray(np.full((40, 56), 3, np.uint8)).save(masks / "2.png")
+    Image.fromarray(np.zeros((40, 56, 3), np.uint8)).save(masks / "3.png")
+    Image.fromarray(np.full((40, 56), 700, np.uint16)).save(masks / "4.png")
+    (masks / "5.png").write_bytes(b"")
+    (folder / "images" / "train" / "6.png").write_bytes((folder / "images" / "train" / "6.png").read_bytes()[:200])
+    Image.fromarray(np.full((40, 56), 255, np.uint8)).save(masks / "7.png")
+    text = prints(folder, code=2)
+    for part in (
+        "1.png has 9 x 7 pixels, its picture 56 x 40",
+        "2.png has the value 3, but there are 3 classes",
+        "3.png is a picture in colors (RGB), expected is a mask of class numbers",
+        "4.png has the value 700; class numbers go to 253",
+        "5.png': the file is empty",
+        "images/train/6.png",
+        "problem: 6 pairs of picture and mask cannot be used",
+        "pictures without a labeled pixel: 1\n  train: images/train/7.png",
+    ):
+        assert part in text
+    assert len(json.loads(prints(folder, "--json", code=2))["bad"]) == 6
+
+
+def test_a_picture_in_two_parts_is_a_leak(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    save_scene(folder / "images" / "test" / "9.png", folder / "masks" / "test" / "9.png", 1)  # the first of training
+    assert "problem: 1 picture is in more than one part" in prints(folder, code=2)
+
+
+def test_a_class_without_training_pixels_is_told_and_no_problem(tmp_path: Path) -> None:
+    folder = scene_folder(tmp_path)
+    (folder / "classes.txt").write_text("ground\ntree\nsky\nunicorn\n")
+    facts = check_scenes(folder)
+    assert facts["no_pixel"]["train"] == ["unicorn"]
+    assert not facts["problems"]
+
+
+def test_masks_of_black_and_white_need_a_table(tmp_path: Path, prints: Command) -> None:
+    for k in range(3):
+        image, mask = scene(k)
+        for kind, array in (("images", image), ("masks", (mask == 1).astype(np.uint8) * 255)):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(array).save(tmp_path / kind / f"{k}.png")
+    assert "have one class" in prints(tmp_path, code=2)
+    (tmp_path / "classes.csv").write_text("name,red,green,blue\nrest,0,0,0\nthing,255,255,255\n")
+    assert "no problems found" in prints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--task", "segmentatoin"], "no task 'segmentatoin'; did you mean 'segmentation'?"),
+        (["--task", "segmentation", "--root", "x"], "--root is for tables"),
+    ],
+)
+def test_wrong_options_are_exit_2(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["check", str(tmp_path), *words])
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def without_parts(folder: Path, pictures: int) -> Path:
+    for k in range(pictures):
+        save_scene(folder / "images" / f"{k}.png", folder / "masks" / f"{k}.png", k)
+    return folder
+
+
+def starts(folder: Path) -> bool:
+    """Whether training gets through its data."""
+    try:
+        looked_at(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
+    except UserError:
+        return False
+    return True
+
+
+def test_a_bad_first_picture_is_one_line_of_the_whole_report(tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path)
+    for part in ("images/train/0.png", "masks/train/1.png"):  # without a table of classes
+        (folder / part).write_bytes(b"")
+    facts = json.loads(prints(folder, "--json", code=2))
+    assert [one["name"] for one in facts["bad"]] == ["images/train/0.png", "images/train/1.png"]
+    assert facts["suggested"]["segmentation.base_size"] == [40, 56]
+
+
+@pytest.mark.parametrize("pictures", [1, 2, 3])
+def test_check_finds_a_problem_where_too_few_pictures_keep_training_from_starting(
+    pictures: int, tmp_path: Path, prints: Command
+) -> None:
+    folder = without_parts(tmp_path, pictures)
+    good = starts(folder)
+    assert good == (pictures == 3)
+    text = prints(folder, code=0 if good else 2)
+    assert ("no problems found" in text) == good
+    assert ("too few to hold some back" in text) == (not good)
+    assert ("--validation 0" in text) == (pictures == 2)  # no remedy where the test part is missing
+
+
+def test_copies_stay_together_in_training_where_parts_are_made(tmp_path: Path, prints: Command) -> None:
+    folder = without_parts(tmp_path, 10)
+    for k in range(4):
+        for kind in ("images", "masks"):
+            shutil.copy(folder / kind / f"{k}.png", folder / kind / f"copy-{k}.png")
+    facts = json.loads(prints(folder, "--json"))
+    assert facts["images"] == {"train": 10, "val": 1, "test": 3}
+    assert facts["leaks"] == []
+    train = scene_splits(replace(Recipe(), data=Data(path=str(folder)))).train
+    assert {f"images/{name}{k}.png" for k in range(4) for name in ("", "copy-")} <= set(train.names)
+    assert starts(folder)
+
+
+@pytest.mark.parametrize("empty", ["train", "val", "test"])
+def test_an_empty_part_is_a_problem_and_stops_training(empty: str, tmp_path: Path, prints: Command) -> None:
+    folder = scene_folder(tmp_path, train=3, val=2, test=2)
+    for kind in ("images", "masks"):
+        shutil.rmtree(folder / kind / empty)
+        (folder / kind / empty).mkdir()
+    word = {"train": "training", "val": "validation", "test": "test"}[empty]
+    assert f"problem: there are no {word} pictures" in prints(folder, code=2)
+    assert not starts(folder)

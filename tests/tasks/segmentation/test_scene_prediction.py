@@ -1,0 +1,232 @@
+"""Evaluating and predicting with a trained segmenter, as functions and as commands."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.pictures import tree_hash
+from helpers.scenes import COLORS, MODEL, SMALL, about, scene, scene_folder, tiny_segmenter
+from PIL import Image
+
+import gpaco
+from gpaco.cli.main import main
+from gpaco.data.images import read_image, read_stored
+from gpaco.errors import Diverged, EnvironmentProblem, UserError
+from gpaco.tasks.segmentation.evaluation import ScenePredictor, evaluate_scenes, segment
+from gpaco.tasks.segmentation.prediction import colored, overlaid
+from gpaco.tasks.segmentation.readers.read import read_scenes
+
+Command = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scene_folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned something."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    options = {"task": "segmentation", "model": MODEL, "epochs": 25, "lr": 0.1, "settings": SMALL}
+    gpaco.train(data, out=out, say=lambda line: None, **options)
+    return out
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What a command prints on standard output and standard error; it must exit with `code`."""
+
+    def call(*words: object, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        out, errors = capsys.readouterr()
+        assert left.value.code == code, f"{out}\n{errors}"
+        return out, errors
+
+    return call
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_run_has_its_figures_and_evaluating_again_gives_them_again(run: Path, data: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["miou"] > 0.4  # all of the most frequent class: 0.2
+    assert (metrics["evaluated_on"], metrics["selected_on"]) == ("test", "val")
+    again = gpaco.evaluate(run)
+    assert again["confusion"] == metrics["confusion"]
+    assert again["miou"] == metrics["miou"]
+    alone = read_scenes(data)
+    assert alone.test is not None
+    pixels = sum((alone.test.load_mask(i) != 255).sum() for i in range(3))
+    assert metrics["pixels"] == pixels
+
+
+def test_scales_mirroring_and_windows_reach_the_network(run: Path, command: Command) -> None:
+    plain = gpaco.evaluate(run)
+    for words, options in (
+        (["--flip"], {"flip": True}),
+        (["--scales", "0.5,1,1.5"], {"scales": (0.5, 1.0, 1.5)}),
+        (["--window", "32/16"], {"window": (32, 32), "stride": (16, 16)}),
+    ):
+        printed = json.loads(command("evaluate", run, *words, "--json")[0])
+        assert printed["confusion"] == gpaco.evaluate(run, **options)["confusion"]
+        assert printed["confusion"] != plain["confusion"]
+        assert np.sum(printed["confusion"]) == np.sum(plain["confusion"])
+
+
+def test_other_cuts_move_classes_between_the_groups(run: Path, command: Command) -> None:
+    out, _ = command("evaluate", run, "--many", 0.5, "--few", 0.4)
+    assert "mean IoU" in out
+    figures = json.loads(command("evaluate", run, "--many", 0.5, "--few", 0.4, "--json")[0])
+    assert figures["groups"] == {"many": 2, "medium": 0, "few": 1}
+
+
+def test_other_data_is_evaluated_by_class_names(run: Path, tmp_path: Path) -> None:
+    other = scene_folder(tmp_path, train=2, val=0, test=0)
+    assert gpaco.evaluate(run, other)["pixels"] == 2 * (40 * 56 - 6)
+    (other / "classes.txt").write_text("0\n1\ncloud\n")
+    with pytest.raises(UserError, match="a class 'cloud' that the model does not know"):
+        gpaco.evaluate(run, other)
+
+
+def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
+    run: Path, data: Path, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    out, before = tmp_path / "out", tree_hash(data)
+    printed, _ = command("predict", run, data / "images" / "test", tmp_path / "broken.jpg", "--out", out)
+    assert "4 files, 1 of them could not be read" in printed
+    assert tree_hash(data) == before
+    rows = table(out / "predictions.csv")
+    assert [bool(row["error"]) for row in rows] == [False, False, False, True]
+    assert not rows[3]["mask"]
+    model = gpaco.load(run)
+    palette = np.array(model.about["palette"], np.uint8)
+    for k, row in enumerate(rows[:3]):
+        classes, probability = segment(model, read_image(data / "images" / "test" / f"{k}.png"))
+        mask, kind = read_stored(out / "mask" / f"{k}.png")
+        assert kind == "L"
+        np.testing.assert_array_equal(mask, classes)
+        np.testing.assert_array_equal(read_image(out / "colors" / f"{k}.png"), palette[classes])
+        assert read_image(out / "overlay" / f"{k}.jpg").shape == (40, 56, 3)
+        assert float(row["probability"]) == pytest.approx(probability.mean(), abs=1e-5)
+    assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
+
+
+def test_rows_have_the_share_of_each_class_and_need_no_folder(run: Path, data: Path) -> None:
+    rows = gpaco.predict(run, data / "images" / "val")
+    assert len(rows) == 3
+    for row in rows:
+        assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
+        assert row["mask"] is row["error"] is None
+
+
+def test_equal_names_of_two_folders_do_not_overwrite_each_other(run: Path, data: Path, tmp_path: Path) -> None:
+    rows = gpaco.predict(run, [data / "images" / "val", data / "images" / "test"], out=tmp_path)
+    assert len({row["mask"] for row in rows}) == 6
+    assert (tmp_path / "mask" / "0-2.png").is_file()
+
+
+def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path, data: Path, tmp_path: Path) -> None:
+    for name in ("a-2.png", "a.bmp", "a.png", "a.webp"):
+        Image.open(data / "images" / "val" / "0.png").save(tmp_path / name)
+    rows = gpaco.predict(run, tmp_path, out=tmp_path / "out")
+    masks = [Path(row["mask"]).stem for row in rows]
+    assert masks == ["a-2", "a", "a-3", "a-4"]
+    assert len(list((tmp_path / "out" / "mask").iterdir())) == 4
+
+
+def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path) -> None:
+        raise EnvironmentProblem("input/output error", "look at the disk")
+
+    monkeypatch.setattr("gpaco.tasks.segmentation.prediction.read_image", failing)
+    assert [row["error"] for row in gpaco.predict(run, data / "images" / "val")] == ["input/output error"] * 3
+
+
+def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    other = scene_folder(tmp_path / "data", train=2, val=1, test=1)
+    assert gpaco.evaluate(run)["evaluated_on"] == "test"
+    assert gpaco.evaluate(run, other)["evaluated_on"] == "test"
+    for kind in ("images", "masks"):
+        (other / kind / "test" / "0.png").unlink()
+    with pytest.raises(UserError, match="no picture in the test part"):
+        gpaco.evaluate(run, other)
+    for kind in ("images", "masks"):
+        (other / kind / "test").rmdir()
+        shutil.rmtree(other / kind / "train")
+    assert gpaco.evaluate(run, other)["evaluated_on"] == "val"  # which is all there is
+    assert "evaluated on: val, 1 picture" in command("evaluate", run, other)[0]
+    out, errors = command("evaluate", run, other, "--json")
+    assert json.loads(out)["n"] == 1
+    assert "evaluated on: val" in errors
+
+
+def test_a_stride_needs_a_window(run: Path) -> None:
+    with pytest.raises(UserError, match="needs a window"):
+        gpaco.evaluate(run, stride=(16, 16))
+
+
+def test_a_run_that_left_out_bad_pairs_goes_without_them_ever_after(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    (folder / "masks" / "test" / "1.png").write_bytes(b"")
+    options = {"task": "segmentation", "model": MODEL, "epochs": 1, "settings": SMALL, "on_bad_image": "skip"}
+    made = gpaco.train(folder, out=tmp_path / "run", report=False, say=lambda line: None, **options)
+    again = gpaco.evaluate(made)
+    assert (again["n"], again["confusion"]) == (2, made.metrics["confusion"])
+    assert gpaco.robustness(made, corruptions="fog", severities="1")["n"] == 2
+    said: list[str] = []
+    page = gpaco.report([made], tmp_path / "report.html", say=said.append)
+    assert page.read_text().count("<img") == 2 * 4
+    assert not said
+
+
+def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) -> None:
+    model = gpaco.load(run)
+    image = torch.from_numpy(scene(5, size=(37, 50))[0]).permute(2, 0, 1)[None]
+    scores = model(image)
+    assert scores.shape == (1, 3, 37, 50)
+    torch.testing.assert_close(model(image / 255), scores)
+
+
+def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path) -> None:
+    model = gpaco.load(run)
+    assert isinstance(model, ScenePredictor)
+    torch.nn.init.constant_(model.model.classifier[1].weight, float("nan"))
+    with pytest.raises(Diverged, match="not finite"):
+        evaluate_scenes(model, read_scenes(data).train.subset([0]))
+
+
+def test_colors_are_the_palettes_and_no_class_is_black() -> None:
+    colors = colored(np.array([[0, 2, 255]], np.uint8), COLORS)
+    assert colors.tolist() == [[COLORS[0].tolist(), COLORS[2].tolist(), [0, 0, 0]]]
+    mixed = overlaid(np.full((1, 3, 3), 100, np.uint8), colors)
+    assert mixed[0, 2].tolist() == [50, 50, 50]
+
+
+def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = ScenePredictor(tiny_segmenter(), about(base_size=[40, 56])).eval()
+    seen: list[tuple[int, ...]] = []
+    network = predictor.model.classify
+    monkeypatch.setattr(predictor.model, "classify", lambda x: (seen.append(tuple(x.shape[2:])), network(x))[1])
+    classes, _ = segment(predictor, np.zeros((30, 100, 3), np.uint8), scales=(0.5, 1.0))
+    assert seen == [(8, 28), (17, 56)]
+    assert classes.shape == (30, 100)
+
+
+def test_nothing_to_predict_is_an_error(run: Path) -> None:
+    with pytest.raises(UserError, match="there is no picture to predict"):
+        gpaco.predict(run, [])

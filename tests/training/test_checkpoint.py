@@ -1,0 +1,171 @@
+"""Checkpoints: what is saved is loaded, also after SIGKILL, on full disks, without rights, under odd names."""
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.dying import child
+from helpers.saving import assert_is_step, hidden, largest_file, save_step, tree, without_rights
+
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.files import trim_jsonl
+from gpaco.training.checkpoint import load, prune, save
+
+
+def test_what_is_saved_is_loaded_and_the_folder_is_as_documented(tmp_path: Path) -> None:
+    path = save_step(tmp_path / "checkpoints", 1234)
+    assert path == tmp_path / "checkpoints" / "step-00001234"
+    assert sorted(p.name for p in path.iterdir()) == [
+        "MANIFEST.json", "model.safetensors", "optimizer.safetensors", "state.json",
+    ]  # fmt: skip
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step-00001234\n"
+    for place in (path, path.parent):
+        assert_is_step(load(place), 1234)
+        assert load(place).warnings == ()
+    assert hidden(path.parent) == []
+
+
+def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    image = torch.randn(2, 3, 4, 5)
+    shared = torch.randn(6)
+    tensors = {
+        "channels_last": image.to(memory_format=torch.channels_last),
+        "transposed": torch.randn(3, 4).t(),
+        "one": shared,
+        "two": shared,
+        "slice": shared[2:4],
+        "grad": torch.randn(2, requires_grad=True),
+        "nan": torch.tensor([float("nan"), float("inf"), -0.0]),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(7),
+        "bool": torch.tensor([True, False]),
+        **{
+            str(kind): torch.ones(3, dtype=kind) for kind in (torch.bfloat16, torch.float16, torch.float64, torch.uint8)
+        },
+    }
+    back = load(save(tmp_path, 0, {"model": tensors, "empty": {}}, {})).tensors
+    assert back["empty"] == {}
+    assert set(back["model"]) == set(tensors)
+    for name, tensor in tensors.items():
+        assert back["model"][name].dtype == tensor.dtype
+        assert torch.equal(back["model"][name].contiguous().view(torch.uint8) if tensor.ndim else back["model"][name],
+                           tensor.detach().contiguous().view(torch.uint8) if tensor.ndim else tensor)  # fmt: skip
+
+
+def test_only_the_parts_asked_for_are_read(tmp_path: Path) -> None:
+    path = save_step(tmp_path, 3)
+    (path / "optimizer.safetensors").write_bytes(b"damaged")
+    assert set(load(path, parts=["model"]).tensors) == {"model"}
+    with pytest.raises(UserError, match=r"optimizer\.safetensors is not what was written"):
+        load(path)
+    with pytest.raises(UserError, match="no part 'modle'"):
+        load(path, parts=["modle"])
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save_step(tmp_path, 7)
+    save(tmp_path, 7, {"model": {"x": torch.ones(1)}}, {"again": True})
+    assert load(tmp_path).state == {"again": True}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000007"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077, 0o027])
+def test_files_and_folders_follow_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = save_step(tmp_path / "run" / "checkpoints", 1)
+    finally:
+        os.umask(before)
+    for entry in (tmp_path / "run").rglob("*"):
+        expected = (0o777 if entry.is_dir() else 0o666) & ~mask
+        assert stat.S_IMODE(entry.stat().st_mode) == expected, entry
+    assert path.is_dir()
+
+
+def test_a_number_that_is_not_finite_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        save(tmp_path / "new", 1, {}, {"best": float("nan")})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_kill_at_any_point_of_saving_leaves_the_previous_or_the_new_checkpoint_whole(tmp_path: Path) -> None:
+    with child("crash-points", tmp_path) as process:
+        assert process.wait(60) == 0
+    killed = sorted(path for path in tmp_path.iterdir() if not (path / "finished").exists())
+    assert len(killed) >= 30
+    steps = set()
+    for folder in killed:
+        found = load(folder)
+        assert found.step in ((2, 3) if folder.name.startswith("new") else (1, 2))  # 1: killed while replacing 2
+        assert_is_step(found, found.step)
+        assert found.warnings == ()
+        steps.add(found.step)
+        save_step(folder, 4)  # and life goes on
+        prune(folder, 1)
+        assert_is_step(load(folder), 4)
+        assert sorted(path.name for path in folder.iterdir()) == ["latest", "step-00000004"]
+    assert steps == {1, 2, 3}
+
+
+def test_kills_at_random_moments_lose_nothing_that_was_confirmed(tmp_path: Path) -> None:
+    with child("random-kills", tmp_path, 16) as process:
+        assert process.wait(120) == 0
+    rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert len(rounds) == 16
+    assert rounds[-1]["found"] >= 8
+    for one in rounds:
+        assert one["confirmed"] <= one["found"] <= one["confirmed"] + 1
+    assert_is_step(load(tmp_path / "run"), rounds[-1]["found"], 2000)
+    assert trim_jsonl(tmp_path / "run" / "log.jsonl", lambda row: True)
+    logged = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert logged == list(range(1, len(logged) + 1))  # none lost, none twice
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint_untouched_and_nothing_half_written(tmp_path: Path) -> None:
+    save_step(tmp_path, 1)
+    before = tree(tmp_path)
+    biggest = max(len(content) for content in before.values())
+    for size in [0, 1, 5, *range(10, biggest, biggest // 17)]:
+        with largest_file(size), pytest.raises(EnvironmentProblem, match="the disk is full") as error:
+            save_step(tmp_path, 2)
+        assert error.value.exit_code == 3
+        assert "\n" not in error.value.cause
+        assert "resumes from the last checkpoint" in error.value.remedy
+        assert tree(tmp_path) == before
+        assert hidden(tmp_path) == []
+        assert_is_step(load(tmp_path), 1)
+    assert_is_step(load(save_step(tmp_path, 2)), 2)
+
+
+def test_a_folder_without_permission_is_an_environment_problem() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_step(folder, 1)
+        folder.chmod(0o555)
+        for place in (folder, folder / "below"):
+            with without_rights(), pytest.raises(EnvironmentProblem, match="permission denied") as error:
+                save_step(place, 2)
+            assert error.value.exit_code == 3
+        with without_rights():
+            assert_is_step(load(folder), 1)
+        (folder / "step-00000001" / "model.safetensors").chmod(0)
+        with without_rights(), pytest.raises(EnvironmentProblem, match="no permission to read"):
+            load(folder)
+        folder.chmod(0o755)
+
+
+def test_odd_paths_work_or_are_named(tmp_path: Path) -> None:
+    for name in ("with space", "ünïcödé-雪", "a" * 255, "new/below/below", "-rf", "step-00000001"):
+        assert_is_step(load(save_step(tmp_path / name / "checkpoints", 1).parent), 1)
+    save_step(tmp_path / "vanishing", 1)
+    shutil.rmtree(tmp_path / "vanishing")
+    assert_is_step(load(save_step(tmp_path / "vanishing", 2).parent), 2)
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below", "b" * 256):
+        with pytest.raises(EnvironmentProblem, match="cannot save the checkpoint"):
+            save_step(tmp_path / name, 1)

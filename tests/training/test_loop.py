@@ -1,0 +1,352 @@
+"""Training as a user does it: resume after kills, signals, several processes, what diverges, what is memorized."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from helpers.commands import assert_same_run, checkpoint_files, fails, history, run, start
+from torch import nn
+
+import gpaco
+from gpaco.api.train import train
+from gpaco.errors import Diverged, UserError
+from gpaco.methods import METHODS
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.system.signals import Stopped
+from gpaco.training import checkpoint
+from gpaco.training.loop import Task, fit, step_seed
+
+QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
+QUICK = (*QUICK, "--set", "train.report=false")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Complete runs of two methods with state of their own."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for method in ("gpaco", "paco"):
+        run("train", *QUICK, "--method", method, "--out", folder / method)
+    return {method: folder / method for method in ("gpaco", "paco")}
+
+
+@pytest.mark.parametrize("method", ["gpaco", "paco"])
+def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bits(
+    method: str, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    moments = random.Random(method)  # noqa: S311
+    folder = tmp_path / "run"
+    kills = 0
+    for _ in range(2):
+        process = start("train", *QUICK, "--method", method, "--out", folder)
+        checkpoints = folder / "checkpoints"
+        before = sorted(checkpoints.glob("step-*"))
+        deadline = time.monotonic() + 60
+        while sorted(checkpoints.glob("step-*")) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # until it has gone some way beyond the last stop
+        time.sleep(moments.random() * 0.3)
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills
+    run("train", *QUICK, "--method", method, "--out", folder)
+    assert_same_run(folder, undisturbed[method])
+
+
+def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(undisturbed["gpaco"], folder)
+    out = run("train", *QUICK, "--method", "gpaco", "--out", folder)
+    assert "going on with the run" in out
+    assert_same_run(folder, undisturbed["gpaco"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
+    number: int, code: int, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start("train", *QUICK, "--out", folder)
+    while not (folder / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert "after saving" in errors
+    run("train", *QUICK, "--out", folder)
+    assert_same_run(folder, undisturbed["gpaco"])
+
+
+def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
+    folder = tmp_path / "two"
+    words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2", "--tune-prior")
+    words = (*words, "--set", "train.report=true")
+    run("train", *words, "--out", folder, ranks=2)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["environment"]["processes"] == 2
+    stored = np.load(folder / "predictions.npz")
+    alone = gpaco.evaluate(folder)
+    assert metrics["n"] == len(stored["labels"]) == alone["n"]
+    assert metrics["tuned"] == alone["tuned"]
+    assert metrics["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
+    assert json.loads((folder / "analysis.json").read_text())["gradients"]["images"] == sum(metrics["counts"])
+    out = tmp_path / "figures.json"
+    printed = json.loads(run("evaluate", folder, "--tune-prior", "--out", out, "--json", ranks=2))  # once
+    assert printed == json.loads(out.read_text())
+    assert (printed["n"], printed["tuned"]) == (alone["n"], alone["tuned"])
+    assert printed["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "train"
+    digits = gpaco_digits()
+    for k, (image, label) in enumerate(digits):
+        home = folder / str(label)
+        home.mkdir(parents=True, exist_ok=True)
+        write_png(home / f"{k}.png", image)
+    shutil.copytree(folder, folder.parent / "test")
+    result = train(
+        folder.parent,
+        out=tmp_path / "run",
+        method=method,
+        epochs=60 if method != "supcon" else 90,
+        batch_size=16,
+        lr=0.05,
+        validation=0,
+        report=False,
+        settings=["method.memory=32", "data.allow_leakage=true", "schedule.warmup=2"],
+        say=lambda line: None,
+    )
+    assert result.metrics["top1"] == 1.0
+
+
+def gpaco_digits() -> list[tuple[np.ndarray, int]]:
+    from gpaco.data.readers.read import read
+
+    samples = read("digits").train
+    chosen = [i for c in range(4) for i in np.flatnonzero(samples.labels == c)[:8]]
+    return [(samples.load(i), int(samples.labels[i])) for i in chosen]
+
+
+def write_png(path: Path, image: np.ndarray) -> None:
+    import cv2
+
+    cv2.imwrite(str(path), image[:, :, ::-1])
+
+
+def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Path) -> None:
+    words = ("train", "digits", "--method", "ce", "--out", tmp_path / "run", "--epochs", 3, "--batch-size", 256)
+    message = fails(*words, "--lr", 1e30, "--set", "schedule.warmup=0", code=4)
+    assert "not finite" in message
+    assert "lower the learning rate" in message
+
+
+class Toy(NamedTuple):
+    """A batch of numbers."""
+
+    x: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def chunks(self, parts: int) -> list["Toy"]:
+        return [self]
+
+    def to(self, device: torch.device) -> "Toy":
+        return self
+
+
+def toy(bad_steps: range, steps_of_an_epoch: int = 5) -> Task:
+    """A line through numbers; in some steps its loss is finite and the gradient is not."""
+    model = nn.Linear(1, 1)
+    steps = iter(range(100))
+
+    def loss(network: nn.Module, batch: Toy) -> torch.Tensor:
+        wrong = (0 * model.weight.sum()).sqrt() if next(steps) in bad_steps else 0  # the slope of a root at 0
+        return (network(batch.x) ** 2).mean() + wrong
+
+    def batches(epoch: int, first: int) -> Iterator[Toy]:
+        return (Toy(torch.full((4, 1), 1.0 + epoch + step)) for step in range(first, steps_of_an_epoch))
+
+    return Task(model, nn.Identity(), steps_of_an_epoch, batches, loss)
+
+
+@pytest.mark.parametrize(
+    ("steps", "moment"), [*((3, moment) for moment in range(9)), *((1, moment) for moment in range(3)), (3, "judging")]
+)
+def test_a_signal_in_any_step_and_in_the_last_evaluation_saves_and_the_run_goes_on_exactly(
+    steps: int, moment: int | str, tmp_path: Path
+) -> None:
+    recipe = override(Recipe(), ["train.epochs=3", "optimizer.lr=0.01", "schedule.warmup=1"])
+    shown, judged = [0], [0]
+
+    def interrupt(now: bool) -> None:
+        if now:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def show(row: dict[str, Any]) -> None:
+        if "step" in row:
+            interrupt(shown[0] == moment)
+            shown[0] += 1
+
+    def evaluate(model: nn.Module) -> dict[str, Any]:
+        judged[0] += 1
+        interrupt(moment == "judging" and judged[0] == 3)
+        return {"score": 1.0 - judged[0]}
+
+    def task(**more: Any) -> Task:
+        torch.manual_seed(0)
+        return replace(toy(range(0), steps), **more)
+
+    for name in ("undisturbed", "stopped"):
+        (tmp_path / name).mkdir()
+    fit(task(evaluate=lambda model: {"score": 0.0}), recipe, tmp_path / "undisturbed", torch.device("cpu"))
+    with pytest.raises(Stopped):
+        fit(task(evaluate=evaluate), recipe, tmp_path / "stopped", torch.device("cpu"), show)
+    fit(task(evaluate=evaluate), recipe, tmp_path / "stopped", torch.device("cpu"))
+    assert checkpoint_files(tmp_path / "stopped") == checkpoint_files(tmp_path / "undisturbed")
+    rows = [[{**row, "score": 0} for row in history(tmp_path / name)] for name in ("undisturbed", "stopped")]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 3
+
+
+@pytest.mark.parametrize("clip", [0, 1])
+def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: float, tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=4", "schedule.warmup=0", f"optimizer.clip={clip}"])
+    for name in ("some", "many"):
+        (tmp_path / name).mkdir()
+    task = toy(range(3, 7))
+    fit(task, recipe, tmp_path / "some", torch.device("cpu"))
+    assert all(parameter.isfinite().all() for parameter in task.model.parameters())
+    with pytest.raises(Diverged, match="5 steps in a row"):
+        fit(toy(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
+    kept = checkpoint.load(tmp_path / "many" / "checkpoints").tensors
+    assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
+
+
+def test_with_float16_gradients_that_are_never_finite_end_the_run_and_a_few_do_not(tmp_path: Path) -> None:
+    settings = ["train.epochs=8", "schedule.warmup=0", "train.amp=fp16", "optimizer.lr=1e-4"]
+    recipe = override(Recipe(), settings)
+    for name in ("some", "many"):
+        (tmp_path / name).mkdir()
+    fit(toy(range(3, 12)), recipe, tmp_path / "some", torch.device("cpu"))
+    with pytest.raises(Diverged, match="5 steps in a row"):
+        fit(toy(range(3, 100)), recipe, tmp_path / "many", torch.device("cpu"))
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=1", "schedule.warmup=0", "optimizer.lr=1e-9"])
+    task = toy(range(2, 4))
+    fit(task, recipe, tmp_path, torch.device("cpu"))
+    (row,) = history(tmp_path)
+    weight, bias = (parameter.item() for parameter in task.model.parameters())
+    assert row["loss"] == pytest.approx(np.mean([(weight * x + bias) ** 2 for x in (1, 2, 5)]), rel=1e-5)
+
+
+def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
+    def goes_on(epochs: int, classes: list[str]) -> int:
+        task = replace(toy(range(0)), about={"classes": classes})
+        recipe = override(Recipe(), [f"train.epochs={epochs}", "schedule.warmup=0"])
+        return fit(task, recipe, tmp_path, torch.device("cpu")).epoch
+
+    assert goes_on(1, ["a"]) == 1
+    assert goes_on(2, ["a"]) == 2
+    with pytest.raises(UserError, match="has changed since it began: other classes"):
+        goes_on(3, ["b"])
+
+
+def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
+    undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    message = fails("train", *QUICK, "--seed", 5, "--out", undisturbed["gpaco"])
+    assert "holds another run: train.seed was 0, now 5" in message
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
+
+
+def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    first = start("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
+    while not (tmp_path / "run" / "recipe.toml").exists() and first.poll() is None:
+        time.sleep(0.01)
+    try:
+        message = fails("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
+        assert str(first.pid) in message
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_a_compiled_model_trains_in_parts_as_the_plain_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Compiled to the same operations: making machine code of them would take a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    settings = ["method.memory=64", "train.accumulate=2"]
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 1, "say": lambda line: None}
+    plain = train("digits", out=tmp_path / "plain", settings=settings, **common)
+    compiled = train("digits", out=tmp_path / "compiled", settings=[*settings, "train.compile=true"], **common)
+    assert checkpoint_files(plain.folder) == checkpoint_files(compiled.folder)
+
+
+def test_the_seed_of_a_step_depends_on_every_key() -> None:
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert len({step_seed(*key) for key in keys}) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.ema=0.9"],
+        ["train.accumulate=3"],
+        ["train.amp=bf16"],
+        ["train.sampler=balanced"],
+        ["model.ghost_batch=8"],
+        ["optimizer.name=adamw", "optimizer.lr=0.001", "optimizer.clip=1"],
+        ["schedule.name=step", "schedule.steps=[1]"],
+        ["method.mixup=0.2", "method.cutmix=1.0"],
+        ["train.part=head"],
+        ["train.channels_last=true"],
+        ["model.projector=paco"],
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path) -> None:
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "settings": ["method.memory=64", *settings]}
+
+    def stop(row: dict[str, Any]) -> None:
+        if (row.get("epoch"), row.get("step")) == (1, 1):  # in the second epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    one = train("digits", out=tmp_path / "one", say=lambda line: None, **common)
+    with pytest.raises(Stopped):
+        train("digits", out=tmp_path / "two", say=lambda line: None, show=stop, **common)
+    two = train("digits", out=tmp_path / "two", say=lambda line: None, **common)
+    assert checkpoint_files(one.folder) == checkpoint_files(two.folder)
+    assert history(one.folder) == history(two.folder)
+    assert len(one.history) == 2
+    assert torch.isfinite(torch.tensor([row["loss"] for row in one.history])).all()
+
+
+def test_the_next_stage_starts_from_the_averaged_weights_if_there_are_some(tmp_path: Path) -> None:
+    stages = '[[stage]]\nname = "first"\ntrain.ema = 0.9\n[[stage]]\nname = "second"\noptimizer.lr = 1e-12\n'
+    (tmp_path / "recipe.toml").write_text(stages)
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 1, "method": "ce", "say": lambda line: None}
+    result = train("digits", out=tmp_path / "run", recipe=tmp_path / "recipe.toml", **common)
+    first = checkpoint.load(result.folder / "stage-1-first" / "checkpoints").tensors
+    second = checkpoint.load(result.folder / "checkpoints").tensors["model"]
+    name = "backbone.conv1.weight"
+    torch.testing.assert_close(second[name], first["ema"][name])
+    assert not torch.allclose(first["model"][name], first["ema"][name])
