@@ -20,8 +20,8 @@ from gpaco.api.export import BATCHES, Answers, _difference, _pictures, _to_onnx,
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
 from gpaco.tasks.segmentation import network
-from gpaco.tasks.segmentation.evaluation import ScenePredictor
-from gpaco.training.run import Predictor
+from gpaco.tasks.segmentation.predictor import ScenePredictor
+from gpaco.tasks.classification.predictor import Predictor
 
 IMAGES = {
     "resnet18": 224,

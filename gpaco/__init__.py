@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco import analysis as analysis
     from gpaco.api.compare import compare as compare
     from gpaco.api.export import export as export
+    from gpaco.api.load import load as load
     from gpaco.api.report import report as report
     from gpaco.api.train import train as train
     from gpaco.losses.classical import balanced_softmax_loss as balanced_softmax_loss
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.tasks.classification.evaluation import evaluate as evaluate
     from gpaco.tasks.classification.prediction import predict as predict
     from gpaco.tasks.classification.robustness import robustness as robustness
-    from gpaco.training.run import load as load
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _HOME = {
     "focal_loss": "gpaco.losses.classical",
     "gpaco_loss": "gpaco.losses.contrastive",
     "ldam_loss": "gpaco.losses.classical",
-    "load": "gpaco.training.run",
+    "load": "gpaco.api.load",
     "pixel_gpaco_loss": "gpaco.losses.pixels",
     "predict": "gpaco.tasks.classification.prediction",
     "report": "gpaco.api.report",

@@ -25,9 +25,11 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.faults import explained
 from gpaco.system.files import write
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.evaluation import check_correction
-from gpaco.tasks.classification.priors import Correction, final_logits
-from gpaco.training.run import Predictor, Run, as_run, load_classifiers
+from gpaco.tasks.classification.card import Card
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.priors import Correction, check_correction, final_logits
+from gpaco.tasks.segmentation.card import Card as SceneCard
+from gpaco.training.run import Run, as_run
 
 Size = tuple[int, int]  # height, width
 KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of the backbone"}
@@ -49,12 +51,12 @@ class Answers(nn.Module):
 
     def __init__(self, predictor: Predictor, *, prior: str | None, unbiased: bool) -> None:
         super().__init__()
-        about = predictor.about
+        card = predictor.card
         self.predictor = predictor
-        untuned = unbiased and about["tuned"] is None
-        self.correction = Correction(about, unbiased=True) if untuned else nn.Identity()
+        untuned = unbiased and card.tuned is None
+        self.correction = Correction(card, unbiased=True) if untuned else nn.Identity()
         nothing = np.zeros((1, len(predictor.classes)), np.float32)
-        self.register_buffer("shift", torch.from_numpy(final_logits(nothing, about, prior=prior)))
+        self.register_buffer("shift", torch.from_numpy(final_logits(nothing, card, prior=prior)))
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.correction(self.predictor(images)) + self.shift
@@ -122,32 +124,32 @@ def _classifier(
     run: Run, prior: str | None, unbiased: bool, which: str
 ) -> tuple[nn.Module, Mapping[str, Tensor], dict[str, Any]]:
     """The model with its corrections, the weights of its backbone, and what is to know about it."""
-    (predictor,) = load_classifiers(run, which=which)
-    check_correction(predictor, prior, unbiased)
-    own = predictor.about
-    if own["whole"]:
+    (predictor,) = load_classifiers([run], which=which)
+    check_correction(predictor.card, prior, unbiased)
+    own = predictor.card
+    if own.whole:
         steps = ["resize to the size, whatever the shape"]
     else:
-        steps = [f"resize the shorter side to {own['resize']}", "cut the size out of the middle"]
-    about = _about(run.recipe, own, (own["size"], own["size"]), ["N", "C"]) | {
+        steps = [f"resize the shorter side to {own.resize}", "cut the size out of the middle"]
+    about = _about(run.recipe, own, (own.size, own.size), ["N", "C"]) | {
         "steps": [*READING, *steps, "channels first, uint8"],
-        "whole": own["whole"],
-        "resize": own["resize"],
-        "interpolation": own["interpolation"],
-        "prior": Path(prior).name if prior else "uniform" if own["tuned"] else own["assumes"],  # a file by its name
+        "whole": own.whole,
+        "resize": own.resize,
+        "interpolation": own.interpolation,
+        "prior": Path(prior).name if prior else "uniform" if own.tuned else own.assumes,  # a file by its name
     }
     return Answers(predictor, prior=prior, unbiased=unbiased).eval(), predictor.model.backbone.state_dict(), about
 
 
 def _segmenter(run: Run, size: Size | None, which: str) -> tuple[nn.Module, Mapping[str, Tensor], dict[str, Any]]:
-    from gpaco.tasks.segmentation.evaluation import load_segmenter
     from gpaco.tasks.segmentation.network import encoder_weights
+    from gpaco.tasks.segmentation.predictor import load_segmenter
     from gpaco.tasks.segmentation.transforms import fitting
 
     predictor = load_segmenter(run, which=which)
-    own = predictor.about
-    factor = fitting(own["picture"], own["base_size"]) if own["base_size"] else 1.0
-    height, width = size or own["window"] or [max(1, round(side * factor)) for side in own["picture"]]
+    own = predictor.card
+    factor = fitting(own.image_size, (own.base_size[0], own.base_size[1])) if own.base_size else 1.0
+    height, width = size or own.window or [max(1, round(side * factor)) for side in own.image_size]
     if height < 1 or width < 1:
         raise UserError(f"pictures of {height} x {width} pixels are none", "--size 360x480")
     windows = ["cut out a window of the size every stride pixels, the last one ending with the picture"]
@@ -155,28 +157,28 @@ def _segmenter(run: Run, size: Size | None, which: str) -> tuple[nn.Module, Mapp
         "steps": [
             *READING,
             "resize the picture so that it fits into base_size (shorter side, longer side)",
-            *(windows if own["window"] else ["if that is not the size, resize it to the size"]),
+            *(windows if own.window else ["if that is not the size, resize it to the size"]),
             "channels first, uint8",
-            *(["average the logits where windows overlap"] if own["window"] else []),
+            *(["average the logits where windows overlap"] if own.window else []),
             "resize the logits to the picture's own size: the class of a pixel is the largest",
         ],
         "interpolation": "bilinear between pixel centers, without smoothing",
-        "palette": own["palette"],
-        "base_size": own["base_size"],
-        "window": own["window"],
-        "stride": own["stride"],
+        "palette": own.palette,
+        "base_size": own.base_size,
+        "window": own.window,
+        "stride": own.stride,
     }
     return predictor, encoder_weights(predictor.model.encoder), about
 
 
-def _about(recipe: Recipe, own: dict[str, Any], size: Size, output: list[str]) -> dict[str, Any]:
+def _about(recipe: Recipe, own: Card | SceneCard, size: Size, output: list[str]) -> dict[str, Any]:
     return {
         "gpaco": __version__,
         "task": recipe.train.task,
-        "model": own["model"],
+        "model": own.model,
         "method": recipe.method.name,
-        "classes": list(own["classes"]),
-        "counts": own["counts"],
+        "classes": list(own.classes),
+        "counts": own.counts,
         "input": {"name": "images", "shape": ["N", 3, *size], "dtype": "uint8", "size": list(size)},
         "output": {"name": "logits", "shape": output, "dtype": "float32"},
     }

@@ -20,6 +20,7 @@ from gpaco.errors import UserError
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
 
+LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
 TOLERATED = 0.01  # share of bad images that may be left out
 
 Result = TypeVar("Result")

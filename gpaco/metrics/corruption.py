@@ -41,7 +41,9 @@ ALEXNET_CLEAN = 0.43478
 Means = Mapping[str, float | None]  # of a corruption, over severities
 
 
-def errors(predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike | None, many: int, few: int) -> dict[str, Any]:
+def errors(
+    predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike | None, many: float, few: float
+) -> dict[str, Any]:
     """`n`, top-1 `error` over images, and the groups' means of per-class error.
 
     A group without pictures is None; so are all of them where the counts, which make the groups, are not known (None).

@@ -109,3 +109,20 @@ def _check(**numbers: float) -> None:
         low = 0 if name in ("alpha", "memory") else 1
         if not low <= value < np.inf:
             raise UserError(f"{name} must be at least {low}, got {value}", f"give another {name}")
+
+
+def log_log_slope(counts: ArrayLike, values: ArrayLike) -> float | None:
+    """Slope of the line through log(values) against log(counts): 0 is balanced, 1 proportional to the counts.
+
+    Least squares; classes without a count or a value above 0 are left out. None without two different counts.
+
+    >>> round(log_log_slope([1000, 100, 10], [5.0, 0.5, 0.05]), 6), log_log_slope([10, 10], [1, 2])
+    (1.0, None)
+    """
+    x, y = np.asarray(counts, np.float64), np.asarray(values, np.float64)
+    used = (x > 0) & (y > 0) & np.isfinite(y)
+    x, y = np.log(x[used]), np.log(y[used])
+    if len(np.unique(x)) < 2:
+        return None
+    x = x - x.mean()
+    return float((x * y).sum() / (x * x).sum())

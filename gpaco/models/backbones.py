@@ -111,6 +111,26 @@ def misfit(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     return faults(module, {key: () if is_counter(key) and shape == (1,) else shape for key, shape in shapes.items()})
 
 
+class UsualInput(NamedTuple):
+    """What images a model was made for."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+
+
+def usual_input(name: str) -> UsualInput:
+    """Mean, deviation and size of the images that model `name` was made for; no network is built."""
+    from timm.models import get_pretrained_cfg
+
+    if name in SMALL_IMAGES:
+        return UsualInput(*_CIFAR, 32)
+    config = get_pretrained_cfg(name, allow_unregistered=True)
+    if config is None:
+        raise UserError(f"timm does not know what images {name} takes", "choose another --model")
+    return UsualInput(tuple(config.mean), tuple(config.std), int(config.input_size[-1]))
+
+
 def usual_size(name: str) -> int:
     """The size of images that timm's model `name` was trained on; 0 for ours, which take any, and for unknown names."""
     from timm.models import get_pretrained_cfg, is_model
@@ -187,7 +207,7 @@ def is_known(name: str) -> bool:
     return name in SMALL_IMAGES or (":" not in name and "/" not in name and is_model(name))
 
 
-def refuse_unknown(name: str) -> None:
+def check_known(name: str) -> None:
     """Raise where there is no model of this name. timm takes seconds to import: it is not asked for ours."""
     if name not in SMALL_IMAGES:
         _config(name)
@@ -289,7 +309,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
 
 
-def refuse_unreadable(path: Path) -> None:
+def check_readable(path: Path) -> None:
     """Raise where there is no safetensors file; no more of it is read than its list of tensors."""
     from safetensors import safe_open
 

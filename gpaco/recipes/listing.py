@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from gpaco.errors import UserError, nearest
-from gpaco.recipes.paper_rows import differs
-from gpaco.recipes.recipe import diff, in_toml, load, names
+from gpaco.recipes.paper_rows import differs, names
+from gpaco.recipes.recipe import diff, in_toml, load
 from gpaco.recipes.settings import PaperRow
 
 NOT_RUN = "not run by us"

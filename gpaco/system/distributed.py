@@ -83,6 +83,13 @@ def share_statistics(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
+def maximum(values: Tensor) -> Tensor:
+    """The largest of each value over all processes, on the device."""
+    if _many():
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values
+
+
 def agree(*values: int) -> list[int]:
     """The largest of each value over all processes: what one of them has seen, all of them know."""
     if not _many():

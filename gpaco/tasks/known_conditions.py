@@ -9,7 +9,7 @@ from typing import Any
 
 from gpaco.data.corruption.published import Condition
 from gpaco.system.files import append_jsonl, trim_jsonl
-from gpaco.training.run import Run, chosen
+from gpaco.training.run import Run, select_checkpoint
 
 Row = dict[str, Any]
 Compute = Callable[[Sequence[Condition]], Iterator[tuple[Condition, Row]]]
@@ -17,7 +17,7 @@ Compute = Callable[[Sequence[Condition]], Iterator[tuple[Condition, Row]]]
 
 def model_digest(run: Run, which: str) -> str:
     """SHA-256 of the manifest of a checkpoint, which has the SHA-256 of each of its files."""
-    return hashlib.sha256((chosen(run, which, parts=[]).path / "MANIFEST.json").read_bytes()).hexdigest()
+    return hashlib.sha256((select_checkpoint(run, which, parts=[]).path / "MANIFEST.json").read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

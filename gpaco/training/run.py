@@ -4,27 +4,35 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import torch
 from safetensors.torch import load as load_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpaco.errors import UserError, nearest
-from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, ghost_batch
-from gpaco.models.lora import merged
 from gpaco.recipes.recipe import load as load_recipe
 from gpaco.recipes.recipe import stages
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.priors import Correction, read_tuned
 from gpaco.training import checkpoint
 
-if TYPE_CHECKING:
-    from gpaco.data.samples import Splits
-    from gpaco.tasks.segmentation.evaluation import ScenePredictor
-    from gpaco.tasks.segmentation.scenes import SceneSplits
+
+class Split(Protocol):
+    """A split of the data."""
+
+    def list_hash(self) -> str: ...
+
+
+class AnySplits(Protocol):
+    """The splits of either task."""
+
+    @property
+    def held(self) -> Sequence[str]: ...
+    def parts(self) -> Sequence[tuple[str, Split]]: ...
+
+
+BAD_IMAGES = "bad_images.csv"  # in a run folder: what was left out
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Run:
 
     folder: Path
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         return load_recipe(self.folder / "recipe.toml")
 
@@ -86,126 +94,37 @@ def as_run(run: "Run | Path | str") -> Run:
 def unfinished(run: "Run | Path | str") -> str:
     """A line about a run that has not come to its end; nothing about one that has."""
     run = as_run(run)
-    done, epochs = newest(run, ()).state["progress"]["epoch"], stages(run.recipe)[-1].train.epochs
+    done, epochs = newest(run, ()).state["position"]["epoch"], stages(run.recipe)[-1].train.epochs
     return "" if done >= epochs else f"{run.folder} has not come to its end: {done} of {epochs} epochs are done"
 
 
-class Predictor(nn.Module):
-    """Images to logits: the trained network, its normalization, its tuned prior, and what it knows of its classes.
-
-    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, model: Classifier, about: dict[str, Any]) -> None:
-        super().__init__()
-        self.model = model
-        self.about = about
-        self.classes: tuple[str, ...] = tuple(about["classes"])
-        self.register_buffer("mean", torch.tensor(about["mean"]).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(about["std"]).view(1, 3, 1, 1), persistent=False)
-        tuned = about.get("tuned")
-        self.correction = Correction(about, unbiased=tuned["unbiased"], tau=tuned["tau"]) if tuned else nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        images = images / 255 if images.dtype == torch.uint8 else images
-        logits: Tensor = self.correction(self.model.classify((images - self.mean) / self.std))
-        return logits
-
-
-def build_model(about: dict[str, Any], weights: str = "") -> Classifier:
-    """The network that `about` describes."""
-    backbone, num_features, *_ = backbones.build(
-        about["model"], size=about["size"], drop_path=about["drop_path"], pool=about["pool"], weights=weights
-    )
-    model = Classifier(
-        backbone,
-        num_features,
-        len(about["classes"]),
-        dim=about["dim"],
-        projector=about["projector"],
-        hidden=about["hidden"],
-    )
-    if about["ghost_batch"]:
-        ghost_batch(model, about["ghost_batch"])
-    return model
-
-
-def load(
-    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
-) -> "Predictor | ScenePredictor":
-    """The model of a run, ready to predict: images (N, 3, H, W) -> logits (N, C), of a segmenter (N, C, H, W).
-
-    Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
-
-    Args:
-        which: "best" (by validation data; the last one where there is none) or "last".
-        tuned: False leaves a tuned prior out.
-    """
-    run = as_run(run)
-    if run.recipe.train.task == "segmentation":
-        from gpaco.tasks.segmentation.evaluation import load_segmenter
-
-        return load_segmenter(run, which=which, device=device)
-    return load_classifier(run, which=which, device=device, tuned=tuned)
-
-
-def load_classifier(
-    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
-) -> Predictor:
-    """`load` of a run that classifies; one that does not is an error."""
-    run = as_run(run)
-    if run.recipe.train.task != "classification":
-        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
-    found = chosen(run, which)
-    about = dict(found.state["about"])
-    model = build_model(about)
-    model.load_state_dict(merged(weights_of(run, found)))
-    share = found.tensors["extra"].get("loss.center_share")
-    about["center_share"] = None if share is None else share.tolist()
-    about["step"] = found.step
-    about["tuned"] = None
-    predictor = Predictor(model, about).to(device).eval()
-    kept = read_tuned(run.folder) if tuned else None
-    return with_prior(predictor, kept) if kept and kept["step"] == found.step else predictor
-
-
-def with_prior(predictor: Predictor, tuned: dict[str, Any]) -> Predictor:
-    """The same model with a prior that was tuned for it."""
-    about = predictor.about | {"tuned": tuned, "assumes": "uniform"}  # macro recall chose it
-    return Predictor(predictor.model, about).to(predictor.mean.device).eval()
-
-
-def chosen(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
+def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
     """The checkpoint that `which` names, all of it or only some parts."""
     if which not in ("best", "last"):
         raise UserError(
             f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
         )
     found = newest(run, parts)
-    best = found.state["progress"]["best_step"]
+    best = found.state["position"]["best_step"]
     if which == "last" or best is None:
         return found
     return checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}", parts)
 
 
-def weights_of(run: Run, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
+def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = None) -> dict[str, Tensor]:
     """All weights of a checkpoint's network, averaged if the run averages: those that validation data judged.
 
-    A backbone that was not trained is in the run once, in a file beside.
+    A frozen backbone is in the run once, beside the checkpoints; `backbone` is its SHA-256.
     """
     part = "ema" if "ema" in found.tensors else "model"
-    expected = found.state["about"].get("backbone")
-    if expected is None:
+    if backbone is None:
         return found.tensors[part]
     path = run.folder / "backbone.safetensors"
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{run.folder} has lost its backbone.safetensors", "restore it from a copy") from None
-    if hashlib.sha256(content).hexdigest() != expected:
+    if hashlib.sha256(content).hexdigest() != backbone:
         raise UserError(f"{path} is damaged: it is not what was written", "restore it from a copy")
     return found.tensors[part] | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
 
@@ -217,16 +136,14 @@ def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoin
     return checkpoint.load(run.folder / "checkpoints", parts)
 
 
-def compare_part(
-    run: Run, splits: "Splits | SceneSplits", name: str, say: Callable[[str], None] = lambda line: None
-) -> None:
+def check_split(run: Run, splits: AnySplits, name: str, say: Callable[[str], None] = lambda line: None) -> None:
     """Say that a part of the data is another one than it was when the run was trained.
 
     It is an error if the part was drawn from training images: drawn anew, it has some that the run was trained on.
     """
-    known = newest(run, ()).state["about"].get("images")
+    known = newest(run, ()).state["card"]["images"]
     hashes = [part.list_hash() for own, part in splits.parts() if own == name]
-    if known is None or hashes in ([], [known.get(name)]):
+    if not known or hashes in ([], [known.get(name)]):
         return
     if name in splits.held:
         raise UserError(
@@ -248,21 +165,6 @@ def stages_of(run: "Run | Path | str") -> list[tuple[Run, Recipe]]:
     *before, last = stages(run.recipe)
     homes = [(Run(stage_folder(run.folder, k, recipe.name)), recipe) for k, recipe in enumerate(before, 1)]
     return [(home, recipe) for home, recipe in homes if checkpoint.find(home.folder / "checkpoints")] + [(run, last)]
-
-
-def load_classifiers(runs: "Runs", *, which: str = "best", device: str | torch.device = "cpu") -> list[Predictor]:
-    """The models of one run or of several that make an ensemble: trained to classify, and of the same classes."""
-    several = as_runs(runs)
-    predictors = [load_classifier(run, which=which, device=device) for run in several]
-    for run, predictor in zip(several, predictors, strict=True):
-        if not predictor.about["classifies"]:
-            raise UserError(
-                f"{run.folder} is a stage that trains features: its classifier has learned nothing",
-                "give the folder of the whole run, the one above it",
-            )
-    if any(predictor.classes != predictors[0].classes for predictor in predictors):
-        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
-    return predictors
 
 
 Runs = Run | Path | str | Sequence[Run | Path | str]

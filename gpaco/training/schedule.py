@@ -1,13 +1,16 @@
 """The learning rate as a pure function of the step, and which parameters get how much of it and of weight decay."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import cos, pi
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from gpaco.errors import UserError
+from gpaco.recipes.settings import Recipe
 
 # Learned tables that are no matrices of a layer: like biases and norms they are not decayed where decay_bias is off.
 _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
@@ -129,3 +132,24 @@ def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
         elif name.startswith(f"{prefix}blocks."):
             depths[name] = int(rest[0]) + 1
     return depths, count + 1
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    settings = recipe.optimizer
+    groups = parameter_groups(
+        model,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        decay_bias=settings.decay_bias,
+        layer_decay=settings.layer_decay,
+    )
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.betas[0], settings.betas[1]))
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+
+
+def rate_of_step(recipe: Recipe, step: int, steps: int) -> float:
+    """The learning rate of a step, counted from the first one of training."""
+    return learning_rate(
+        step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimizer.lr, **asdict(recipe.schedule)
+    )

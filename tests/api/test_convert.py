@@ -167,7 +167,7 @@ def test_a_released_gpaco_checkpoint_becomes_a_run_with_the_same_logits(
     assert {row["group"] for row in rows} <= {"many", "medium", "few"}
     run = gpaco.load(tmp_path / "run")
     share = 1 / (1 + 0.045 * (1 + 64 * np.array([200, 150, 50, 21, 3]) / 424))
-    np.testing.assert_allclose(run.about["center_share"], share, rtol=1e-6)
+    np.testing.assert_allclose(run.card.center_share, share, rtol=1e-6)
     assert gpaco.evaluate(tmp_path / "run", data, unbiased=True)["n"] == 20
     assert "converted from moco_ckpt.pth.tar, SHA-256" in (tmp_path / "run" / "recipe.toml").read_text()
 
@@ -241,7 +241,7 @@ def test_a_released_cifar_checkpoint_takes_images_whole(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = network((images / 255 - CIFAR[0]) / CIFAR[1])
     torch.testing.assert_close(logits_of(tmp_path / "run", images), expected, rtol=0, atol=1e-5)
-    about, recipe = gpaco.load(tmp_path / "run").about, gpaco.recipe.load(tmp_path / "run")
+    about, recipe = gpaco.load(tmp_path / "run").card, gpaco.recipe.load(tmp_path / "run")
     assert (about["model"], about["size"], about["whole"], about["projector"]) == ("resnet32", 32, True, "paco")
     assert (recipe.model.dim, recipe.method.memory, recipe.train.epochs) == (32, 1024, 400)
 
@@ -353,7 +353,7 @@ def test_a_network_that_the_file_does_not_name_has_to_be_named(tmp_path: Path) -
     convert(file, tmp_path / "a.safetensors", say=told.append)
     assert "the file does not say which model they are of; --model NAME checks that they fit" in told
     convert(file, tmp_path / "run", model="resnet32", say=quiet)
-    assert gpaco.load(tmp_path / "run").about["model"] == "resnet32"
+    assert gpaco.load(tmp_path / "run").card.model == "resnet32"
 
 
 def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from gpaco.data.views.views import eval_batch
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones
 from gpaco.tasks.classification.priors import final_logits
-from gpaco.tasks.segmentation.evaluation import load_segmenter
+from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.network import build
-from gpaco.training.run import Run, load_classifier
+from gpaco.training.run import Run
+from gpaco.tasks.classification.predictor import load_classifier
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
@@ -78,7 +79,7 @@ def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
     predictor = load_classifier(trained)
     samples = read("digits").train
     images = eval_batch(np.stack([samples.load(i) for i in range(1000)]), 8)
-    expected = final_logits(predictor(images).numpy(), predictor.about, **options)
+    expected = final_logits(predictor(images).numpy(), predictor.card, **options)
     for batch in (1, 7, 32):
         given = torch.cat([answer(part) for part in images[: 20 * batch if batch < 32 else 1000].split(batch)]).numpy()
         np.testing.assert_allclose(given, expected[: len(given)], atol=1e-4)
@@ -94,13 +95,13 @@ def test_priors_and_corrections_are_inside(
     trained: Run, prior: str | None, unbiased: bool, tuned: dict[str, Any] | None, tmp_path: Path
 ) -> None:
     predictor = load_classifier(trained)
-    predictor = type(predictor)(predictor.model, predictor.about | {"tuned": tuned}).eval()
+    predictor = type(predictor)(predictor.model, predictor.card | {"tuned": tuned}).eval()
     if prior == "file":
         prior = str(tmp_path / "prior.csv")
         Path(prior).write_text("".join(f"{c},{c + 1}\n" for c in range(10)))
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
     answers = exporting.Answers(predictor, prior=prior, unbiased=unbiased)(images)
-    expected = final_logits(predictor(images).numpy(), predictor.about, prior=prior, unbiased=unbiased)
+    expected = final_logits(predictor(images).numpy(), predictor.card, prior=prior, unbiased=unbiased)
     np.testing.assert_allclose(answers.numpy(), expected, atol=1e-5)
 
 
@@ -166,7 +167,7 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
     gpaco.export(segmenter, tmp_path / "asked.pt2", size=(33, 65))
     answer, about = opened(tmp_path / "asked.pt2")
     assert about["input"]["size"] == [33, 65]
-    assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.about["palette"])
+    assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.card.palette)
     for batch in (1, 3):
         images = torch.randint(0, 256, (batch, 3, 33, 65), dtype=torch.uint8)
         torch.testing.assert_close(answer(images), predictor(images), atol=1e-4, rtol=1e-4)

@@ -327,7 +327,7 @@ def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Comman
             ask()
     last = (features.folder / "checkpoints" / "latest").read_text().strip()
     assert (gpaco.load(features).model.centers.weight == gpaco.load(features, which="last").model.centers.weight).all()
-    assert checkpoint.load(features.folder / "checkpoints" / last).state["progress"]["best_step"] is None
+    assert checkpoint.load(features.folder / "checkpoints" / last).state["position"]["best_step"] is None
     assert len(result.history) == 1
     assert result.metrics["assumes"] == "uniform"
     assert gpaco.evaluate(result)["top1"] == result.metrics["top1"]

@@ -16,7 +16,8 @@ from gpaco.models.backbones import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines
-from gpaco.tasks.classification.splits import resolve, splits_of
+from gpaco.tasks.classification.defaults import resolve
+from gpaco.tasks.classification.splits import splits_of
 
 Command = Callable[..., str]
 

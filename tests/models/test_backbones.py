@@ -18,9 +18,10 @@ from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 from gpaco.models.backbones import SmallResNet, build, usual_size
 from gpaco.recipes.request import requested
-from gpaco.tasks.classification.splits import resolve
-from gpaco.tasks.classification.task import describe
-from gpaco.training.run import Run, load
+from gpaco.tasks.classification.defaults import resolve
+from gpaco.tasks.classification.card import describe
+from gpaco.training.run import Run
+from gpaco.training.checkpoint import load
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -428,7 +429,7 @@ def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_p
     assert any(path.endswith("/model.safetensors") for path in hub.asked[:first])
     assert last == first + 1  # a run that goes on has its weights in its checkpoint
     loaded, origin = load(tmp_path / "run"), f"timm/test_vit.r160_in1k@{REVISION}"
-    assert loaded.about["weights"] == f"hub:{origin}"
+    assert loaded.card.weights == f"hub:{origin}"
     assert Run(tmp_path / "run").recipe.model.weights == "hub"
     assert torch.equal(loaded.model.backbone.blocks[1].mlp.fc1.weight, hub.backbone.blocks[1].mlp.fc1.weight)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 import gpaco
-from gpaco.analysis import extra_loss_curve, optimal_probabilities
+from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.metrics.classification import reweighted_accuracy
 from gpaco.pages.render import percent
 from gpaco.tasks.classification.priors import read_prior

@@ -29,11 +29,13 @@ from gpaco.recipes.listing import data_of, markdown
 from gpaco.recipes.listing import rows as listed
 from gpaco.recipes.paper_rows import differs
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.evaluation import as_tested
-from gpaco.tasks.classification.sources import source_of, view_of
-from gpaco.tasks.classification.task import classification_task, describe, starting_model
-from gpaco.training.loop import Task, make_optimizer
-from gpaco.training.run import build_model
+from gpaco.data.views.eval import as_tested
+from gpaco.tasks.classification.batches import source_of, view_of
+from gpaco.tasks.classification.task import classification_task, starting_model
+from gpaco.tasks.classification.card import describe
+from gpaco.training.task import Task
+from gpaco.training.schedule import make_optimizer
+from gpaco.tasks.classification.card import build_model
 from gpaco.training.schedule import learning_rate, set_learning_rate
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"

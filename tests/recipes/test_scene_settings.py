@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import SECTIONS, Data, Recipe, Stage
-from gpaco.tasks.segmentation.defaults import HAS, refuse_unused, resolve, usual_size
+from gpaco.tasks.segmentation.defaults import (HAS, check_settings, resolve, usual_size)
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.tasks.segmentation.splits import scene_splits, with_parts
@@ -28,7 +28,7 @@ def resolved(splits: SceneSplits, *settings: str, **flags: Any) -> tuple[dict[st
     recipe, given = requested("data", None, settings, {"task": "segmentation"} | flags)
     said: list[str] = []
     result = resolve(recipe, given, splits, torch.device("cpu"), said.append)
-    refuse_unused(result)  # as when the run goes on
+    check_settings(result)  # as when the run goes on
     return {
         f"{section}.{key}": value for section in SECTIONS for key, value in vars(getattr(result, section)).items()
     }, said
@@ -72,13 +72,13 @@ def test_a_setting_that_segmentation_has_not_is_refused_in_every_stage() -> None
     for section, keys in HAS.items():
         assert keys <= set(vars(getattr(Recipe(), section))), section
     with pytest.raises(UserError, match=r"method.memory = 77 has no effect on segmentation"):
-        refuse_unused(recipes.change(Recipe(), {"method.memory": 77}))
+        check_settings(recipes.change(Recipe(), {"method.memory": 77}))
     for change, message in (
         (("method", "name", "balanced-softmax"), "no method 'balanced-softmax' in stage 'second'"),
         (("train", "sampler", "balanced"), "train.sampler = 'balanced' in stage 'second' has no effect"),
     ):
         with pytest.raises(UserError, match=message):
-            refuse_unused(replace(Recipe(), stage=(Stage("first"), Stage("second", (change,)))))
+            check_settings(replace(Recipe(), stage=(Stage("first"), Stage("second", (change,)))))
 
 
 def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from helpers.scenes import scene_folder
 
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.segmentation.defaults import check_sizes, refuse_unused
+from gpaco.tasks.segmentation.defaults import check_sizes, check_settings
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.network import Segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits, numbered
 from gpaco.tasks.segmentation.task import begin
-from gpaco.training.loop import make_optimizer
+from gpaco.training.schedule import make_optimizer
 from gpaco.training.schedule import learning_rate
 
 # As the paper and RECIPES of the release say, written down a second time. By data set: training images, images per
@@ -94,7 +94,7 @@ def test_each_recipe_has_the_values_of_its_sources() -> None:
         processes = int(recipe.source.command.split("--nproc_per_node ")[1].split()[0])
         assert recipe.source.hardware == f"{processes} GPUs"
         assert batch // processes == (4 if data in ("coco-stuff", "pascal-context") else 2)
-        refuse_unused(recipe)
+        check_settings(recipe)
         check_sizes(recipe)
 
 

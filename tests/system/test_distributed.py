@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import GPaCoLoss, Memory, gpaco_loss
-from gpaco.api.train import refuse_batches
+from gpaco.training.stages import check_batches
 from gpaco.errors import UserError
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
@@ -302,13 +302,13 @@ def remedies() -> Results:
     words = []
     for size, images in ((9, 100), (9, 9), (64, 9)):
         with pytest.raises(UserError, match=r"2 processes cannot have equally many of 9 images") as error:
-            refuse_batches(override(Recipe(), [f"train.batch_size={size}"]), images)
+            check_batches(override(Recipe(), [f"train.batch_size={size}"]), images)
         words.append(error.value.remedy)
     assert words == ["--batch-size 8 or 10", "--batch-size 8", "--batch-size 8"]
-    refuse_batches(override(Recipe(), ["train.batch_size=6", "train.accumulate=2"]), 100)
+    check_batches(override(Recipe(), ["train.batch_size=6", "train.accumulate=2"]), 100)
     return {"done": torch.ones(1)}
 
 
 def test_a_batch_that_processes_cannot_share_alike_is_refused_with_sizes_that_they_can() -> None:
     assert all(result["done"] for result in run_ranks(2, remedies))
-    refuse_batches(override(Recipe(), ["train.batch_size=9"]), 100)  # one process has no one to share with
+    check_batches(override(Recipe(), ["train.batch_size=9"]), 100)  # one process has no one to share with

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, SMALLEST, corrupt
 from gpaco.data.corruption.published import Arrays, Condition, Pixels, Tree
 from gpaco.data.samples import Labels, Samples
+from gpaco.data.views.eval import TestView, as_tested
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
-from gpaco.tasks.classification.evaluation import as_tested
-from gpaco.training.run import Predictor
+from gpaco.tasks.classification.predictor import Predictor
 
 CLEAN: Condition = ("clean", 0)
 Answers = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
@@ -27,9 +27,9 @@ Answers = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) ->
 
 @dataclass(frozen=True)
 class Corrupting:
-    """How pictures are corrupted: for a model (its `about`), with which constants, by which seed."""
+    """How images are corrupted: for which view of a model, with which constants, by which seed."""
 
-    about: dict[str, Any]
+    view: TestView
     constants: str
     seed: int
 
@@ -66,8 +66,8 @@ class Pictures:
         image, how = self.samples.load(i), self.corrupting
         if how is None:
             return image
-        if condition == CLEAN or not how.about["whole"]:
-            image = as_tested(image, how.about)
+        if condition == CLEAN or not how.view.whole:
+            image = as_tested(image, how.view)
         if condition == CLEAN:
             return image
         name, severity = condition
@@ -101,9 +101,9 @@ def corrupted(image: Pixels, corruption: Callable[[Pixels], Pixels]) -> Pixels:
     return np.asarray(np.rint(squares.mean((1, 3))), np.uint8)
 
 
-def picture_side(samples: Samples, about: dict[str, Any]) -> int:
+def picture_side(samples: Samples, view: TestView) -> int:
     """The shorter side of a picture when it is corrupted."""
-    side = min(samples.load(0).shape[:2]) if about["whole"] else int(about["size"])
+    side = min(samples.load(0).shape[:2]) if view.whole else view.size
     return max(side, SMALLEST)
 
 
@@ -112,7 +112,7 @@ def answers_under(
     source: Source,
     conditions: Sequence[Condition],
     indices: NDArray[np.int64],
-    view: dict[str, Any],
+    view: TestView,
     answers: Answers,
     *,
     skip: bool = False,
@@ -198,7 +198,7 @@ class _Model:
 class _Images(Dataset[tuple[torch.Tensor, Errors]]):
     """Images as the model sees them, by condition and indices."""
 
-    def __init__(self, source: Source, view: dict[str, Any]) -> None:
+    def __init__(self, source: Source, view: TestView) -> None:
         self.source, self.view = source, view
 
     def __getitem__(self, item: Item) -> tuple[torch.Tensor, Errors]:

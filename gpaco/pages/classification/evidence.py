@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpaco.errors import UserError
 from gpaco.metrics.classification import Floats, Ints, adjust, reversed_prior
-from gpaco.tasks.classification.priors import log_assumed, log_prior
+from gpaco.tasks.classification.priors import log_prior, log_shown
 from gpaco.training.run import Run
 
 Facts = dict[str, Any]
@@ -59,7 +59,9 @@ class Evidence:
     @cached_property
     def assumed(self) -> Floats:
         """Log of the class distribution that raw logits assume, (C,); only differences between classes count."""
-        return log_assumed(self.metrics, len(self.counts))
+        if self.metrics.get("tuned") or self.metrics["assumes"] == "uniform":
+            return np.zeros(len(self.counts))
+        return log_shown(self.metrics["counts"], self.metrics.get("shown"))
 
     @cached_property
     def confidence(self) -> Floats:

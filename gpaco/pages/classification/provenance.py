@@ -28,7 +28,7 @@ def weights_hash(folder: Path) -> Facts | None:
     """Step and SHA-256 of the weights that the figures are about; None if the checkpoint is gone."""
     try:
         newest = checkpoint.load(folder / "checkpoints", parts=[])
-        best = newest.state["progress"]["best_step"]
+        best = newest.state["position"]["best_step"]
         path = newest.path if best is None else folder / "checkpoints" / f"step-{best:08d}"
         files = checkpoint.hashes(path)
     except (Problem, OSError):

@@ -14,6 +14,7 @@ from gpaco.data.samples import BadImage, Splits, some
 from gpaco.errors import UserError
 from gpaco.metrics.classification import GROUPS
 from gpaco.metrics.classification import groups as groups_of
+from gpaco.metrics.groups import one_group
 from gpaco.recipes.request import overrides
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.defaults import suggest
@@ -153,27 +154,6 @@ def gini(counts: npt.ArrayLike) -> float:
         return 0.0
     ranks = 2 * np.arange(1, number + 1) - number - 1
     return float((ranks * ordered).sum() / (number * total))
-
-
-def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
-
-    Limits are named that make groups of about a third of the classes each.
-
-    >>> one_group([3, 5, 8])
-    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
-    >>> one_group([3, 200]), one_group([500, 500, 500])
-    ('', '')
-    """
-    found, ordered = set(groups_of(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
-    third = len(ordered) // 3
-    high, low = ordered[-third - 1], ordered[third]
-    if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
-        return ""
-    return (
-        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
-        f"other limits: --set data.many={high} --set data.few={low}"
-    )
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:

@@ -1,12 +1,23 @@
 """Settings that suit the data: what training starts from where nothing was said."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from gpaco import methods
 from gpaco.data.images import BadImageError, describe_image
 from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
+from gpaco.metrics.groups import one_group
+from gpaco.models import backbones
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.request import overrides
+from gpaco.recipes.settings import Recipe, Stage
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.priors import no_validation
 
 _LOOKED_AT = 25  # files, for the usual size
 _LONG = 10_000  # steps from which on small images are strongly augmented; docs/decisions.md says why
@@ -67,3 +78,61 @@ def usual_side(samples: Samples) -> int:
 
 def _power_below(number: float) -> int:
     return 1 << max(int(number), 1).bit_length() - 1
+
+
+def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
+    """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
+    if recipe.method.tune_prior and splits.val is None:
+        raise no_validation()
+    batch_size = recipe.train.batch_size if "train.batch_size" in given else None
+    epochs = recipe.train.epochs if "train.epochs" in given else None
+    guesses = suggest(splits, gpu=device.type != "cpu", batch_size=batch_size, epochs=epochs)
+    guesses["train.workers"] = 0 if splits.train.images is not None else 2
+    if recipe.model.weights:
+        guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
+    if recipe.train.part == "head":  # features were learned on whole pictures: strong augmentation only blurs them
+        guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
+    if recipe.method.name in methods.WITHOUT_PROJECTOR:
+        guesses.pop("method.memory")
+    still_open = {
+        "model.name": recipe.model.name == "auto",
+        "model.size": recipe.model.size == 0,
+        "views.first": recipe.views.first == "auto",
+        "views.second": recipe.views.second == "auto",
+        "train.workers": recipe.train.workers < 0,
+    }
+    guesses = {key: guess for key, guess in guesses.items() if key not in given or still_open.get(key, False)}
+    for key, guess in guesses.items():
+        say(f"{key} = {guess}  ({overrides(key)} overrides)")
+    recipe = recipes.change(recipe, guesses)
+    if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
+        recipe = recipes.change(recipe, {"schedule.warmup": recipe.train.epochs // 6})
+        say(f"schedule.warmup = {recipe.schedule.warmup:g}  ({overrides('schedule.warmup')} overrides)")
+    if recipe.train.batch_size > len(splits.train):
+        recipe = recipes.change(recipe, {"train.batch_size": len(splits.train)})
+        say(f"train.batch_size = {len(splits.train)}: there are no more training images")
+    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
+        say(line)
+    return with_default_stages(recipe)
+
+
+def with_default_stages(recipe: Recipe) -> Recipe:
+    """SupCon alone has no classifier: a second stage trains one on the features as they then are."""
+    *_, last = recipes.stages(recipe)
+    if last.method.name not in methods.WITHOUT_CLASSIFIER:
+        return recipe
+    if recipe.stage:
+        raise UserError(
+            f"the last stage, {last.name!r}, trains features and no classifier ({last.method.name})",
+            "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
+        )
+    linear = (
+        ("method", "name", "balanced-softmax"),
+        ("train", "part", "head"),
+        ("train", "epochs", max(recipe.train.epochs // 3, 1)),
+        ("views", "second", ""),
+        ("views", "erase", 0.0),
+        ("method", "mixup", 0.0),
+        ("method", "cutmix", 0.0),
+    )
+    return replace(recipe, stage=(Stage("features"), Stage("classifier", linear)))

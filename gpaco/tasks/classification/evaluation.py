@@ -1,27 +1,27 @@
 """How good a model is: logits of a whole set, sharded over processes and exact, and the figures made from them."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import eval_batch, eval_photo
+from gpaco.data.views.eval import images_as_tested
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.class_match import counted, matched, restricted
-from gpaco.tasks.classification.priors import Logits, final_logits
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.priors import Logits, check_correction, final_logits
 from gpaco.tasks.classification.splits import reported, splits_of
-from gpaco.training.run import Predictor, Run, Runs, as_runs, compare_part, load_classifiers
+from gpaco.training.run import Run, Runs, as_runs, check_split
 
 
 @torch.inference_mode()
@@ -32,47 +32,13 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
     device = predictor.mean.device
     parts = [torch.zeros(0, len(predictor.classes))]
     done = 0
-    for chunk, images in zip(chunks, images_as_tested(samples, predictor.about, chunks), strict=True):
+    for chunk, images in zip(chunks, images_as_tested(samples, predictor.card.view, chunks), strict=True):
         parts.append(predictor(images.to(device)).float().cpu())
         done += len(chunk)
         if show is not None:
             show(done, len(mine))
     logits: Logits = distributed.in_order(torch.cat(parts).to(device), len(samples)).cpu().numpy()
     return logits
-
-
-def images_as_tested(samples: Samples, about: dict[str, Any], chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
-    """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
-    if samples.images is not None and about["whole"]:
-        for rows in chunks:
-            yield eval_batch(samples.images[rows], about["size"], about["interpolation"])
-        return
-    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
-
-        def photo(i: int) -> NDArray[np.uint8]:
-            return as_tested(samples.load(i), about)
-
-        ahead: list[Any] = []
-        for chunk in [*chunks, None]:
-            if chunk is not None:
-                ahead.append([pool.submit(photo, int(i)) for i in chunk])
-            if ahead and (len(ahead) > 1 or chunk is None):
-                stacked = np.stack([future.result() for future in ahead.pop(0)])
-                yield torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous()
-
-
-def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uint8]:
-    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the center of it."""
-    if about["whole"]:
-        whole = eval_batch(image[None], about["size"], about["interpolation"])[0]
-        pixels: NDArray[np.uint8] = whole.permute(1, 2, 0).numpy()
-        return pixels
-    return eval_photo(image, about["size"], about["resize"], about["interpolation"])
-
-
-def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) -> None:
-    """Raise now what `final_logits` would raise after all images have been looked at."""
-    final_logits(np.zeros((0, len(predictor.classes)), np.float32), predictor.about, prior=prior, unbiased=unbiased)
 
 
 def evaluation_part(
@@ -96,7 +62,7 @@ def evaluation_part(
     if data is not None and len(splits.parts()) == 1 and own and Path(own).resolve() == Path(data).resolve():
         say(f"most of it was trained on: `gpaco evaluate {run.folder}` alone scores the part that was left out")
     for one in (run, *others) if data is None else ():
-        compare_part(one, splits, name, say)
+        check_split(one, splits, name, say)
     if not part:
         raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
     return part
@@ -155,7 +121,7 @@ def evaluate(
     if tune_prior:
         if which != "best":
             raise UserError("--tune-prior is for the best checkpoint, the one that is used", "leave out --checkpoint")
-        from gpaco.tasks.classification.task import tune_prior as tune_run  # which evaluates, too
+        from gpaco.tasks.classification.results import tune_prior as tune_run  # which evaluates, too
 
         for run in several:
             tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
@@ -173,23 +139,23 @@ def evaluate(
             say(note)
         if published in ("imagenet-r", "imagenet-a") and not restrict:
             say(f"these are the classes of {published}, whose figures are of answers among them: --restrict")
-    about = predictors[0].about
-    many, few = about["many"] if many is None else many, about["few"] if few is None else few
+    card = predictors[0].card
+    many, few = card.many if many is None else many, card.few if few is None else few
     if few > many:
         raise UserError(f"few ({few}) must not be above many ({many})", "--many 100 --few 20 is usual")
     for predictor in predictors:
-        check_correction(predictor, prior, unbiased)
+        check_correction(predictor.card, prior, unbiased)
     summed = sum(
-        final_logits(logits_of(predictor, samples, show=show), predictor.about, prior=prior, unbiased=unbiased)
+        final_logits(logits_of(predictor, samples, show=show), predictor.card, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
     logits = np.asarray(summed) / len(predictors)
     if found is not None and restrict:
         logits = restricted(logits, found.there)
-    result = summarize(logits, samples.labels, about["counts"], classes, many=many, few=few)
+    result = summarize(logits, samples.labels, card.counts, classes, many=many, few=few)
     if found is not None:
         result["overlap"] = found.facts(restrict)
-    tuned = [predictor.about["tuned"] for predictor in predictors]
+    tuned = [asdict(one.card.tuned) if one.card.tuned else None for one in predictors]
     if any(tuned):
         result["tuned"] = tuned[0] if len(tuned) == 1 else tuned
     return written(result, out)

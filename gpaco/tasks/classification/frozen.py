@@ -6,11 +6,10 @@ seed of a run. So methods and seeds share the features of the same list of image
 
 import hashlib
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from gpaco import __version__
 from gpaco.data.batches import views_of
 from gpaco.data.samples import Samples
+from gpaco.data.views.eval import images_as_tested
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import EnvironmentProblem
 from gpaco.models.classifier import Classifier
@@ -29,12 +29,12 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
-from gpaco.system.progress import Show
+from gpaco.system.progress import Say, told
 from gpaco.system.signals import Stopped, catch_signals
-from gpaco.tasks.classification.evaluation import images_as_tested
+from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.feature_cache import BLOCK, Features, Indices, fingerprint
 
-_SEEN = ("size", "mean", "std", "pool")  # of `about`, what any features depend on
+_SEEN = ("size", "mean", "std", "pool")  # of the card, what any features depend on
 _TESTED = ("resize", "whole", "interpolation")  # and those of test-time images beside
 Images = Callable[[list[Indices]], Iterator[list[Tensor]]]  # of each block of indices its views, (B, 3, S, S) each
 
@@ -46,13 +46,12 @@ class Frozen:
     backbone: nn.Module
     width: int  # features of an image
     weights: str  # SHA-256 of its weights
-    about: dict[str, Any]
+    card: Card
     amp: str
     workers: int
     folder: Path
     device: torch.device
-    say: Callable[[str], None]
-    show: Show
+    say: Say
 
     def of_views(self, samples: Samples, views: list[View]) -> Features:
         """Features of training images, in each of these views."""
@@ -67,19 +66,19 @@ class Frozen:
         """Features of validation or test images."""
 
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
-            return ([pixels] for pixels in images_as_tested(samples, self.about, blocks))
+            return ([pixels] for pixels in images_as_tested(samples, self.card.view, blocks))
 
-        return self._features(samples, {"tested": {key: self.about[key] for key in _TESTED}}, 1, images)
+        return self._features(samples, {"tested": {key: getattr(self.card, key) for key in _TESTED}}, 1, images)
 
     def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images) -> Features:
         """The features of all samples; what is missing is embedded, each process its share, and written."""
         key = seen_as | {
             "gpaco": __version__,
-            "model": self.about["model"],
+            "model": self.card.model,
             "architecture": hashlib.sha256(repr(self.backbone).encode()).hexdigest(),
             "weights": self.weights,
             "amp": self.amp,
-            "input": {name: self.about[name] for name in _SEEN},
+            "input": {name: getattr(self.card, name) for name in _SEEN},
             "images": fingerprint(samples),
         }
         features = Features(self.folder, key, (len(samples), views, self.width))
@@ -106,13 +105,13 @@ class Frozen:
         size = (total - first) * features.row_bytes
         self.say(f"embedding {total - first:,} images{each}, once: {size / 1e6:,.1f} MB")
         blocks = [np.arange(start, min(start + BLOCK, total)) for start in range(first, total, BLOCK)]
-        began = time.monotonic()
+        progress = told(self.say, "embedding images")
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
                 rows = _in_order(self._forward(pixels, pool), len(block))
                 if distributed.rank() == 0:
                     features.append(rows)
-                self._progress(f"embedding images{each}", int(block[-1]) + 1, first, total, began)
+                progress(int(block[-1]) + 1, total)
                 (signal,) = distributed.agree(received())
                 if signal:
                     raise Stopped(signal)
@@ -123,32 +122,17 @@ class Frozen:
     def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor) -> Tensor:
         """Features (B, views, width) of images, (B, 3, S, S) in each view."""
         cpu = self.device.type == "cpu"
-        few = max(4, 2**17 // self.about["size"] ** 2) if cpu else BLOCK  # images that stay in a processor's cache
+        few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that stay in a processor's cache
         parts = pool.map(self._backbone, [part for pixels in views for part in pixels.split(few)])
         return torch.cat(list(parts)).view(len(views), -1, self.width).transpose(0, 1)
 
     @torch.inference_mode()
     def _backbone(self, pixels: Tensor) -> Tensor:
         precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.amp)
-        images = normalize(pixels.to(self.device), self.about["mean"], self.about["std"])
+        images = normalize(pixels.to(self.device), self.card.mean, self.card.std)
         with torch.autocast(self.device.type, dtype=precision) if precision else nullcontext():
             features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
         return features.float()
-
-    def _progress(self, doing: str, done: int, first: int, total: int, began: float) -> None:
-        """Show that `done` of `total` images are done, those before `first` by earlier runs."""
-        seconds = time.monotonic() - began
-        rate = (done - first) / max(seconds, 1e-9)
-        self.show(
-            {
-                "doing": doing,
-                "done": done,
-                "total": total,
-                "seconds": seconds,
-                "images_per_second": rate,
-                "seconds_left": (total - done) / rate,
-            }
-        )
 
 
 def _share(block: Indices) -> Indices:
@@ -185,19 +169,8 @@ def one_thread_each() -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(threads)
 
 
-def take_backbone(
-    model: Classifier,
-    recipe: Recipe,
-    about: dict[str, Any],
-    home: Path,
-    device: torch.device,
-    say: Callable[[str], None],
-    show: Show,
-) -> Frozen:
-    """Move the backbone out of the model, which then takes features.
-
-    Its weights are written to the run, and their SHA-256 to `about`.
-    """
+def take_backbone(model: Classifier, recipe: Recipe, card: Card, home: Path, device: torch.device, say: Say) -> Frozen:
+    """Move the backbone out of the model, which then takes features, and store its weights once with the run."""
     backbone, model.backbone = model.backbone, nn.Identity()
     folder = Path(recipe.train.features) if recipe.train.features else home / "features"
     content = save({name: tensor.contiguous() for name, tensor in sorted(backbone.state_dict().items())})
@@ -206,17 +179,15 @@ def take_backbone(
     if distributed.rank() == 0 and not (path.is_file() and path.read_bytes() == content):
         write_atomic(path, content)
     distributed.barrier()
-    say(f"features are kept in {folder}  (--set train.features=FOLDER shares them between runs)")
-    about["backbone"] = sha256
+    say(f"features are stored in {folder}  (--set train.features=FOLDER shares them between runs)")
     return Frozen(
         backbone=backbone.eval().to(device).to(memory_format=torch.channels_last),
         width=model.num_features,
         weights=sha256,
-        about=about,
+        card=replace(card, backbone=sha256),
         amp=recipe.train.amp,
         workers=recipe.train.workers,
         folder=folder,
         device=device,
         say=say,
-        show=show,
     )

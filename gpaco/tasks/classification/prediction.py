@@ -14,13 +14,14 @@ import torch
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import printable
+from gpaco.data.views.eval import as_tested
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.classification import groups
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
-from gpaco.tasks.classification.evaluation import as_tested, check_correction
-from gpaco.tasks.classification.priors import final_logits
-from gpaco.training.run import Predictor, Runs, as_runs, load_classifiers
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.training.run import Runs, as_runs
 
 Row = dict[str, Any]
 TABLES = (".csv", ".tsv", ".parquet")
@@ -61,9 +62,9 @@ def predict(
     files = find_files([paths] if isinstance(paths, Path | str) else paths)
     predictors = load_classifiers(several, device=choose_device(device))
     for predictor in predictors:
-        check_correction(predictor, prior, unbiased)
-    about = predictors[0].about
-    group = None if about["counts"] is None else groups(about["counts"], about["many"], about["few"])
+        check_correction(predictor.card, prior, unbiased)
+    card = predictors[0].card
+    group = None if card.counts is None else groups(card.counts, card.many, card.few)
     rows: list[Row] = []
     with _writer(out, top) as write, ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
         for start in range(0, len(files), batch_size):
@@ -112,7 +113,7 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
         image = read_image(path)
     except Problem as error:
         return error.cause
-    return [as_tested(image, predictor.about) for predictor in predictors]
+    return [as_tested(image, predictor.card.view) for predictor in predictors]
 
 
 @torch.inference_mode()
@@ -130,7 +131,7 @@ def _rows(
     if good:
         summed = sum(
             final_logits(
-                _logits(predictor, [images[k][which] for k in good]), predictor.about, prior=prior, unbiased=unbiased
+                _logits(predictor, [images[k][which] for k in good]), predictor.card, prior=prior, unbiased=unbiased
             )
             for which, predictor in enumerate(predictors)
         )

@@ -9,9 +9,9 @@ What the network says is right for uniform classes, or for those of training: ev
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.classification import adjust
 from gpaco.system.files import write_atomic
+from gpaco.tasks.classification.card import Card, Tuned
+from gpaco.training.card import read_card
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
-About = Mapping[str, Any]  # what a model knows about itself
 TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 is as trained, -1 takes the frequencies of training out
 FILE = "prior.json"  # in a run whose prior was tuned
 _ROWS = 2048
@@ -37,37 +38,39 @@ def log_prior(counts: ArrayLike) -> Floats:
     return logs
 
 
-def final_logits(logits: Logits, about: About, *, prior: str | None = None, unbiased: bool = False) -> Logits:
-    """Logits of a loaded model corrected for the loss's own bias, if asked, and made right for a class distribution."""
-    tuned = about.get("tuned")
-    if about["counts"] is None and (unbiased or (prior is not None and "train" in (prior, about["assumes"]))):
+def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbiased: bool = False) -> Logits:
+    """Logits of a loaded model, corrected for the bias of the loss if asked, and adjusted to a class distribution."""
+    if card.counts is None and (unbiased or (prior is not None and "train" in (prior, card.assumes))):
         raise UserError(
             "this run does not know how many training images its classes had",
             "convert it again with --counts FILE, or leave out --prior and --unbiased",
         )
     if unbiased:
-        corrected = Correction(about, unbiased=True)
-        if tuned is None:
+        corrected = Correction(card, unbiased=True)
+        if card.tuned is None:
             logits = corrected(torch.from_numpy(logits)).numpy()
-        elif corrected.does_something and not tuned["unbiased"]:
+        elif corrected.does_something and not card.tuned.unbiased:
             raise UserError(
                 "the prior of this run was tuned on its logits as they are: they cannot be corrected after that",
                 "leave out --unbiased, or tune again after it: gpaco evaluate RUN --unbiased --tune-prior",
             )
     if prior is None:
         return logits
-    uniform = np.zeros(len(about["classes"]))
-    train = uniform if about["counts"] is None else log_prior(about["counts"])
-    assumed = log_assumed(about, len(uniform))
+    uniform = np.zeros(len(card.classes))
+    train = uniform if card.counts is None else log_prior(card.counts)
+    assumed = uniform if card.assumes == "uniform" else log_shown(card.counts or (), card.shown)
     wanted = {"train": train, "uniform": uniform}.get(prior)
-    return adjust(logits, assumed, read_prior(Path(prior), about["classes"]) if wanted is None else wanted)
+    return adjust(logits, assumed, read_prior(Path(prior), card.classes) if wanted is None else wanted)
 
 
-def log_assumed(about: About, num_classes: int) -> Floats:
-    """Log of the class distribution that logits are right for, (C,); `about` may also be a run's metrics.json."""
-    if about.get("tuned") or about["assumes"] == "uniform":
-        return np.zeros(num_classes)
-    return _log_shown(about)
+def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
+    """Raise now what `final_logits` would raise after all images have been read."""
+    final_logits(np.zeros((0, len(card.classes)), np.float32), card, prior=prior, unbiased=unbiased)
+
+
+def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
+    """Log of the class distribution that the sampler showed: that of the training images unless it is known."""
+    return log_prior(counts) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 
 
 class Correction(nn.Module):
@@ -75,11 +78,11 @@ class Correction(nn.Module):
 
     shift: Tensor
 
-    def __init__(self, about: About, *, unbiased: bool, tau: float = 0.0) -> None:
+    def __init__(self, card: Card, *, unbiased: bool, tau: float = 0.0) -> None:
         super().__init__()
-        shift = np.float32(tau) * log_prior(about["counts"]).astype(np.float32)
+        shift = np.float32(tau) * log_prior(card.counts or np.ones(len(card.classes))).astype(np.float32)
         if unbiased:
-            shift -= log_bias(about)
+            shift -= log_bias(card)
         self.does_something = bool(shift.any())
         self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
@@ -87,26 +90,20 @@ class Correction(nn.Module):
         return logits + self.shift
 
 
-def log_bias(about: About) -> Logits:
-    """What the loss has added to the logit of each class, (C,): log w, or 0 where training took it out already."""
-    if about["center_share"] is None:
+def log_bias(card: Card) -> Logits:
+    """What the loss has added to the logit of each class, (C,): log w, or 0 where training removed it already."""
+    if card.center_share is None:
         raise UserError(
             "this run was not trained with parametric contrast: there is nothing to correct",
             "leave out --unbiased",
         )
-    if about.get("label_smoothing", 0.0):
+    if card.label_smoothing:
         raise UserError(
             "logits learned with label smoothing cannot be corrected for the bias of the loss",
-            "leave out --unbiased, or let validation data choose a correction: gpaco evaluate RUN --tune-prior",
+            "leave out --unbiased, or let validation data select a correction: gpaco evaluate RUN --tune-prior",
         )
-    log_w = np.log(np.asarray(about["center_share"], dtype=np.float32))
-    return np.zeros_like(log_w) if about["prior"] == "unbiased" else log_w
-
-
-def _log_shown(about: About) -> Floats:
-    """Log of the class distribution that the sampler showed."""
-    shown = about.get("shown")
-    return log_prior(about["counts"]) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
+    log_w = np.log(np.asarray(card.center_share, dtype=np.float32))
+    return np.zeros_like(log_w) if card.prior == "unbiased" else log_w
 
 
 # Tuning
@@ -126,34 +123,28 @@ def best_tau(logits: Logits, labels: NDArray[np.int64], counts: ArrayLike) -> tu
     return float(TAUS[best]), float(macro[TAUS == 0][0]), float(macro[best])
 
 
-def write_tuned(folder: Path, tuned: About) -> None:
-    """Keep with a run what was chosen for it."""
-    write_atomic(folder / FILE, json.dumps(tuned, indent=1))
+def write_tuned(folder: Path, tuned: Tuned) -> None:
+    """Store a tuned prior with its run."""
+    write_atomic(folder / FILE, json.dumps(asdict(tuned), indent=1))
 
 
-def read_tuned(folder: Path) -> dict[str, Any] | None:
-    """What was chosen for a run: tau, whether after the correction, for which step, macro recalls; None if nothing."""
+def read_tuned(folder: Path) -> Tuned | None:
+    """The prior that was tuned for a run, or None."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
-        tuned = json.loads(path.read_text())
-        tau, step, unbiased = float(tuned["tau"]), int(tuned["step"]), bool(tuned["unbiased"])
-        macros = {key: float(tuned[key]) for key in ("val_macro_before", "val_macro")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is not what was written there", "choose it again: gpaco evaluate RUN --tune-prior"
-        ) from error
-    return {"tau": tau, "unbiased": unbiased, "step": step, **macros}
+        return read_card(Tuned, json.loads(path.read_text()), str(path))
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged", "tune again: gpaco evaluate RUN --tune-prior") from error
 
 
-def in_words(tuned: About) -> str:
+def in_words(tuned: Tuned) -> str:
     """A line about a tuned prior."""
-    before, after = (100 * tuned[key] for key in ("val_macro_before", "val_macro"))
-    first = "unbiased, then " if tuned["unbiased"] else ""
+    first = "unbiased, then " if tuned.unbiased else ""
     return (
-        f"prior tuned on validation data: {first}logits {tuned['tau']:+.2f} * log prior "
-        f"(macro recall there {after:.1f} %, {before:.1f} % without)"
+        f"prior tuned on validation data: {first}logits {tuned.tau:+.2f} * log prior "
+        f"(macro recall there {100 * tuned.val_macro:.1f} %, {100 * tuned.val_macro_before:.1f} % without)"
     )
 
 

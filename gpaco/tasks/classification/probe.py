@@ -32,9 +32,11 @@ from gpaco.methods.method import Method
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.batches import view_of
+from gpaco.tasks.classification.card import build_model
 from gpaco.tasks.classification.class_match import matched
-from gpaco.tasks.classification.sources import view_of
-from gpaco.training.run import Predictor, Run, build_model, chosen, load_classifier
+from gpaco.tasks.classification.predictor import Predictor, load_classifier
+from gpaco.training.run import Run, select_checkpoint
 
 Array = NDArray[Any]
 CHUNK = 64  # images probed in one step, at most
@@ -82,8 +84,8 @@ def measure(
     if samples.classes != predictor.classes:
         samples, _ = matched(samples, predictor.classes)
     order = stratified(samples.labels, images, seed)
-    found = chosen(run, which, parts=["extra"])
-    counts = np.asarray(predictor.about["counts"])
+    found = select_checkpoint(run, which, parts=["extra"])
+    counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
     network = _Network(recipe, predictor, found.tensors["extra"], samples, shares, seed)
     settings, size, references = None, CHUNK, None
@@ -156,8 +158,8 @@ class _Network:
     ) -> None:
         self.settings, self.samples, self.seed = recipe.method, samples, seed
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
-        self.model, self.about, self.device = predictor.model, predictor.about, predictor.mean.device
-        self.shown = torch.from_numpy(shares * sum(predictor.about["counts"]))
+        self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
+        self.shown = torch.from_numpy(shares * sum(predictor.card.counts or ()))
         self.method, self.keys = self._method(recipe, state)
 
     def _method(self, recipe: Recipe, state: dict[str, Tensor]) -> tuple[Method, Classifier | None]:
@@ -165,7 +167,7 @@ class _Network:
         method, keys = build(recipe, self.model, len(self.shown), self.shown), None
         own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
         if own:
-            keys = build_model(self.about).to(self.device).eval()
+            keys = build_model(self.card).to(self.device).eval()
             keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is saved only once
             method.key_network = nn.Identity()
         method.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith("key_network.")})
@@ -182,7 +184,7 @@ class _Network:
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Labels of some images, the features of each view that is an anchor, and the keys."""
         (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
-        views = [normalize(view, self.about["mean"], self.about["std"]).to(self.device) for view in pixels]
+        views = [normalize(view, self.card.mean, self.card.std).to(self.device) for view in pixels]
         keys = None if self.keys is None else self.keys(views[-1])[1]
         anchors = views if keys is None else views[:1]
         labels = torch.from_numpy(self.samples.labels[rows]).to(self.device)

@@ -22,10 +22,10 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.task import describe
+from gpaco.tasks.classification.card import Card, build_model, describe
 from gpaco.training import checkpoint
-from gpaco.training.loop import Position, environment
-from gpaco.training.run import build_model
+from gpaco.training.card import write_card
+from gpaco.training.resume import Position, environment
 
 if TYPE_CHECKING:
     from gpaco.api.convert import Foreign
@@ -58,20 +58,20 @@ def write_run(
     names, numbers = classes_of(tensors["centers.weight"].shape[0], classes, counts)
     if numbers is None:
         say("class counts are not in the file: without --counts FILE there are no many, medium and few")
-    about = about_of(resolved, layout, names, numbers)
-    mean, std = (", ".join(f"{value:g}" for value in about[key]) for key in ("mean", "std"))
-    say(f"images: {about['size']} pixels, mean {mean}, deviation {std}  (--recipe or --set model.mean= overrides)")
+    card = card_of(resolved, layout, names, numbers)
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (card.mean, card.std))
+    say(f"images: {card.size} pixels, mean {mean}, deviation {std}  (--recipe or --set model.mean= overrides)")
     if len(names) == _INATURALIST and recipe is None and not resolved.model.mean:
         say(
             "8,142 classes: the released models for iNaturalist have a mean and a deviation of their own: --recipe NAME"
         )
-    network = build_model(about)
+    network = build_model(card)
     backbones.fill(network, tensors, foreign.path)
     extra = {} if numbers is None else {"loss.center_share": center_share(numbers, resolved)}
     state = {
-        "progress": vars(Position(epoch=resolved.train.epochs)),
+        "position": vars(Position(epoch=resolved.train.epochs)),
         "environment": environment(torch.device("cpu")),
-        "about": about,
+        "card": write_card(card),
     }
     home = folder.resolve()  # "." has no name
     work = home.with_name(f".{home.name}.writing")
@@ -133,15 +133,16 @@ def recipe_of(
     return recipes.override(recipe, settings)
 
 
-def about_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> dict[str, Any]:
+def card_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> Card:
     """What the model has to know about itself, as after training, but with what is not known left open."""
     nothing = np.zeros(0, np.int64)
     small = recipe.model.name in backbones.SMALL_IMAGES
     none = Samples(
         nothing, names, images=np.zeros((0, 1, 1, 3), np.uint8) if small else None, paths=None if small else ()
     )
-    about = describe(recipe, Splits(none, None, None, "a checkpoint"))
-    return about | {"counts": numbers, "projector": layout.projector}
+    card = describe(recipe, Splits(none, None, None, "a checkpoint"))
+    known = None if numbers is None else tuple(numbers)
+    return replace(card, counts=known, shown=None, images={}, projector=layout.projector)
 
 
 def center_share(counts: list[int], recipe: Recipe) -> Tensor:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,23 @@ from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, errors
 from gpaco.metrics.robustness import Bar, Measured, summary, write_result
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Say
+from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
-from gpaco.tasks.classification.evaluation import check_correction
-from gpaco.tasks.classification.priors import final_logits
+from gpaco.tasks.classification.predictor import Predictor, load_classifier
+from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.classification.robustness_data import (
     Part,
     clean_part,
     conditions_of,
+    for_model,
     matched_classes,
     part_of,
-    replace_about,
     severities_of,
     source_of,
     view_for,
 )
 from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest
-from gpaco.training.run import Predictor, Run, as_run, load_classifier
+from gpaco.training.run import Run, as_run
 
 PREPROCESSING = ("official", "paper")
 _WORTH_WORKERS = 2000  # images; fewer are made before other processes have started
@@ -115,7 +116,7 @@ def robustness(
             bar=bar,
         )
     predictor = load_classifier(run, which=which, device=where)
-    check_correction(predictor, prior, unbiased)
+    check_correction(predictor.card, prior, unbiased)
 
     others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
     with bar("looking through the folders") as show:
@@ -143,10 +144,10 @@ def robustness(
     mine = setup.measure(run, predictor, bar, say)
     if isinstance(other, Predictor):
         say(f"the baseline, {baseline}:")
-        alike = other.about["counts"] == predictor.about["counts"]
+        alike = other.card.counts == predictor.card.counts
         other = replace(setup.measure(others[0], other, bar, say), name=str(baseline), by_group=alike)
 
-    cuts = {key: predictor.about[key] for key in ("many", "few")}
+    cuts = {"many": predictor.card.many, "few": predictor.card.few}
     result = summary(mine, other, _group_sizes(predictor, found, notes), cuts, conditions, notes)
     result |= {
         "run": str(run.folder),
@@ -185,7 +186,7 @@ class _Setup:
         """Errors of a model under every condition, from the log where they are there."""
         result, digest = Measured({}, []), model_digest(run, self.which)
         for part in self.parts:
-            part = replace(part, source=replace_about(part.source, model))
+            part = replace(part, source=for_model(part.source, model))
             known = KnownConditions(self.folder / "robustness.jsonl", digest, self._arguments(part, model))
             compute = partial(self._rows, part, model, bar)
             rows = known.complete(part.conditions, compute, say, lambda row: self.skip or not row["skipped"])
@@ -208,13 +209,13 @@ class _Setup:
             "restrict": self.restrict,
             "prior": self.prior,
             "unbiased": self.unbiased,
-            "tuned": model.about["tuned"],
+            "tuned": asdict(model.card.tuned) if model.card.tuned else None,
         }
 
     def _rows(
         self, part: Part, model: Predictor, bar: Bar, conditions: Sequence[Condition]
     ) -> Iterator[tuple[Condition, Row]]:
-        about, labels = model.about, part.match.labels[part.indices]
+        card, labels = model.card, part.match.labels[part.indices]
         few = len(conditions) * len(part.indices) < _WORTH_WORKERS
         with bar("robustness") as show:
             for condition, classes, bad in answers_under(
@@ -223,7 +224,7 @@ class _Setup:
                 conditions,
                 part.indices,
                 view_for(part.source, model, self.preprocessing),
-                _Choice(about, part.match, self.restrict, self.prior, self.unbiased),
+                _Choice(card, part.match, self.restrict, self.prior, self.unbiased),
                 skip=self.skip,
                 workers=0 if few else self.workers,
                 show=show,
@@ -231,7 +232,7 @@ class _Setup:
                 good = classes >= 0
                 if not good.any():
                     raise UserError(f"no image under {condition[0]} {condition[1]} can be read", "look at the files")
-                row = errors(classes[good], labels[good], about["counts"], about["many"], about["few"])
+                row = errors(classes[good], labels[good], card.counts, card.many, card.few)
                 yield condition, row | {"skipped": [[part.source.names[i], reason] for i, reason in bad]}
 
 
@@ -239,14 +240,14 @@ class _Setup:
 class _Choice:
     """The class that wins, from logits (N, C)."""
 
-    about: dict[str, Any]
+    card: Card
     match: Match
     restrict: bool
     prior: str | None
     unbiased: bool
 
     def __call__(self, logits: NDArray[np.float32]) -> NDArray[np.int64]:
-        logits = final_logits(logits, self.about, prior=self.prior, unbiased=self.unbiased)
+        logits = final_logits(logits, self.card, prior=self.prior, unbiased=self.unbiased)
         logits = restricted(logits, self.match.there) if self.restrict else logits
         if not np.isfinite(logits.max(1)).all():
             raise UserError(
@@ -268,11 +269,11 @@ def _check_words(preprocessing: str, on_bad_image: str, constants: str | None) -
 
 def _group_sizes(predictor: Predictor, found: Match, notes: list[str]) -> dict[str, int | None]:
     """Number of classes of each group that have images; None for all if the run does not know its counts."""
-    about = predictor.about
-    if about["counts"] is None:
+    card = predictor.card
+    if card.counts is None:
         notes.append("the run does not know its class counts: no many, medium and few")
         return dict.fromkeys(GROUPS)
-    group = groups(about["counts"], about["many"], about["few"])
+    group = groups(card.counts, card.many, card.few)
     return {name: int(((group == name) & found.there).sum()) for name in GROUPS}
 
 
@@ -307,9 +308,9 @@ def _baseline(
     other = load_classifier(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
-    if other.about["size"] != predictor.about["size"]:
-        notes.append(f"the baseline sees images of {other.about['size']} pixels, the run {predictor.about['size']}")
-    if other.about["counts"] != predictor.about["counts"]:
+    if other.card.size != predictor.card.size:
+        notes.append(f"the baseline sees images of {other.card.size} pixels, the run {predictor.card.size}")
+    if other.card.counts != predictor.card.counts:
         notes.append("the baseline was trained on other class counts: no mce by group")
     return other
 

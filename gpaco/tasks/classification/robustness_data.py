@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +13,14 @@ from gpaco.data.corruption.images import CLEAN, Corrupting, Pictures, Source, pi
 from gpaco.data.corruption.published import Arrays, Condition, Tree, read_shifted
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.samples import Samples
+from gpaco.data.views.eval import TestView
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.robustness import missing_conditions
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.class_match import Match, match
 from gpaco.tasks.classification.evaluation import evaluation_part
-from gpaco.training.run import Predictor, Run
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.training.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +78,8 @@ def source_of(
 def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Pictures:
     if not len(samples):
         raise UserError("there is no image to test on", "give data: gpaco robustness RUN DATA")
-    table = constants or constants_for(picture_side(samples, predictor.about))
-    return Pictures(samples, "corrupted here", Corrupting(predictor.about, table, seed))
+    table = constants or constants_for(picture_side(samples, predictor.card.view))
+    return Pictures(samples, "corrupted here", Corrupting(predictor.card.view, table, seed))
 
 
 def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
@@ -130,21 +131,21 @@ def conditions_of(
     return wanted
 
 
-def replace_about(source: Source, model: Predictor) -> Source:
+def for_model(source: Source, model: Predictor) -> Source:
     """The same pictures for another model: corrupted at its size."""
     if isinstance(source, Pictures) and source.corrupting is not None:
-        return replace(source, corrupting=replace(source.corrupting, about=model.about))
+        return replace(source, corrupting=replace(source.corrupting, view=model.card.view))
     return source
 
 
-def view_for(source: Source, model: Predictor, preprocessing: str) -> dict[str, Any]:
-    """How a picture is brought to the size of the model, by the protocol of its set."""
-    size, how = model.about["size"], {"interpolation": model.about["interpolation"]}
-    scaled = round(size * 256 / 224)
+def view_for(source: Source, model: Predictor, preprocessing: str) -> TestView:
+    """How an image is brought to the size of the model, by the protocol of its set."""
+    view = model.card.view
+    scaled = round(view.size * 256 / 224)
     if isinstance(source, Tree):  # 224 pixels already
-        return how | {"whole": False, "size": size, "resize": scaled if preprocessing == "paper" else size}
+        return replace(view, whole=False, resize=scaled if preprocessing == "paper" else view.size)
     if isinstance(source, Arrays):
-        return model.about
+        return view
     if source.corrupting is not None:  # at the size of the model already, or small and whole
-        return how | {"whole": True, "size": size}
-    return model.about if source.reader == "as they are" else how | {"whole": False, "size": size, "resize": scaled}
+        return replace(view, whole=True)
+    return view if source.reader == "as they are" else replace(view, whole=False, resize=scaled)

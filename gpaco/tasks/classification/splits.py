@@ -1,29 +1,19 @@
-"""The data of a recipe, and the settings that it leaves to the data: what is read, split, left out and guessed."""
+"""The data of a recipe: read, split, and checked."""
 
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from gpaco import methods
 from gpaco.data.holdout import with_test, with_val_as_test, with_validation
-from gpaco.data.inspection import find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits, in_memory, some
 from gpaco.errors import UserError
 from gpaco.metrics.classification import groups
-from gpaco.models import backbones
-from gpaco.recipes import recipe as recipes
-from gpaco.recipes.request import overrides
-from gpaco.recipes.settings import Data, Recipe, Stage
+from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, told
-from gpaco.tasks.classification.check import one_group, refuse_leaks, refuse_one_class
-from gpaco.tasks.classification.defaults import suggest
-from gpaco.tasks.classification.priors import no_validation
-
-BAD_IMAGES = "bad_images.csv"  # in a run folder
-LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
+from gpaco.tasks.classification.check import refuse_leaks, refuse_one_class
+from gpaco.training.run import BAD_IMAGES
 
 
 def splits_of(
@@ -77,10 +67,10 @@ def splits_of(
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
-    expect(splits, settings)  # before anything is held back or left out
+    check_expected(splits, settings)  # before anything is held back or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
-    refuse_absent_part(splits, settings)
+    check_reported(splits, settings)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
     if thorough and not small:
@@ -88,7 +78,7 @@ def splits_of(
     if thorough and small and not settings.allow_leakage:
         splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":
-        refuse_bad(splits, say)
+        check_readable(splits, say)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits, progress=told(say, "reading images"))
@@ -99,7 +89,7 @@ def reported(recipe: Recipe, splits: Splits) -> tuple[str, Samples | None]:
     return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
 
 
-def refuse_absent_part(splits: Splits, settings: Data) -> None:
+def check_reported(splits: Splits, settings: Data) -> None:
     """Raise an error if there is not the part that is asked for by name."""
     parts = dict(splits.parts())
     if settings.evaluate_on != "auto" and settings.evaluate_on not in parts:
@@ -111,7 +101,7 @@ def refuse_absent_part(splits: Splits, settings: Data) -> None:
         )
 
 
-def refuse_tuning(recipe: Recipe) -> None:
+def check_tuning(recipe: Recipe) -> None:
     """Raise an error if a prior would be tuned on the images that are reported."""
     if recipe.data.evaluate_on == "val":
         raise UserError(
@@ -130,7 +120,7 @@ def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
     return splits
 
 
-def refuse_bad(splits: Splits, say: Say) -> None:
+def check_readable(splits: Splits, say: Say) -> None:
     for name, part in (("validation", splits.val), ("test", splits.test)):
         bad = [] if part is None else find_bad(part, told(say, f"looking at {name} images"))
         if part is not None and bad:
@@ -141,7 +131,7 @@ def refuse_bad(splits: Splits, say: Say) -> None:
             )
 
 
-def expect(splits: Splits, settings: Data) -> None:
+def check_expected(splits: Splits, settings: Data) -> None:
     """Compare the data with what the recipe says there should be."""
     images, counts = len(splits.train), splits.train.counts
     found = tuple(
@@ -158,61 +148,3 @@ def expect(splits: Splits, settings: Data) -> None:
             f"the recipe expects {settings.expect_groups} many, medium and few classes, here are {found}",
             f"{remedy} --set data.expect_groups=[]",
         )
-
-
-def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
-    """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
-    if recipe.method.tune_prior and splits.val is None:
-        raise no_validation()
-    batch_size = recipe.train.batch_size if "train.batch_size" in given else None
-    epochs = recipe.train.epochs if "train.epochs" in given else None
-    guesses = suggest(splits, gpu=device.type != "cpu", batch_size=batch_size, epochs=epochs)
-    guesses["train.workers"] = 0 if splits.train.images is not None else 2
-    if recipe.model.weights:
-        guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
-    if recipe.train.part == "head":  # features were learned on whole pictures: strong augmentation only blurs them
-        guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
-    if recipe.method.name in methods.WITHOUT_PROJECTOR:
-        guesses.pop("method.memory")
-    still_open = {
-        "model.name": recipe.model.name == "auto",
-        "model.size": recipe.model.size == 0,
-        "views.first": recipe.views.first == "auto",
-        "views.second": recipe.views.second == "auto",
-        "train.workers": recipe.train.workers < 0,
-    }
-    guesses = {key: guess for key, guess in guesses.items() if key not in given or still_open.get(key, False)}
-    for key, guess in guesses.items():
-        say(f"{key} = {guess}  ({overrides(key)} overrides)")
-    recipe = recipes.change(recipe, guesses)
-    if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
-        recipe = recipes.change(recipe, {"schedule.warmup": recipe.train.epochs // 6})
-        say(f"schedule.warmup = {recipe.schedule.warmup:g}  ({overrides('schedule.warmup')} overrides)")
-    if recipe.train.batch_size > len(splits.train):
-        recipe = recipes.change(recipe, {"train.batch_size": len(splits.train)})
-        say(f"train.batch_size = {len(splits.train)}: there are no more training images")
-    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
-        say(line)
-    return with_default_stages(recipe)
-
-
-def with_default_stages(recipe: Recipe) -> Recipe:
-    """SupCon alone has no classifier: a second stage trains one on the features as they then are."""
-    *_, last = recipes.stages(recipe)
-    if last.method.name not in methods.WITHOUT_CLASSIFIER:
-        return recipe
-    if recipe.stage:
-        raise UserError(
-            f"the last stage, {last.name!r}, trains features and no classifier ({last.method.name})",
-            "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
-        )
-    linear = (
-        ("method", "name", "balanced-softmax"),
-        ("train", "part", "head"),
-        ("train", "epochs", max(recipe.train.epochs // 3, 1)),
-        ("views", "second", ""),
-        ("views", "erase", 0.0),
-        ("method", "mixup", 0.0),
-        ("method", "cutmix", 0.0),
-    )
-    return replace(recipe, stage=(Stage("features"), Stage("classifier", linear)))

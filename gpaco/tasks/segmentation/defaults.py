@@ -33,7 +33,7 @@ NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 
 
-def refuse_unused(recipe: Recipe) -> None:
+def check_settings(recipe: Recipe) -> None:
     """Settings that segmentation does not have are errors, not ignored, in every stage."""
     usual = Recipe()
     for one in recipes.stages(recipe):

@@ -3,73 +3,28 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.segmentation import Tally, summarize
-from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, told
 from gpaco.tasks.segmentation.inference import Size, predict_classes
-from gpaco.tasks.segmentation.network import Segmenter, build
+from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, in_order_of
+from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
+from gpaco.tasks.segmentation.splits import reported, scene_splits
 from gpaco.tasks.segmentation.transforms import fitting
-from gpaco.training.run import Run, chosen, compare_part
+from gpaco.training.run import Run, check_split
 
 Pixels = NDArray[np.uint8]
 WORST = 12  # pictures that are listed
-
-
-class ScenePredictor(nn.Module):
-    """Pictures to class scores: the trained network with its normalization, and what it knows of its classes.
-
-    Takes (N, 3, H, W) of any size, uint8 or floats from 0 to 1; gives (N, C, H, W).
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, model: Segmenter, about: dict[str, Any]) -> None:
-        super().__init__()
-        self.model = model
-        self.about = about
-        self.classes: tuple[str, ...] = tuple(about["classes"])
-        self.register_buffer("mean", torch.tensor(about["mean"]).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(about["std"]).view(1, 3, 1, 1), persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        images = images / 255 if images.dtype == torch.uint8 else images
-        return self.model.classify((images - self.mean) / self.std)
-
-
-def load_segmenter(run: Run, *, which: str = "best", device: str | torch.device = "cpu") -> ScenePredictor:
-    """The model of a run that segments, ready to predict."""
-    found = chosen(run, which)
-    about = dict(found.state["about"])
-    segmenter = build_segmenter(about)
-    segmenter.load_state_dict(found.tensors.get("ema") or found.tensors["model"])
-    return ScenePredictor(segmenter, about).to(device).eval()
-
-
-def build_segmenter(about: dict[str, Any], weights: str = "") -> Segmenter:
-    """The network that `about` describes."""
-    return build(
-        about["model"],
-        len(about["classes"]),
-        weights=weights,
-        dim=about["dim"],
-        aux=about["aux"],
-        channels=about["channels"],
-        output_stride=about["output_stride"],
-        drop_path=about["drop_path"],
-    )
 
 
 @torch.inference_mode()
@@ -86,11 +41,11 @@ def segment(
 
     The network sees the picture at the size that it was trained for, times each of the scales.
     """
-    about = predictor.about
-    factor = fitting(image.shape[:2], about["base_size"]) if about["base_size"] else 1.0
+    card = predictor.card
+    factor = fitting(image.shape[:2], (card.base_size[0], card.base_size[1])) if card.base_size else 1.0
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
-    stride = stride or (None if window else _pair(about["stride"]))
-    window = window or _pair(about["window"])
+    stride = stride or (None if window else _pair(card.stride))
+    window = window or _pair(card.window)
     if stride and not window:
         raise UserError(f"a stride of {list(stride)} pixels needs a window that moves", "give the window too")
     classes, probability = predict_classes(
@@ -122,8 +77,8 @@ def evaluate_scenes(
         image, mask = scenes.load(i)
         return change(image, i), mask
 
-    about = predictor.about
-    tally = Tally.empty(len(about["classes"]))
+    card = predictor.card
+    tally = Tally.empty(len(card.classes))
     mine = distributed.mine(len(scenes))
     finite, each = True, np.zeros(len(scenes))
     with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
@@ -143,7 +98,7 @@ def evaluate_scenes(
         )
     for name, counted in vars(tally).items():
         setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
-    result = summarize(tally, about["counts"], about["classes"], many=about["many"], few=about["few"])
+    result = summarize(tally, card.counts, card.classes, many=card.many, few=card.few)
     each = distributed.sum_counts(torch.from_numpy(each)).numpy()
     worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
     return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}
@@ -168,10 +123,11 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
     predictor = load_segmenter(run, which=which, device=device)
-    about = predictor.about
-    about |= {"many": about["many"] if many is None else many, "few": about["few"] if few is None else few}
-    if about["few"] > about["many"]:
-        raise UserError(f"few ({about['few']}) must not be above many ({about['many']})", "--many 1 --few 0.1 is usual")
+    card = predictor.card
+    many, few = card.many if many is None else many, card.few if few is None else few
+    if few > many:
+        raise UserError(f"few ({few}) must not be above many ({many})", "--many 1 --few 0.1 is usual")
+    predictor.card = replace(card, many=many, few=few)
     part, scenes = scenes_of(run, data, predictor.classes, say)
     say(f"evaluated on: {part}, {len(scenes):,} {'picture' if len(scenes) == 1 else 'pictures'}")
     figures = evaluate_scenes(predictor, scenes, show=show, **how)
@@ -182,13 +138,11 @@ def scenes_of(
     run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = lambda line: None
 ) -> tuple[str, Scenes]:
     """The part that a run is evaluated on: of its own data, or of other data in the order of its classes."""
-    from gpaco.tasks.segmentation.splits import scene_splits
-
     if data is None:
         recipe = run.recipe
         splits = scene_splits(recipe, run=run.folder)
-        name = own_part(recipe, splits)
-        compare_part(run, splits, name, say)
+        name, _ = reported(recipe, splits)
+        check_split(run, splits, name, say)
     else:
         splits = read_scenes(data, told(say, "looking at masks for their classes"))
         name = next(name for name in ("test", "val", "train") if name in dict(splits.parts()))
@@ -196,8 +150,3 @@ def scenes_of(
     if not scenes:
         raise UserError(f"there is no picture in the {name} part to evaluate on", "give other data: RUN DATA")
     return name, in_order_of(scenes, classes)
-
-
-def own_part(recipe: Recipe, splits: SceneSplits) -> str:
-    """Which part of its own data a run is evaluated on; it may not be there."""
-    return "val" if recipe.data.evaluate_on == "val" or splits.test is None else "test"

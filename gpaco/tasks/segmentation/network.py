@@ -151,7 +151,7 @@ def build(
     return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux, least=LEAST.get(word, STEP))
 
 
-def refuse_unknown(name: str) -> None:
+def check_known(name: str) -> None:
     """Raise where there is no network of this name."""
     _, encoder = _parts(name)
     _smp()

@@ -21,7 +21,8 @@ from gpaco.data.samples import printable
 from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
 from gpaco.tasks.classification.prediction import find_files
-from gpaco.tasks.segmentation.evaluation import ScenePredictor, load_segmenter, segment
+from gpaco.tasks.segmentation.evaluation import segment
+from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.training.run import Run, as_run
 
 Row = dict[str, Any]
@@ -76,7 +77,7 @@ def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Callable[[list[A
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["name", "red", "green", "blue"])
-        colors = zip(predictor.classes, predictor.about["palette"], strict=True)
+        colors = zip(predictor.classes, predictor.card.palette, strict=True)
         writer.writerows([name, *color] for name, color in colors)
     with (folder / "predictions.csv").open("w", newline="", encoding="utf-8", buffering=1) as file:
         writer = csv.writer(file)
@@ -108,7 +109,7 @@ def _segmented(
     row: Row = {"probability": round(float(probability.mean()), 6), "shares": shares}
     if folder is None:
         return row
-    colors = colored(classes, np.array(predictor.about["palette"], np.uint8))
+    colors = colored(classes, np.array(predictor.card.palette, np.uint8))
     pictures = {"mask": classes, "colors": colors, "overlay": overlaid(image, colors)}
     for kind, ending in KINDS.items():
         place = folder / kind / f"{name}{ending}"

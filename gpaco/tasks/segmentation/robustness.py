@@ -20,7 +20,8 @@ from gpaco.metrics.robustness import Bar, Measured, missing_conditions, summary,
 from gpaco.metrics.segmentation import share_groups
 from gpaco.system.progress import Say
 from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest
-from gpaco.tasks.segmentation.evaluation import Pixels, ScenePredictor, evaluate_scenes, load_segmenter, scenes_of
+from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
+from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.training.run import Run, as_run
 
@@ -71,15 +72,15 @@ def scene_robustness(
         if one.classes != predictor.classes:
             raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same ones")
         say(f"the baseline, {baseline}:")
-        alike = one.about["counts"] == predictor.about["counts"]
+        alike = one.card.counts == predictor.card.counts
         other = replace(measured(as_run(baseline), one), name=str(baseline), by_group=alike)
         say("the run:")
     else:
         notes.append("mce and relative_mce need a baseline: --baseline RUN")
-    about = predictor.about
-    group = share_groups(about["counts"], about["many"], about["few"])
+    card = predictor.card
+    group = share_groups(card.counts, card.many, card.few)
     sizes = {name: int((group == name).sum()) for name in GROUPS}
-    cuts = {"many": about["many"], "few": about["few"]}
+    cuts = {"many": card.many, "few": card.few}
     result = summary(measured(run, predictor), other, sizes, cuts, conditions, notes) | {
         "measure": "1 - mIoU",
         "run": str(run.folder),

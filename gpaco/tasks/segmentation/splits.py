@@ -6,35 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpaco.data.counter_random import permutation
 from gpaco.data.holdout import repeated
-from gpaco.data.inspection import TOLERATED, fingerprints, read_bad
+from gpaco.data.inspection import LOOKED_AT, TOLERATED, fingerprints, read_bad
 from gpaco.data.samples import BadImage, some
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, told
-from gpaco.tasks.classification.splits import BAD_IMAGES, LOOKED_AT
-from gpaco.tasks.segmentation.defaults import refuse_unused, resolve
 from gpaco.tasks.segmentation.readers.read import read_scenes
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, pixel_counts
-from gpaco.training.run import has_begun
-
-
-def prepare(
-    recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say
-) -> tuple[Recipe, SceneSplits]:
-    """The complete recipe and its scenes, with the pixels of training counted; each guess is said."""
-    refuse_unused(recipe)
-    splits = scene_splits(recipe, say, run=folder)
-    if left_out(recipe, folder) is None:
-        splits = looked_at(splits, recipe, say)
-    resolved = resolve(recipe, given, splits, device, say)
-    pixels = pixel_counts(splits.train, told(say, "counting pixels"))
-    if not pixels.any():
-        raise UserError("no training pixel belongs to a class", "`gpaco check DATA --task segmentation` tells more")
-    return resolved, replace(splits, pixels=tuple(pixels.tolist()))
+from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
+from gpaco.training.run import BAD_IMAGES, has_begun
 
 
 def scene_splits(recipe: Recipe, say: Say = lambda line: None, *, run: Path | None = None) -> SceneSplits:
@@ -64,7 +46,7 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
             f"the recipe expects {settings.expect_images:,} training pictures, here are {len(splits.train):,}",
             "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
         )
-    refuse_empty(splits)
+    check_filled(splits)
     if splits.test is None and splits.val is not None and settings.evaluate_on != "val":
         note = "test: none given; the validation part is reported in its place, so it chooses nothing"
         splits = replace(splits, val=None, test=splits.val, notes=(*splits.notes, note))
@@ -82,7 +64,12 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
     return splits
 
 
-def refuse_empty(splits: SceneSplits) -> None:
+def reported(recipe: Recipe, splits: SceneSplits) -> tuple[str, Scenes | None]:
+    """The split that the final metrics are of, which selects nothing: its name and scenes."""
+    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
+
+
+def check_filled(splits: SceneSplits) -> None:
     """Raise where a part has no picture: it would be trained, chosen or measured with nothing."""
     words = {"train": "training", "val": "validation", "test": "test"}
     for name, part in splits.parts():
@@ -108,7 +95,7 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
     return replace(splits, notes=(*splits.notes, note), held=(*splits.held, name), **parts)
 
 
-def looked_at(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
+def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     """The same after every pair was decoded once: bad ones are an error, or left out; so are leaks between parts."""
     from gpaco.tasks.segmentation.check import inspect, leaks
 
@@ -154,15 +141,5 @@ def without(splits: SceneSplits, bad: Sequence[BadImage]) -> SceneSplits:
         for name, part in splits.parts()
     }
     left = replace(splits, bad=tuple(bad), **parts)
-    refuse_empty(left)
+    check_filled(left)
     return left
-
-
-def some_scenes(splits: SceneSplits, batch_size: int) -> SceneSplits:
-    """A batch of training scenes and a few of the other parts, to try things out."""
-
-    def few(scenes: Scenes | None, number: int) -> Scenes | None:
-        return None if scenes is None else scenes.subset(range(min(number, len(scenes))))
-
-    train = splits.train.subset(range(min(batch_size, len(splits.train))))
-    return replace(splits, train=train, val=few(splits.val, 2), test=few(splits.test, 2))

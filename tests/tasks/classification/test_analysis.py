@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
-from gpaco.analysis import analyze, class_gradient_norms, extra_loss_curve, log_log_slope, optimal_probabilities
+from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
+from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
 from gpaco.data.samples import Samples
@@ -22,8 +23,10 @@ from gpaco.errors import UserError
 from gpaco.methods import METHODS
 from gpaco.tasks.classification.probe import measure, stratified
 from gpaco.tasks.classification.splits import splits_of
-from gpaco.tasks.classification.task import write_analysis
-from gpaco.training.run import Run, chosen, load
+from gpaco.tasks.classification.results import write_analysis
+from gpaco.training.run import Run
+from gpaco.data.corruption.corruptions import chosen
+from gpaco.training.checkpoint import load
 
 # Formulas
 
@@ -204,7 +207,7 @@ def features_of(run: Run, samples: Samples, rows: Any, seed: int) -> list[Tensor
     names = [name for name in (recipe.views.first, recipe.views.second) if name]
     views = [View(name, recipe.model.size, flip=recipe.views.flip) for name in names]
     (pixels,) = views_of(samples, views, [(rows, rows)], seed=seed, epoch=0)
-    images = [normalize(view, predictor.about["mean"], predictor.about["std"]) for view in pixels]
+    images = [normalize(view, predictor.card.mean, predictor.card.std) for view in pixels]
     found = [predictor.model.features(view).detach() for view in images]
     if recipe.method.name != "paco":
         return found

@@ -106,7 +106,7 @@ def test_a_run_goes_on_only_with_the_list_of_images_that_it_began_with(home: Pat
 
 def test_a_run_that_has_not_noted_its_images_is_taken_as_it_is(home: Path) -> None:
     found = newest(Run(home / "run"))
-    del found.state["about"]["images"]
+    del found.state["card"]["images"]
     checkpoint.save(home / "run" / "checkpoints", found.step, found.tensors, found.state)
     save(home / "data" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(home / "run")["n"] == 20

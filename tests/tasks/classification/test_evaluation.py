@@ -19,7 +19,8 @@ from gpaco.metrics.classification import summarize
 from gpaco.recipes.recipe import override
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.evaluation import final_logits, logits_of
+from gpaco.tasks.classification.priors import final_logits
+from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import read_prior
 from gpaco.tasks.classification.splits import reported, splits_of
 from gpaco.tasks.classification.task import prepare, selects
@@ -356,7 +357,7 @@ def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs:
     # DESIGN.md section 2: of the positive mass of class c, the center has 1 / (1 + alpha * expected positives of c).
     extra = 2 * 64 + 64 - 1  # two views of a batch and the memory, without the anchor itself
     share = 1 / (1 + 0.05 * extra * counts / counts.sum())
-    loaded = gpaco.load(run).about["center_share"]
+    loaded = gpaco.load(run).card.center_share
     assert loaded is not None
     corrected = summarize(logits - np.log(np.float32(loaded)), labels, counts, [str(c) for c in range(10)])
     assert gpaco.evaluate(run, unbiased=True) == corrected
@@ -415,4 +416,4 @@ def test_the_last_checkpoint_can_be_asked_for(runs: dict[str, Run]) -> None:
 
 def test_logits_without_a_wish_stay_as_they_are(runs: dict[str, Run]) -> None:
     logits, _ = stored(runs["counts"])
-    assert final_logits(logits, gpaco.load(runs["counts"]).about) is logits
+    assert final_logits(logits, gpaco.load(runs["counts"]).card) is logits

@@ -135,7 +135,7 @@ def test_a_folder_without_images_is_refused(trained: Run, tmp_path: Path) -> Non
 def test_probabilities_follow_the_prior_and_the_correction(trained: Run, images: Path) -> None:
     plain = gpaco.predict(trained, images, top=10)
     counts = np.array(trained.metrics["counts"], dtype=float)
-    share = np.array(gpaco.load(trained).about["center_share"])
+    share = np.array(gpaco.load(trained).card.center_share)
     factors = {"prior": counts / counts.sum(), "unbiased": 1 / share}
     wanted = {"prior": {"prior": "train"}, "unbiased": {"unbiased": True}}
     for name, factor in factors.items():

@@ -200,7 +200,7 @@ def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(n
 
 def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp_path: Path) -> None:
     run = runs["ce"]  # cross entropy, all classes shown alike: right for uniform classes as it is
-    assert gpaco.load(run).about["assumes"] == "train"
+    assert gpaco.load(run).card.assumes == "train"
     as_it_is = {key: run.metrics[key] for key in ("top1", "macro")}
     assert {key: gpaco.evaluate(run, prior="uniform")[key] for key in as_it_is} == as_it_is
     assert gpaco.evaluate(run, prior="train")["top1"] != as_it_is["top1"]
@@ -232,11 +232,11 @@ def test_a_tuned_prior_is_chosen_on_validation_data_alone_and_is_part_of_the_mod
     splits, raw = splits_of(run.recipe), gpaco.load(run, tuned=False)
     assert splits.val is not None
     assert splits.test is not None
-    log_q = log_prior(raw.about["counts"]).astype(np.float32)
+    log_q = log_prior(raw.card.counts).astype(np.float32)
 
     def macro(samples: Any, tau: float) -> float:
         logits = logits_of(raw, samples) + np.float32(tau) * log_q
-        return float(summarize(logits, samples.labels, raw.about["counts"], raw.classes)["macro"])
+        return float(summarize(logits, samples.labels, raw.card.counts, raw.classes)["macro"])
 
     on_validation = {float(tau): macro(splits.val, tau) for tau in TAUS}
     assert tuned["val_macro"] == pytest.approx(max(on_validation.values()))
@@ -294,8 +294,8 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     raw = gpaco.load(folder, tuned=False)
     samples = read("digits").test
     assert samples is not None
-    by_hand = logits_of(raw, samples) - np.log(raw.about["center_share"])
-    by_hand += both["tuned"]["tau"] * log_prior(raw.about["counts"])
+    by_hand = logits_of(raw, samples) - np.log(raw.card.center_share)
+    by_hand += both["tuned"]["tau"] * log_prior(raw.card.counts)
     np.testing.assert_allclose(logits_of(gpaco.load(folder), samples), by_hand, atol=1e-4)
 
     same = gpaco.train("digits", out=folder, **QUICK, settings=["method.memory=64", "method.prior=counts"])

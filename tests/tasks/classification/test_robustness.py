@@ -203,7 +203,7 @@ def _largest(logits: Any) -> Any:
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
     assert samples is not None
-    source = Pictures(samples, "corrupted here", Corrupting(model.about, "cifar", 0))
+    source = Pictures(samples, "corrupted here", Corrupting(model.card, "cifar", 0))
     conditions = [CLEAN, ("shot_noise", 5), ("glass_blur", 4), ("elastic_transform", 1)]
     view = view_for(source, model, "official")
     found = [list(answers_under(model, source, conditions, np.arange(150), view, _largest, workers=n)) for n in (0, 2)]
@@ -222,7 +222,7 @@ def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(worke
 
     source = Pictures(samples, "as they are")
     with pytest.raises(UserError, match="logits are not finite"):
-        list(answers_under(model, source, [CLEAN], np.arange(5), model.about, refuse, skip=True, workers=workers))
+        list(answers_under(model, source, [CLEAN], np.arange(5), model.card, refuse, skip=True, workers=workers))
 
 
 def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:

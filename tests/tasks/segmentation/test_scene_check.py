@@ -16,7 +16,8 @@ from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.tasks.segmentation.check import check_scenes
-from gpaco.tasks.segmentation.splits import looked_at, scene_splits
+from gpaco.cli.commands import looked_at
+from gpaco.tasks.segmentation.splits import scene_splits
 
 Command = Callable[..., str]
 

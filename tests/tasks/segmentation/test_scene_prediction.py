@@ -17,7 +17,8 @@ import gpaco
 from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
-from gpaco.tasks.segmentation.evaluation import ScenePredictor, evaluate_scenes, segment
+from gpaco.tasks.segmentation.predictor import ScenePredictor
+from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
 from gpaco.tasks.segmentation.prediction import colored, overlaid
 from gpaco.tasks.segmentation.readers.read import read_scenes
 
@@ -111,7 +112,7 @@ def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
     assert [bool(row["error"]) for row in rows] == [False, False, False, True]
     assert not rows[3]["mask"]
     model = gpaco.load(run)
-    palette = np.array(model.about["palette"], np.uint8)
+    palette = np.array(model.card.palette, np.uint8)
     for k, row in enumerate(rows[:3]):
         classes, probability = segment(model, read_image(data / "images" / "test" / f"{k}.png"))
         mask, kind = read_stored(out / "mask" / f"{k}.png")

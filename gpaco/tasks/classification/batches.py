@@ -1,13 +1,12 @@
 """What a classifier learns from and is tested on: images, or features that a frozen backbone has computed once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from gpaco.data.batches import Batch, batches, mix, plan
 from gpaco.data.counter_random import uniforms
@@ -17,38 +16,40 @@ from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
-from gpaco.system.progress import Show
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.feature_cache import Features, Indices
 from gpaco.tasks.classification.frozen import Frozen, take_backbone
+from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import Logits
-from gpaco.training.run import Predictor
 
 
-@dataclass(frozen=True)
-class Source:
-    """The batches of an epoch from a step on, and the logits (N, C) that a model gives a whole part."""
+class Source(Protocol):
+    """Where a learner gets its batches, and its logits on validation data."""
 
-    batches: Callable[[int, int], Iterator[Batch]]
-    logits: Callable[[Classifier, Samples], Logits]
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of an epoch from step `start` on."""
+        ...
+
+    def logits(self, model: nn.Module, samples: Samples) -> Logits:
+        """Logits (N, C) of a whole split."""
+        ...
 
 
 def source_of(
-    recipe: Recipe,
-    splits: Splits,
-    model: Classifier,
-    about: dict[str, Any],
-    home: Path,
-    device: torch.device,
-    say: Callable[[str], None],
-    show: Show,
-) -> Source:
-    """Images, or cached features where only the head is trained: the backbone is then moved out of the model."""
+    recipe: Recipe, splits: Splits, model: Classifier, card: Card, home: Path, device: torch.device, say: Say
+) -> tuple[Source, Card]:
+    """Images, or cached features if only the head is trained: the backbone is then moved out of the model.
+
+    The card comes back with the hash of that backbone.
+    """
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
     if not caches(recipe):
-        return from_images(recipe, splits.train, views, about, device)
+        return ImageSource(recipe, splits.train, views, card, device), card
     cached = cached_kinds(views, recipe.train.cached_views)
-    return from_features(recipe, splits, views, cached, take_backbone(model, recipe, about, home, device, say, show))
+    frozen = take_backbone(model, recipe, card, home, device, say)
+    return FeatureSource(recipe, splits, views, cached, frozen), frozen.card
 
 
 def caches(recipe: Recipe) -> bool:
@@ -56,7 +57,7 @@ def caches(recipe: Recipe) -> bool:
     return recipe.train.part == "head" and recipe.train.cached_views > 0
 
 
-def refuse_changed_pixels(recipe: Recipe) -> None:
+def check_pixels(recipe: Recipe) -> None:
     """Raise an error if a stage asks for changes to pixels that cached features cannot have."""
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
@@ -65,48 +66,56 @@ def refuse_changed_pixels(recipe: Recipe) -> None:
         )
 
 
-def from_images(
-    recipe: Recipe, samples: Samples, views: list[View], about: dict[str, Any], device: torch.device
-) -> Source:
-    """Views of images, made anew for every step."""
-    method, settings = recipe.method, recipe.train
+class ImageSource:
+    """Views of images, new ones in every step."""
 
-    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
+    def __init__(self, recipe: Recipe, samples: Samples, views: list[View], card: Card, device: torch.device) -> None:
+        self.recipe, self.samples, self.views, self.card, self.device = recipe, samples, views, card, device
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        method, settings = self.recipe.method, self.recipe.train
         made = batches(
-            samples,
-            views,
+            self.samples,
+            self.views,
             epoch=epoch,
             start=start,
-            mean=tuple(about["mean"]),
-            std=tuple(about["std"]),
+            mean=self.card.mean,
+            std=self.card.std,
             workers=settings.workers,
-            erase=recipe.views.erase,
-            device=device,
-            **_order(recipe),
+            erase=self.recipe.views.erase,
+            device=self.device,
+            **_order(self.recipe),
         )
         for step, batch in enumerate(made, start):
-            yield mix(batch, method.mixup, method.cutmix, len(samples.classes), settings.seed, epoch, step)
+            yield mix(batch, method.mixup, method.cutmix, len(self.samples.classes), settings.seed, epoch, step)
 
-    def logits(model: Classifier, samples: Samples) -> Logits:
-        device = next(model.parameters()).device
-        return logits_of(Predictor(model, about).to(device).eval(), samples)
-
-    return Source(epoch_batches, logits)
+    def logits(self, model: nn.Module, samples: Samples) -> Logits:
+        return logits_of(Predictor(model, self.card).to(self.device).eval(), samples)
 
 
-def from_features(recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Frozen) -> Source:
-    """Features of the `cached` views, which stand for the views of a step in turn."""
-    samples, tested = splits.train, cache(frozen.of_tested)
-    features, labels = frozen.of_views(samples, cached), torch.from_numpy(samples.labels)
-    if splits.val is not None:
-        tested(splits.val)  # now, not after the first epoch
+class FeatureSource:
+    """Cached features: the `cached` views take turns as the views of a step."""
 
-    def epoch_batches(epoch: int, start: int) -> Iterator[Batch]:
-        for indices, keys in plan(samples.labels, epoch=epoch, start=start, **_order(recipe)):
-            chosen = chosen_views(recipe.train.seed, epoch, keys, views, cached)
-            yield Batch([features.take(indices, one) for one in chosen], labels[indices])
+    def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Frozen) -> None:
+        self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
+        self.features = frozen.of_views(splits.train, cached)
+        self.labels = torch.from_numpy(splits.train.labels)
+        self.tested: dict[int, Features] = {}
+        if splits.val is not None:
+            self._tested(splits.val)  # now, not after the first epoch
 
-    return Source(epoch_batches, lambda model, samples: head_logits(model, tested(samples)))
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        for indices, keys in plan(self.samples.labels, epoch=epoch, start=start, **_order(self.recipe)):
+            chosen = chosen_views(self.recipe.train.seed, epoch, keys, self.views, self.cached)
+            yield Batch([self.features.take(indices, one) for one in chosen], self.labels[indices])
+
+    def logits(self, model: nn.Module, samples: Samples) -> Logits:
+        return head_logits(model, self._tested(samples))
+
+    def _tested(self, samples: Samples) -> Features:
+        if id(samples) not in self.tested:
+            self.tested[id(samples)] = self.frozen.of_tested(samples)
+        return self.tested[id(samples)]
 
 
 def cached_kinds(views: Sequence[View], cached: int) -> list[View]:
@@ -137,9 +146,11 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 
 @torch.inference_mode()
-def head_logits(model: Classifier, features: Features, batch_size: int = 4096) -> Logits:
+def head_logits(model: nn.Module, features: Features, batch_size: int = 4096) -> Logits:
     """Logits (N, C) from cached features; each process does its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
+    if not isinstance(model, Classifier):
+        raise TypeError("cached features need a classifier")
     device = model.centers.weight.device
     parts = [torch.zeros(0, model.centers.out_features, device=device)]
     for start in range(0, len(mine), batch_size):

@@ -1,0 +1,30 @@
+"""Groups of classes by their number of training images."""
+
+import numpy as np
+import numpy.typing as npt
+
+from gpaco.metrics.classification import groups
+from gpaco.recipes.settings import Data
+
+MANY, FEW = Data.many, Data.few
+
+
+def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
+    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
+
+    Limits are named that make groups of about a third of the classes each.
+
+    >>> one_group([3, 5, 8])
+    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
+    >>> one_group([3, 200]), one_group([500, 500, 500])
+    ('', '')
+    """
+    found, ordered = set(groups(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
+    third = len(ordered) // 3
+    high, low = ordered[-third - 1], ordered[third]
+    if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
+        return ""
+    return (
+        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
+        f"other limits: --set data.many={high} --set data.few={low}"
+    )

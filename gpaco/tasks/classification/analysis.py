@@ -1,0 +1,208 @@
+"""What the loss asks of a model, and what a model does: the analysis of the paper as numbers.
+
+Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
+Measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`; `analyze` is both of them ready for JSON. An
+array has one number for each class, nan where there is none.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco.data.samples import Samples
+from gpaco.metrics.optimum import log_log_slope
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.classification.probe import PARAMETRIC, Probe, measure
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.training.run import Run, stages_of
+
+Floats = NDArray[np.float64]
+SECONDS = 20.0  # that `analyze` may take at the end of training, beside loading
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """Mean length of the gradient of one view's loss, for each class."""
+
+    method: str
+    stage: str  # of the run; empty if it has only one
+    images: int  # that were measured
+    centers: Floats  # at the center of the class, over all images as training shows them
+    pull: Floats  # the part of it that comes from images of the class
+    push: Floats  # and the part from all other images
+    slope: float | None  # of `centers` against the training images of a class: 0 is balanced
+
+
+def class_gradient_norms(
+    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+) -> GradientNorms:
+    """Gradient norm of each class at the class centers (the paper's Fig. 2), and its log-log slope as one number.
+
+    The loss is the one that the run was trained with, at its saved weights and in a step as training takes it: the same
+    views, the same prior, and for contrastive methods the saved memory and a batch drawn as training draws it. Only
+    dropout and the statistics of batch norm are those of evaluation, and labels are not mixed. For each view x of an
+    image, the gradient of its loss at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
+
+        (probability of center c in the softmax over centers and references - target of c) * features(x)
+
+    `centers` is the mean of its length over training images. They are sampled by class, the same number of each where
+    there are so many, and weighed as often as training shows them. Rows of a gradient add up over a batch: what is
+    measured is how strongly a class's center is moved, not by how much the movements cancel.
+
+    Args:
+        data: other images than the run's training part.
+        images: at most so many are looked at; of more classes than that, some have none.
+        seed: of the sample.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpaco import train
+    >>> with TemporaryDirectory() as out:
+    ...     run = train("digits", out=out, method="ce", long_tail=50, epochs=2, say=lambda line: None)
+    ...     norms = class_gradient_norms(run, images=100)
+    >>> bool(norms.slope > 0.5)  # cross entropy moves the centers of frequent classes more
+    True
+    """
+    stage = _stages(run)[-1]
+    return _gradient_norms(stage, _measure(stage, data, images, seed))
+
+
+@dataclass(frozen=True)
+class Mass:
+    """Mean softmax probabilities of the anchors of each class; all nan unless the method is GPaCo or PaCo."""
+
+    method: str
+    stage: str
+    images: int
+    positives: Floats  # number of an anchor's positives
+    center: Floats  # on the own center
+    each: Floats  # on each positive
+    together: Floats  # on all positives
+
+
+def measured_mass(
+    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+) -> Mass:
+    """Softmax mass of each class on its own center and on its positives, to compare with `optimal_probabilities`.
+
+    It is read off the gradient of the loss that the run was trained with, as in `class_gradient_norms`. In a run of
+    several stages the last one with parametric contrast is measured.
+    """
+    stage = _parametric(_stages(run))
+    return _mass(stage, _measure(stage, data, images, seed))
+
+
+def analyze(
+    run: "Run | Path | str", samples: "Samples | None" = None, predictor: "Predictor | None" = None
+) -> dict[str, Any]:
+    """Everything that was measured on a run, ready for JSON: `analysis.json` of its folder, written by training.
+
+    Keys: `method`, `counts` (training images), `shown` (as the sampler shows them), `settings` (alpha, memory, batch
+    and views for `optimal_probabilities`; None without parametric contrast), and `gradients` and `mass` with the
+    fields of `GradientNorms` and `Mass`. At most 1,000 images, and no more than SECONDS allow.
+
+    Args:
+        samples: the training images; read again from the run's data unless given.
+        predictor: the run's model, if it is loaded already.
+    """
+    stages = _stages(run)
+    last, parametric = stages[-1], _parametric(stages)
+    measured = _measure(last, samples, predictor=predictor, seconds=SECONDS)
+    other = measured if parametric is last else _measure(parametric, samples, seconds=SECONDS)
+    return {
+        "method": stages[0].method,
+        "counts": [int(count) for count in measured.counts],
+        "shown": _plain(measured.shares * measured.counts.sum()),
+        "settings": other.settings,
+        "gradients": _plain(asdict(_gradient_norms(last, measured))),
+        "mass": _plain(asdict(_mass(parametric, other))),
+    }
+
+
+# From a run to what was measured
+
+
+@dataclass(frozen=True)
+class _Stage:
+    name: str  # empty if the run has only one
+    method: str
+    run: "Run"
+    recipe: "Recipe"
+    which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
+
+
+def _stages(run: "Run | Path | str") -> list[_Stage]:
+    """The stages of a run that are still there; the last one is the run itself."""
+    found = stages_of(run)
+    names = [recipe.name if len(found) > 1 else "" for _, recipe in found]
+    which = ["last"] * (len(found) - 1) + ["best"]
+    return [
+        _Stage(name, recipe.method.name, home, recipe, word)
+        for name, (home, recipe), word in zip(names, found, which, strict=True)
+    ]
+
+
+def _parametric(stages: list[_Stage]) -> _Stage:
+    """The last stage with parametric contrast, or the last one if none has it."""
+    return next((stage for stage in reversed(stages) if stage.method in PARAMETRIC), stages[-1])
+
+
+def _measure(
+    stage: _Stage,
+    data: "Samples | Path | str | None",
+    images: int = 1000,
+    seed: int = 0,
+    predictor: "Predictor | None" = None,
+    seconds: float | None = None,
+) -> "Probe":
+
+    samples = data if isinstance(data, Samples) else splits_of(stage.recipe, data).train
+    return measure(stage.run, stage.recipe, stage.which, samples, images, seed, predictor, seconds)
+
+
+# From what was measured to classes
+
+
+def _gradient_norms(stage: _Stage, measured: "Probe") -> GradientNorms:
+    labels, shares = measured.labels, measured.shares
+    number = np.bincount(labels, minlength=len(shares))
+    seen = number > 0
+    # An anchor stands for all that training shows of its class.
+    weight = (shares / np.maximum(number, 1) / shares[seen].sum())[labels]
+    lengths = measured.gradients * weight[:, None]
+    anchors = np.arange(len(labels))
+    pull: Floats = np.bincount(labels, lengths[anchors, labels], minlength=len(shares)).astype(np.float64)
+    pull[~seen & (shares > 0)] = np.nan  # no image of it was looked at
+    lengths[anchors, labels] = 0
+    push = lengths.sum(0)
+    slope = log_log_slope(measured.counts, pull + push)
+    return GradientNorms(stage.method, stage.name, measured.images, pull + push, pull, push, slope)
+
+
+def _mass(stage: _Stage, measured: "Probe") -> Mass:
+    each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
+    values = (measured.positives, measured.center, each, measured.together)
+    means = (_means(value, measured.labels, len(measured.shares)) for value in values)
+    return Mass(stage.method, stage.name, measured.images, *means)
+
+
+def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> Floats:
+    """Mean of the values of each class; values that are nan are left out, and a class without any is nan."""
+    used = ~np.isnan(values)
+    sums = np.bincount(labels[used], values[used].astype(np.float64), minlength=num_classes)
+    sizes = np.bincount(labels[used], minlength=num_classes)
+    return np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, numbers with six digits, None for what is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_plain(float(item)) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value

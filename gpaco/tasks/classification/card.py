@@ -1,0 +1,126 @@
+"""The card of a classifier: what it has to know about itself to be used again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpaco import __version__, methods
+from gpaco.data.batches import class_shares
+from gpaco.data.samples import Samples, Splits
+from gpaco.data.views.eval import TestView
+from gpaco.models import backbones
+from gpaco.models.classifier import Classifier, ghost_batch
+from gpaco.recipes.settings import Recipe
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A correction `tau * log prior` that was selected on validation data for one checkpoint."""
+
+    tau: float
+    unbiased: bool  # whether the logits were corrected for the bias of the loss first
+    step: int
+    val_macro_before: float
+    val_macro: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """Stored with every checkpoint, except for the last three fields, which are filled in when a model is loaded."""
+
+    task: str
+    gpaco: str  # version that wrote it
+    classes: tuple[str, ...]
+    counts: tuple[int, ...] | None  # training images of each class; a converted model may not know them
+    shown: tuple[float, ...] | None  # share of each class as the sampler shows it
+    images: dict[str, str]  # a hash of the list of images of each split
+    model: str
+    weights: str  # where pretrained weights came from
+    backbone: str | None  # SHA-256 of a frozen backbone, which is stored once beside the checkpoints
+    drop_path: float
+    pool: str
+    dim: int
+    projector: str
+    hidden: int
+    ghost_batch: int
+    size: int
+    whole: bool  # small images are resized, not cropped
+    resize: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classifies: bool  # False if the method does not train the class centers
+    assumes: str  # class distribution that raw logits are right for
+    prior: str
+    alpha: float
+    label_smoothing: float
+    sampler: str
+    many: float
+    few: float
+    center_share: tuple[float, ...] | None = None  # what the loss leaves to the centers, by class
+    tuned: Tuned | None = None
+    step: int = 0
+
+    @property
+    def view(self) -> TestView:
+        """How images are resized and cropped for testing."""
+        return TestView(self.size, self.resize, self.whole, self.interpolation)
+
+
+def describe(recipe: Recipe, splits: Splits) -> Card:
+    """The card of a model that this recipe trains on these splits."""
+    shown = shown_counts(splits.train, recipe.train.sampler)
+    usual = backbones.usual_input(recipe.model.name)
+    size = recipe.model.size or usual.size
+    plain = recipe.method.name in methods.WITHOUT_PROJECTOR
+    return Card(
+        task="classification",
+        gpaco=__version__,
+        classes=splits.classes,
+        counts=tuple(splits.train.counts.tolist()),
+        shown=tuple((shown / shown.sum()).tolist()),
+        images={name: part.list_hash() for name, part in splits.parts()},
+        model=recipe.model.name,
+        weights="",
+        backbone=None,
+        drop_path=recipe.model.drop_path,
+        pool=recipe.model.pool,
+        dim=recipe.model.dim,
+        projector="none" if plain else recipe.model.projector,
+        hidden=recipe.model.hidden,
+        ghost_batch=recipe.model.ghost_batch,
+        size=size,
+        whole=splits.train.images is not None and not recipe.model.resize,
+        resize=recipe.model.resize or round(size / 0.875),
+        interpolation=recipe.model.interpolation,
+        mean=recipe.model.mean or usual.mean,
+        std=recipe.model.std or usual.std,
+        classifies=recipe.method.name not in methods.WITHOUT_CLASSIFIER,
+        assumes=methods.assumed_prior(recipe),
+        prior=recipe.method.prior,
+        alpha=recipe.method.alpha,
+        label_smoothing=recipe.method.label_smoothing,
+        sampler=recipe.train.sampler,
+        many=recipe.data.many,
+        few=recipe.data.few,
+    )
+
+
+def shown_counts(samples: Samples, sampler: str) -> NDArray[np.float64]:
+    """Images of each class that the sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
+    least = 1 if sampler == "shuffle" else 1e-9
+    return np.maximum(class_shares(samples.counts, sampler) * len(samples), least)
+
+
+def build_model(card: Card, weights: str = "") -> Classifier:
+    """The network that a card describes; `weights` are pretrained ones for its backbone."""
+    backbone, num_features, *_ = backbones.build(
+        card.model, size=card.size, drop_path=card.drop_path, pool=card.pool, weights=weights
+    )
+    model = Classifier(
+        backbone, num_features, len(card.classes), dim=card.dim, projector=card.projector, hidden=card.hidden
+    )
+    if card.ghost_batch:
+        ghost_batch(model, card.ghost_batch)
+    return model

@@ -1,0 +1,86 @@
+"""The model of a run, ready to predict."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gpaco.errors import UserError
+from gpaco.models.classifier import Classifier
+from gpaco.models.lora import merged
+from gpaco.tasks.classification.card import Card, Tuned, build_model
+from gpaco.tasks.classification.priors import Correction, read_tuned
+from gpaco.training.card import read_card
+from gpaco.training.run import Run, as_run, select_checkpoint, weights_of
+
+
+class Predictor(nn.Module):
+    """Images to logits: the trained network with its normalization, its tuned prior and its card.
+
+    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, card: Card) -> None:
+        super().__init__()
+        if not isinstance(model, Classifier):
+            raise TypeError("a classifier is needed")
+        self.model = model
+        self.card = card
+        self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
+        tuned = card.tuned
+        self.correction = Correction(card, unbiased=tuned.unbiased, tau=tuned.tau) if tuned else nn.Identity()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.card.classes
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = images / 255 if images.dtype == torch.uint8 else images
+        logits: Tensor = self.correction(self.model.classify((images - self.mean) / self.std))
+        return logits
+
+
+def load_classifier(
+    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+) -> Predictor:
+    """The model of a run that classifies; adapters are merged, and a prior tuned for its checkpoint is part of it."""
+    run = as_run(run)
+    if run.recipe.train.task != "classification":
+        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
+    found = select_checkpoint(run, which)
+    card = read_card(Card, found.state["card"], str(found.path))
+    model = build_model(card)
+    model.load_state_dict(merged(weights_of(run, found, card.backbone)))
+    share = found.tensors["extra"].get("loss.center_share")
+    card = replace(card, step=found.step, center_share=None if share is None else tuple(share.tolist()))
+    predictor = Predictor(model, card).to(device).eval()
+    stored = read_tuned(run.folder) if tuned else None
+    return with_prior(predictor, stored) if stored and stored.step == found.step else predictor
+
+
+def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
+    """The same model with a prior that was tuned for it: by macro recall, so for uniform classes."""
+    card = replace(predictor.card, tuned=tuned, assumes="uniform")
+    return Predictor(predictor.model, card).to(predictor.mean.device).eval()
+
+
+def load_classifiers(
+    runs: Sequence[Run], *, which: str = "best", device: str | torch.device = "cpu"
+) -> list[Predictor]:
+    """The models of an ensemble: all trained to classify, and of the same classes."""
+    predictors = [load_classifier(run, which=which, device=device) for run in runs]
+    for run, predictor in zip(runs, predictors, strict=True):
+        if not predictor.card.classifies:
+            raise UserError(
+                f"{run.folder} is a stage that trains features: its classifier has learned nothing",
+                "give the folder of the whole run, the one above it",
+            )
+    if any(predictor.classes != predictors[0].classes for predictor in predictors):
+        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+    return predictors

@@ -1,0 +1,148 @@
+"""What a finished run leaves: the metrics and predictions of its selected checkpoint, an analysis, a tuned prior."""
+
+import json
+import platform
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpaco import __version__
+from gpaco.data.inspection import LOOKED_AT
+from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
+from gpaco.metrics.classification import summarize
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.devices import choose_device
+from gpaco.system.files import write_atomic
+from gpaco.system.locks import lock
+from gpaco.system.progress import Progress, Say, quiet, told
+from gpaco.tasks.classification.analysis import analyze
+from gpaco.tasks.classification.batches import caches
+from gpaco.tasks.classification.card import Tuned
+from gpaco.tasks.classification.check import record
+from gpaco.tasks.classification.evaluation import logits_of
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
+from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
+from gpaco.tasks.classification.splits import check_tuning, reported, splits_of
+from gpaco.training.run import Run, as_run, check_split, newest
+
+
+def write_results(
+    run: Run,
+    recipe: Recipe,
+    splits: Splits,
+    device: torch.device,
+    say: Say,
+    *,
+    learner: ClassificationLearner | None = None,
+    unbiased: bool = False,
+    show: Progress | None = None,
+) -> None:
+    """Tune the prior if asked, evaluate the selected checkpoint, then write everything; `metrics.json` comes last.
+
+    Args:
+        learner: the one that trained the model, if it is at hand: it may have cached features.
+        unbiased: tune the prior after the correction for the bias of the loss.
+    """
+    predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
+    if recipe.method.tune_prior:
+        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased=unbiased, show=show))
+        if predictor.card.tuned:
+            say(in_words(predictor.card.tuned))
+    card = predictor.card
+    if recipe.train.report and distributed.rank() == 0:
+        write_analysis(run, splits.train, predictor, say)
+    split, samples = reported(recipe, splits)
+    if samples is None:
+        if card.tuned and distributed.rank() == 0:
+            write_tuned(run.folder, card.tuned)
+        say("there is no data to evaluate on: only the model was written")
+        return
+    logits = _logits(predictor, samples, learner, say)
+    if distributed.rank():
+        return
+    state = newest(run, ()).state
+    result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few) | {
+        "evaluated_on": split,
+        "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
+        "seed": recipe.train.seed,
+        "method": recipe.method.name,
+        "assumes": card.assumes,
+        "shift": state["position"]["shift"],
+        "counts": card.counts,
+        "shown": card.shown,
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
+    }
+    predictions = BytesIO()
+    np.savez_compressed(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
+    data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)
+    write_atomic(run.folder / "predictions.npz", predictions.getvalue())
+    write_atomic(run.folder / "data.json", data)
+    if card.tuned:
+        result["tuned"] = asdict(card.tuned)
+        write_tuned(run.folder, card.tuned)
+    write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
+
+
+def _logits(predictor: Predictor, samples: Samples, learner: ClassificationLearner | None, say: Say) -> Logits:
+    if learner is None or not caches(learner.recipe):
+        return logits_of(predictor, samples, show=told(say, "evaluating"))
+    raw = torch.from_numpy(learner.source.logits(predictor.model, samples)).to(predictor.mean.device)
+    logits: Logits = predictor.correction(raw).cpu().numpy()
+    return logits
+
+
+def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
+    """Measure while the training images are at hand, so that the page can show it when they are gone."""
+    say("measuring gradients and probabilities on training images")
+    try:
+        result = analyze(run, samples, predictor)
+    except UserError as error:  # an image that has gone since; the model is none the worse
+        say(f"no analysis.json: {error.cause}")
+        return
+    write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
+
+
+def tune(
+    predictor: Predictor, validation: Samples | None, *, unbiased: bool = False, show: Progress | None = None
+) -> Tuned:
+    """Select tau by macro recall on validation data, for a model without a tuned prior.
+
+    With `unbiased`, its logits are corrected for the bias of the loss first.
+    """
+    if validation is None:
+        raise no_validation()
+    card = predictor.card
+    logits = final_logits(logits_of(predictor, validation, show=show), card, unbiased=unbiased)
+    tau, before, after = best_tau(logits, validation.labels, card.counts or ())
+    return Tuned(tau=tau, unbiased=unbiased, step=card.step, val_macro_before=before, val_macro=after)
+
+
+def tune_prior(
+    run: Run | Path | str,
+    *,
+    unbiased: bool = False,
+    device: str | None = None,
+    say: Say = quiet,
+    show: Progress | None = None,
+) -> None:
+    """Tune the prior of a finished run on its validation data, store it with the run, and write its metrics again."""
+    run = as_run(run)
+    run.check_finished()
+    where = choose_device(device)
+    last = recipes.stages(run.recipe)[-1]
+    check_tuning(last)
+    with lock(run.folder) if distributed.rank() == 0 else nullcontext():
+        splits = splits_of(run.recipe, run=run.folder)
+        check_split(run, splits, "val", say)
+        check_split(run, splits, reported(last, splits)[0])  # `evaluate` prints it
+        tuning = replace(last, method=replace(last.method, tune_prior=True))
+        write_results(run, tuning, splits, where, quiet, unbiased=unbiased, show=show)
+        distributed.barrier()  # nobody loads the model before it is written

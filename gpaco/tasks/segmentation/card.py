@@ -1,0 +1,79 @@
+"""The card of a segmenter: what it has to know about itself to be used again."""
+
+from dataclasses import dataclass
+
+from gpaco import __version__
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.segmentation.defaults import usual_size
+from gpaco.tasks.segmentation.network import Segmenter, build, normalization
+from gpaco.tasks.segmentation.scenes import SceneSplits
+
+
+@dataclass(frozen=True)
+class Card:
+    """Stored with every checkpoint."""
+
+    task: str
+    gpaco: str  # version that wrote it
+    classes: tuple[str, ...]
+    palette: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]  # training pixels of each class
+    images: dict[str, str]  # a hash of the list of images of each split
+    model: str
+    weights: str
+    dim: int
+    aux: bool
+    channels: int
+    output_stride: int
+    drop_path: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image_size: tuple[int, ...]  # height and width of a usual image
+    base_size: tuple[int, ...]
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    many: float
+    few: float
+
+
+def describe(recipe: Recipe, splits: SceneSplits) -> Card:
+    """The card of a model that this recipe trains on these splits."""
+    settings = recipe.segmentation
+    mean, std = normalization(recipe.model.name)
+    return Card(
+        task="segmentation",
+        gpaco=__version__,
+        classes=splits.classes,
+        palette=tuple(tuple(color) for color in splits.train.palette),
+        counts=splits.pixels,
+        images={name: part.list_hash() for name, part in splits.parts()},
+        model=recipe.model.name,
+        weights=recipe.model.weights,
+        dim=recipe.model.dim if recipe.method.name == "gpaco" else 0,
+        aux=settings.aux_weight > 0,
+        channels=settings.channels,
+        output_stride=settings.output_stride,
+        drop_path=recipe.model.drop_path,
+        mean=recipe.model.mean or mean,
+        std=recipe.model.std or std,
+        image_size=tuple(usual_size(splits.train)),
+        base_size=settings.base_size,
+        window=settings.window,
+        stride=settings.stride,
+        many=settings.many,
+        few=settings.few,
+    )
+
+
+def build_model(card: Card, weights: str = "") -> Segmenter:
+    """The network that a card describes; `weights` are pretrained ones for its encoder."""
+    return build(
+        card.model,
+        len(card.classes),
+        weights=weights,
+        dim=card.dim,
+        aux=card.aux,
+        channels=card.channels,
+        output_stride=card.output_stride,
+        drop_path=card.drop_path,
+    )

@@ -1,0 +1,40 @@
+"""What a finished run leaves: the metrics of its selected checkpoint."""
+
+import json
+import platform
+
+import torch
+
+from gpaco import __version__
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Say, told
+from gpaco.tasks.segmentation.evaluation import evaluate_scenes
+from gpaco.tasks.segmentation.predictor import load_segmenter
+from gpaco.tasks.segmentation.scenes import SceneSplits
+from gpaco.tasks.segmentation.splits import reported
+from gpaco.training.run import Run, newest
+
+
+def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.device, say: Say) -> None:
+    """Evaluate the selected checkpoint, then write `metrics.json`."""
+    predictor = load_segmenter(run, device=device)
+    split, scenes = reported(recipe, splits)
+    if scenes is None:
+        say("there is no data to evaluate on: only the model was written")
+        return
+    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"))
+    if distributed.rank():
+        return
+    state = newest(run, ()).state
+    result |= {
+        "task": "segmentation",
+        "evaluated_on": split,
+        "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
+        "seed": recipe.train.seed,
+        "method": recipe.method.name,
+        "counts": predictor.card.counts,
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
+    }
+    write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))

@@ -1,0 +1,102 @@
+"""Where a run is, written to a checkpoint and read back."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpaco.errors import UserError
+from gpaco.system import distributed
+from gpaco.system.files import trim_jsonl
+from gpaco.training import checkpoint
+from gpaco.training.card import write_card
+from gpaco.training.optimizer_state import pack_optimizer, unpack_optimizer
+from gpaco.training.task import Learner
+
+
+@dataclass
+class Position:
+    """Where a run is. Saved with every checkpoint."""
+
+    epoch: int = 0
+    step: int = 0  # of the epoch
+    loss: float = 0.0  # sum over the good steps of the epoch
+    good: int = 0  # steps of the epoch whose loss and gradient were finite
+    images: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    shift: float = 0.0  # of the balanced start
+
+
+def save(
+    folder: Path,
+    learner: Learner,
+    position: Position,
+    parts: dict[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    keep: int,
+) -> None:
+    """Write a checkpoint of everything, and delete older ones."""
+    packed, meta = pack_optimizer(optimizer)
+    tensors = {name: dict(part.state_dict()) for name, part in parts.items()} | {"optimizer": packed}
+    state = {
+        "position": vars(position),
+        "optimizer": meta,
+        "scaler": scaler.state_dict(),
+        "environment": environment(next(parts["model"].parameters()).device),
+        "card": write_card(learner.card),
+    }
+    step = position.epoch * learner.steps + position.step
+    checkpoint.save(folder / "checkpoints", step, tensors, state)
+    best = [] if position.best_step is None else [f"step-{position.best_step:08d}"]
+    checkpoint.prune(folder / "checkpoints", keep, best)
+
+
+def resume(
+    folder: Path,
+    card: Any,
+    parts: dict[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> tuple[Position, list[str]]:
+    """Load the newest good checkpoint of the folder, if there is one; return where the run is, and notes about it."""
+    if not checkpoint.find(folder / "checkpoints"):
+        return Position(), []
+    found = checkpoint.load(folder / "checkpoints")
+    tensors, state = found.tensors, found.state
+    mine = write_card(card)
+    changed = [key for key in sorted(mine.keys() - {"gpaco"}) if state["card"].get(key) != mine[key]]
+    if changed:
+        raise UserError(
+            f"the data of the run in {folder} has changed since it began: other {' and '.join(changed)}",
+            "restore the data, or start over with another --out",
+        )
+    for name, part in parts.items():
+        part.load_state_dict(tensors[name])
+    unpack_optimizer(optimizer, tensors["optimizer"], state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
+    differs = drift(state["environment"], next(parts["model"].parameters()).device)
+    position = Position(**state["position"])
+    if distributed.rank() == 0:
+        trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
+    return position, [*found.warnings, *(f"this machine differs, so bits may differ too: {what}" for what in differs)]
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What bits depend on beside the recipe."""
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "processes": distributed.world_size(),
+    }
+
+
+def drift(recorded: dict[str, Any], device: torch.device) -> list[str]:
+    """Restore the number of threads; return what else differs from the machine that wrote the checkpoint."""
+    torch.set_num_threads(int(recorded["threads"]))
+    present = environment(device)
+    return [f"{key} was {recorded[key]}, is {present[key]}" for key in present if recorded.get(key) != present[key]]

@@ -1,0 +1,128 @@
+"""From a task to a finished run: its folder, its stages one after another, and what may be resumed."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from gpaco.data.inspection import write_bad
+from gpaco.errors import UserError
+from gpaco.models.lora import merged
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.locks import HOLDER, LOCK, lock
+from gpaco.system.progress import Say, Show
+from gpaco.training.loop import fit
+from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, stage_folder, weights_of
+from gpaco.training.task import Before, Learner, Task
+
+# Settings that may change when a run resumes: no bit of its result depends on them.
+WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.checkpoint_every", "train.keep")
+
+
+def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: Say) -> Run:
+    """Train the stages one after another, the last one in the folder itself, then evaluate."""
+    run, stages = Run(folder), recipes.stages(task.recipe)
+    (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
+    if finished:
+        return run
+    before: Before | None = None
+    learner: Learner | None = None
+    for number, stage in enumerate(stages, 1):
+        last = number == len(stages)
+        home = folder if last else stage_folder(folder, number, stage.name)
+        if len(stages) > 1:
+            say(f"stage {number} of {len(stages)}: {stage.name}")
+            if not last and distributed.rank() == 0:
+                home.mkdir(exist_ok=True)
+                write_atomic(home / "recipe.toml", recipes.dumps(stage))
+        learner = task.begin(stage, home, before)
+        fit(learner, stage, home, device, show)
+        if not last:
+            backbone = getattr(learner.card, "backbone", None)
+            weights = merged(weights_of(Run(home), newest(Run(home)), backbone))
+            before = Before(weights, learner.card.weights)
+    task.finish(run, learner)
+    distributed.barrier()  # nobody reads before it is written
+    return run
+
+
+@contextmanager
+def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
+    """The run folder, locked by the first process, with the recipe in it."""
+    recipe = task.recipe
+    check_batches(recipe, len(task.splits.train))
+    with ExitStack() as stack:
+        if distributed.rank() == 0:
+            new = not folder.exists()
+            stack.enter_context(lock(folder))
+            if new:
+                stack.enter_context(_nothing_left(folder))
+            if has_begun(folder):
+                check_same_run(folder, recipe)
+                say(f"resuming the run in {folder}")
+            else:
+                write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
+                if recipe.data.on_bad_image == "skip":
+                    write_bad(folder / BAD_IMAGES, task.splits.bad)
+        distributed.barrier()
+        yield
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Where wrong input ends a run before it has begun, such as weights of another model, take its new folder away."""
+    try:
+        yield
+    except UserError:
+        own = ("recipe.toml", LOCK, HOLDER, BAD_IMAGES)
+        if all(path.name in own for path in folder.iterdir()):
+            shutil.rmtree(folder)
+        raise
+
+
+def check_batches(recipe: Recipe, images: int) -> None:
+    """Raise an error if processes cannot share a batch of so many images.
+
+    Each needs one for every part that a batch is worked on in, or it would leave the others waiting; and all need
+    equally many, for gradients are averaged over processes, and an image in a smaller share would count for more.
+    """
+    world = distributed.world_size()
+    for stage in recipes.stages(recipe):
+        size, needed = min(stage.train.batch_size, images), world * stage.train.accumulate
+        if size < needed:
+            raise UserError(
+                f"a batch of {size} images is too small for {world} processes that work on it in "
+                f"{stage.train.accumulate} parts",
+                f"--batch-size {needed} or more",
+            )
+        if size % world:
+            less = size - size % world
+            fitting = [str(number) for number in (less, less + world) if number <= images]
+            raise UserError(
+                f"{world} processes cannot have equally many of {size} images, and so images would not count alike",
+                f"--batch-size {' or '.join(fitting)}",
+            )
+
+
+def check_same_run(folder: Path, recipe: Recipe) -> None:
+    """Raise an error if the folder holds a run of another recipe."""
+    one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
+    if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
+        raise UserError(f"{folder} holds a run with other stages", "choose another --out, or give the same settings")
+    differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
+    differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
+    if not differs:
+        return
+    key, (old, new) = next(iter(differs.items()))
+    if list(differs) == ["method.tune_prior"] and new:
+        raise UserError(f"{folder} holds a run without a tuned prior", f"tune it: gpaco evaluate {folder} --tune-prior")
+    more = f", and {len(differs) - 1} more settings" if len(differs) > 1 else ""
+    raise UserError(
+        f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",
+        "choose another --out, or give the same settings to resume",
+    )
