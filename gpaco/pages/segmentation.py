@@ -21,6 +21,7 @@ SIDE, QUALITY = 360, 82  # pixels of the longer side at most; JPEG quality
 PAIRS = 20  # confusions listed
 MATRIX = 40  # classes at most for showing the whole matrix
 RED = (214, 39, 40)
+WIDTH = 1080  # of the chart, as wide as the page
 
 
 def write_page(
@@ -101,10 +102,10 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
 
 
 def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
-    """Return positions of the dots in a chart of 690 x 300: share of pixels on a log axis against IoU from 0 to 1."""
+    """Return positions of the dots in a chart of WIDTH x 340: share of pixels on a log axis against IoU from 0 to 1."""
     known = [share for share in shares if share > 0]
     low, high = math.floor(math.log10(min(known))), max(math.ceil(math.log10(max(known))), 0)
-    left, right, top, bottom = 46, 670, 12, 262
+    left, right, top, bottom = 46, WIDTH - 24, 12, 302
 
     def across(share: float) -> float:
         return round(left + (right - left) * (math.log10(share) - low) / max(high - low, 1), 1)
@@ -128,7 +129,7 @@ def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
         "x": [{"x": across(10.0**k), "text": f"{100 * 10.0**k:g} %"} for k in range(low, high + 1)],
         "y": [{"y": down(k / 5), "text": f"{20 * k} %"} for k in range(6)],
         "edges": edges,
-        "box": {"left": left, "right": right, "top": top, "bottom": bottom},
+        "box": {"width": WIDTH, "left": left, "right": right, "top": top, "bottom": bottom},
     }
 
 
@@ -140,7 +141,7 @@ def _place_labels(dots: list[Facts]) -> None:
         dot["label"] = None
         for start, anchor in ((dot["x"] + 8, "start"), (dot["x"] - 8 - wide, "end")):
             free = all(start + wide < low or high < start or abs(dot["y"] - y) > 13 for low, high, y in taken)
-            if free and start > 46 and start + wide < 690:
+            if free and start > 46 and start + wide < WIDTH:
                 dot["label"] = {"x": start if anchor == "start" else dot["x"] - 8, "anchor": anchor}
                 taken.append((start, start + wide, dot["y"]))
                 break

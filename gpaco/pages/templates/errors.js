@@ -88,7 +88,7 @@ function missed() {
     ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
   put("#confused", run.confused.map((entry) => {
     const trained = `${number(data.train[entry.class])} training images; most often taken for `;
-    const words = ` ${share(entry.missed, entry.test)} missed, ${trained}`;
+    const words = `: ${share(entry.missed, entry.test)} missed, ${trained}`;
     return el("div", {},
       el("h3", {}, name(entry.class), el("span", { class: "soft" }, words), name(entry.taken_for)),
       entry.own ? imageRow(entry) : list(entry.images.map(inWords)));
