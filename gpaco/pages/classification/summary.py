@@ -139,7 +139,7 @@ def _described(metrics: Facts, one: Facts) -> str:
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(
-            f"{percent(pull['share'], 0)} % of their errors go to a more frequent class; "
+            f"Of their errors, {percent(pull['share'], 0)} % go to a more frequent class; "
             f"by chance it would be {percent(pull['expected'], 0)} %."
         )
     if one["never"]:
