@@ -19,9 +19,9 @@ from torch import nn
 from gpaco.api.export import BATCHES, Answers, _difference, _pictures, _to_onnx, _to_torch
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
+from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.segmentation import network
 from gpaco.tasks.segmentation.predictor import ScenePredictor
-from gpaco.tasks.classification.predictor import Predictor
 
 IMAGES = {
     "resnet18": 224,

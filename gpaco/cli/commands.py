@@ -334,12 +334,12 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="HTML file; its numbers go to a folder beside it.")] = Path(
         "report.html"
     ),
-    pictures: Annotated[bool, typer.Option(help="Show images of the data, if it is there.")] = True,
+    images: Annotated[bool, typer.Option(help="Show images of the data, if it is still there.")] = True,
 ) -> None:
     """Write a page about one or more runs. Where they fail along the class frequencies, why, and what would help."""
     from gpaco.api.report import report as write_report
 
-    print(write_report(list(runs), out, with_pictures=pictures, say=display(as_json=True)))
+    print(write_report(list(runs), out, with_images=images, say=display(as_json=True)))
 
 
 @app.command()

@@ -1,12 +1,13 @@
-"""What both pages share: the Jinja environment, numbers as text, CSV files and thumbnails."""
+"""What both pages share: templates, numbers as text, CSV files and thumbnails."""
 
 import base64
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from gpaco import __version__
+from gpaco.system.files import write_atomic
+
+Facts = dict[str, Any]  # what a page shows, ready for JSON
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # header and rows
+PART_NAMES = {"train": "training", "val": "validation"}
 
 
-def render(template: str, **facts: Any) -> str:
-    """Return the page as text, with the style sheet inside. Everything from data is escaped."""
+def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts: Any) -> Path:
+    """Write the tables as CSV files into the folder beside the page, then the page; return its path."""
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (header, rows) in tables.items():
+        file = io.StringIO(newline="")
+        csv.writer(file).writerows([header, *rows])
+        write_atomic(folder / f"{name}.csv", file.getvalue().encode("utf-8", "backslashreplace"))
     environment = Environment(
         loader=PackageLoader("gpaco.pages"),
         autoescape=True,
@@ -25,9 +37,12 @@ def render(template: str, **facts: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "points": points}
-    page = environment.get_template(template).render(facts, style=template_text("report.css"), version=__version__)
-    return page.encode("utf-8", "backslashreplace").decode()
+    environment.filters |= {"percent": percent, "points": points, "number": "{:,}".format}
+    environment.filters["part"] = lambda name: PART_NAMES.get(name, name)
+    facts |= {"folder": folder.name, "style": template_text("page.css"), "version": __version__}
+    text = environment.get_template(template).render(facts)
+    write_atomic(page, text.encode("utf-8", "backslashreplace"))
+    return page
 
 
 def template_text(name: str) -> str:
@@ -35,8 +50,8 @@ def template_text(name: str) -> str:
     return (files("gpaco.pages") / "templates" / name).read_text(encoding="utf-8")
 
 
-def safe_json(data: dict[str, Any]) -> str:
-    """JSON for a script element: ASCII, and no character that could end the element or begin a comment.
+def safe_json(data: Facts) -> str:
+    """Return JSON for a script element: ASCII, without characters that could end the element or start a comment.
 
     >>> safe_json({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
@@ -46,7 +61,7 @@ def safe_json(data: dict[str, Any]) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A rate as percent; half is rounded up, as browsers do.
+    """Return a rate as a percentage, rounding half up as browsers do.
 
     >>> percent(0.12345), percent(0.1225), percent(None)
     ('12.3', '12.3', 'none')
@@ -57,29 +72,20 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def points(value: float | None) -> str:
-    """A difference of rates with its sign."""
+    """Return a difference of rates in percentage points, with its sign."""
     if value is None:
         return "none"
     text = percent(abs(value))
     return ("\u2212" if value < 0 and text != "0.0" else "+") + text
 
 
-def csv_file(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """Return the content of a CSV file."""
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(header)
-    writer.writerows(rows)
-    return file.getvalue().encode("utf-8", "backslashreplace")
-
-
 def thumbnail(image: NDArray[np.uint8], side: int, quality: int) -> str:
-    """Return an image (H, W, 3) as a data URI: JPEG of at most `side` pixels, or PNG as it is if it is tiny."""
+    """Return an image (H, W, 3) as a data URI: a JPEG of at most `side` pixels, or a PNG if it is tiny."""
     from PIL import Image
 
-    picture = Image.fromarray(image)
-    tiny = max(picture.size) <= 32
-    picture.thumbnail((side, side))
+    small = Image.fromarray(image)
+    tiny = max(small.size) <= 32
+    small.thumbnail((side, side))
     file = io.BytesIO()
-    picture.save(file, "PNG" if tiny else "JPEG", **({"optimize": True} if tiny else {"quality": quality}))
+    small.save(file, "PNG" if tiny else "JPEG", **({"optimize": True} if tiny else {"quality": quality}))
     return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"

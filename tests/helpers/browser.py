@@ -1,4 +1,4 @@
-"""A real browser: the system's Chromium without a window, and a page that notes what it asks for and complains of."""
+"""A real browser: headless Chromium, and a tab that records requests, errors and warnings."""
 
 import shutil
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SWITCHES = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser; a test fails without one, for then nobody has looked at the page."""
+    """Start the browser; a test fails without one."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.fail("no Chromium or Chrome found: apt-get install chromium (make setup does it where it may)")
@@ -31,7 +31,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Tab:
-    """An open page; `trouble` has its errors, warnings, dialogs and every request but that for itself."""
+    """An open page; `trouble` lists its errors, warnings, dialogs and requests other than for itself."""
 
     page: Page
     trouble: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Tab:
         return self.page.locator(selector).first.inner_text()
 
     def shows(self, selector: str, text: str) -> None:
-        """Wait until the text is there."""
+        """Wait until the text appears."""
         self.page.locator(selector, has_text=text).wait_for(timeout=5000)
 
     def texts(self, selector: str) -> list[str]:
@@ -49,7 +49,7 @@ class Tab:
 
 @contextmanager
 def opened(browser: Browser, file: Path, **options: Any) -> Iterator[Tab]:
-    """A page in a context of its own, drawn to its end; afterwards there must have been no trouble."""
+    """Open a page in its own context and wait until it is drawn; fail at the end if there was trouble."""
     context = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | options))
     tab = Tab(context.new_page())
     address = file.absolute().as_uri()

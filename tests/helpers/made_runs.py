@@ -1,4 +1,4 @@
-"""Run folders made up from logits, without a model: what the page is made from."""
+"""Run folders made from logits, without a model."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_run(
     data: str = "gone",
     analysis: dict[str, Any] | None = None,
 ) -> Run:
-    """A run that gave these logits (N, C)."""
+    """Write the folder of a run with these logits (N, C)."""
     folder.mkdir(parents=True)
     scores, truth, trained = np.asarray(logits, np.float32), np.asarray(labels, np.int64), np.asarray(counts)
     known = classes or tuple(f"class {c}" for c in range(scores.shape[1]))
@@ -51,7 +51,7 @@ def write_run(
 
 
 def tail_run(folder: Path, *, seed: int = 0, images: int = 300, num_classes: int = 12, **options: Any) -> Run:
-    """Classes of 200 down to 2 training images, recognized the worse the rarer they are."""
+    """Write a run whose classes have 200 to 2 training images; rarer classes are recognized less often."""
     rng = np.random.default_rng(seed)
     counts = np.geomspace(200, 2, num_classes).astype(int)
     labels = np.arange(images) % num_classes

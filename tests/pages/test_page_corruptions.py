@@ -1,13 +1,12 @@
-"""Robustness in the tail report, in a real browser: cells, hover, keys, several runs, bad files."""
+"""Robustness in the tail report, in a real browser: cells, hover, keys, several runs, unreadable files."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.browser import chromium, opened
+from helpers.browser import opened
 from helpers.commands import run as command
 from helpers.made_robustness import COMMON, growing, write_robustness
 from helpers.made_runs import HOSTILE, tail_run, write_run
@@ -17,12 +16,6 @@ import gpaco
 from gpaco.pages.render import percent
 
 PANELS = ("error", "many", "medium", "few")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +139,12 @@ def test_a_real_run_is_shown_after_the_command_that_the_last_line_names(browser:
     gpaco.report(folder, folder / "report.html")
     found = written(folder)
     with opened(browser, folder / "report.html") as tab:
-        assert tab.page.locator("#heat rect.untried").count() == 4 * 4 * 4  # 3 severities and the mean
-        assert tab.page.locator("#heat-legend", has_text="not tried").count() == 1
+        assert tab.page.locator("#heat rect.untested").count() == 4 * 4 * 4  # 3 severities and the mean
+        assert tab.page.locator("#heat-legend", has_text="not tested").count() == 1
         tab.page.mouse.move(*middle(tab, "#heat", 1))
         assert f"all images: {percent(found['corruptions']['gaussian_noise']['1']['error'])} %" in tab.text("#tip")
         assert "of the 75 conditions are missing" in tab.text("#corruption-about")
-        assert "40 images, a stratified part" in tab.text("#corruption-about")
+        assert "40 images, a stratified subset" in tab.text("#corruption-about")
         assert set(tab.texts("#costs tbody td:nth-last-child(-n+4)")) == {"none"}
 
 
@@ -171,12 +164,12 @@ def test_a_file_that_cannot_be_read_and_one_that_is_not_there_are_lines(browser:
     (first.folder / "robustness.json").write_text("{")
     write_robustness(third)
     with opened(browser, gpaco.report([first, second, third], tmp_path / "report.html")) as tab:
-        assert "ce has no errors on corrupted images" in tab.text("#not-compared")
+        assert "ce was not tested on corrupted images" in tab.text("#not-compared")
         assert tab.page.locator("#heat rect.heat").count() == 4 * (1 + 15 * 6)
         rows = tab.texts("#costs tbody tr")
         assert rows[0].split() == ["ce", "robustness.json", "cannot", "be", "used"]
-        assert rows[1].split() == ["paco", "not", "tried"]
-        for number, words in ((0, "robustness.json cannot be used"), (1, "not tried on corrupted images")):
+        assert rows[1].split() == ["paco", "not", "tested"]
+        for number, words in ((0, "robustness.json cannot be used"), (1, "not tested on corrupted images")):
             tab.page.locator("input[name=run]").nth(number).check()
             assert words in tab.text("#corruption-problem")
             assert tab.page.locator("#heat svg, #heat-difference svg").count() == 0

@@ -17,8 +17,7 @@ from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust, ece, wilson
-from gpaco.pages.classification import calibration, flows, whatif
-from gpaco.pages.classification import images as pictures
+from gpaco.pages.classification import calibration, flows, images, whatif
 from gpaco.pages.classification.evidence import Evidence, gather, log_priors, probabilities
 from gpaco.pages.classification.summary import FIGURES, intervals, paired, sentence, smooth, summary
 from gpaco.pages.classification.tables import tables
@@ -141,12 +140,14 @@ def test_the_sentence_says_who_is_best_and_who_cannot_be_told_apart(tmp_path: Pa
         found = gather(chosen)
         return sentence(found, [summary(one) | {"pull": flows.head_pull(one)} for one in found])
 
-    assert "On rare classes strong is best: 95 of 100 images are recognized, 0 by weak" in said(made[0], made[2])
+    assert "On rare classes, strong is best: 95 % recognized, against 0 % by weak" in said(made[0], made[2])
     assert "strong and also" not in said(made[0], made[2])
-    assert "recognized far less often than frequent ones: 0 of 100 images against 100" in said(made[2])
-    assert "1 of 2 classes is never found" in said(made[2])
-    assert "cannot be told apart: 95 and 95" in said(made[0], write_run(tmp_path / "same", strong, labels, [500, 5]))
-    assert re.search(r"strong is best: 95 .* 0 by weak and 90 by also|strong .* also", said(made[2], *made[:2]))
+    assert "recognized far less often than frequent ones: 0 % of the time against 100 %" in said(made[2])
+    assert "1 of 2 classes is never recognized" in said(made[2])
+    assert "do not differ significantly: 95 % and 95 %" in said(
+        made[0], write_run(tmp_path / "same", strong, labels, [500, 5])
+    )
+    assert re.search(r"strong is best: 95 .* 0 % by weak and 90 % by also|strong .* also", said(made[2], *made[:2]))
 
 
 def test_the_smooth_curve_stays_between_the_recalls_and_follows_a_trend() -> None:
@@ -261,7 +262,7 @@ def test_the_error_class_by_class_is_the_mean_of_each_class_alone(tail: Run) -> 
     assert calibration.classwise_ece(one) == pytest.approx(np.mean(alone))
 
 
-def test_the_temperature_undoes_a_scaling_and_mends_the_error(tmp_path: Path) -> None:
+def test_the_temperature_undoes_a_scaling_and_fixes_the_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 1.5, (3000, 6))
     labels = np.array([rng.choice(6, p=row) for row in probabilities(logits)])  # calibrated by making
@@ -289,8 +290,8 @@ def test_wrong_labels_are_found_and_a_class_that_is_not_learned_is_not_judged(tm
     logits = 6 * np.eye(3)[truth] + np.random.default_rng(0).normal(0, 0.3, (150, 3))
     logits[100:] = [6, 0, 0]  # class 2 is always taken for class 0
     one = evidence(tmp_path / "run", logits, labels, [100, 30, 5])
-    assert sorted(pictures.suspects(one)) == [3, 4]
-    (first, *_) = pictures.confused_classes(one, {3, 4})
+    assert sorted(images.suspects(one)) == [3, 4]
+    (first, *_) = images.confused_classes(one, {3, 4})
     assert (first["class"], first["taken_for"], first["missed"], first["test"]) == (2, 0, 50, 50)
 
 
@@ -301,17 +302,17 @@ def test_a_training_prior_does_not_make_rare_labels_look_wrong(tmp_path: Path) -
     balanced = 5 * np.eye(2)[labels] + rng.normal(0, 0.5, (120, 2))
     one = evidence(tmp_path / "ce", balanced + np.log(counts / counts.sum()), labels, counts, method="ce")
     assert one.metrics["few"] < 0.1  # with its prior the model misses nearly all of them
-    assert pictures.suspects(one) == []
+    assert images.suspects(one) == []
 
 
-def test_the_album_keeps_each_picture_once_and_stops_when_it_is_full() -> None:
-    images = np.random.default_rng(0).integers(0, 255, (5, 40, 60, 3), np.uint8)
-    samples = Samples(np.zeros(5, int), ("a",), images=images)
-    size = len(thumbnail(images[0], pictures.SIDE, pictures.QUALITY))
-    album = pictures.Album(room=int(2.5 * size))
+def test_the_album_keeps_each_thumbnail_once_and_stops_when_it_is_full() -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (5, 40, 60, 3), np.uint8)
+    samples = Samples(np.zeros(5, int), ("a",), images=pixels)
+    size = len(thumbnail(pixels[0], images.SIDE, images.QUALITY))
+    album = images.Album(room=int(2.5 * size))
     assert [album.add(samples, i) for i in (0, 0, 1, 2, 1)] == [0, 0, 1, None, 1]
-    assert all(uri.startswith("data:image/jpeg;base64,") for uri in album.pictures)
-    assert thumbnail(images[0, :8, :8], 72, 72).startswith("data:image/png;base64,")
+    assert all(uri.startswith("data:image/jpeg;base64,") for uri in album.thumbnails)
+    assert thumbnail(pixels[0, :8, :8], 72, 72).startswith("data:image/png;base64,")
 
 
 # The page and its files
@@ -345,7 +346,7 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
 
 def test_two_pages_in_a_folder_do_not_share_their_files(tail: Run, tmp_path: Path) -> None:
     gpaco.report(tail, tmp_path / "report.html")
-    gpaco.report(tail, tmp_path / "other.html", with_pictures=False)
+    gpaco.report(tail, tmp_path / "other.html", with_images=False)
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report", "other.html", "other"}
     tables = ("summary", "differences", "classes", "pairs", "labels_to_check", "corruptions")
     for folder in ("report", "other"):
@@ -387,31 +388,31 @@ def assert_alone(page: str) -> None:
     assert "default-src 'none'" in page
 
 
-# Pictures of the data
+# Images of the data
 
 
-def test_pictures_come_from_the_data_and_leave_it_alone(tmp_path: Path) -> None:
+def test_images_come_from_the_data_and_leave_it_alone(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 60, "bee": 20, "cat": 8})
     run = gpaco.train(data, out=tmp_path / "run", epochs=1, method="ce", say=lambda line: None)
     before = tree_hash(data)
     shown = page_data(gpaco.report(run, tmp_path / "again.html"))
     assert tree_hash(data) == before
     written = page_data(run.folder / "report.html")
-    assert written["pictures"] == shown["pictures"] != []
+    assert written["thumbnails"] == shown["thumbnails"] != []
     entry = shown["runs"][0]["confused"][0]
-    assert entry["images"][0]["picture"] is not None
+    assert entry["images"][0]["thumbnail"] is not None
     assert 0 < len(entry["own"]) <= 3
-    assert sum(map(len, shown["pictures"])) < 1_500_000
-    assert page_data(gpaco.report(run, tmp_path / "none.html", with_pictures=False))["pictures"] == []
+    assert sum(map(len, shown["thumbnails"])) < 1_500_000
+    assert page_data(gpaco.report(run, tmp_path / "none.html", with_images=False))["thumbnails"] == []
     (data / "aardvark").mkdir()
     (data / "aardvark" / "0.png").write_bytes((data / "ant" / "0.png").read_bytes())
-    assert "not what it was" in page_data(gpaco.report(run, tmp_path / "more.html"))["runs"][0]["pictures_note"]
+    assert "has changed" in page_data(gpaco.report(run, tmp_path / "more.html"))["runs"][0]["no_images"]
     (data / "cat").rename(tmp_path / "moved")
-    assert "not what it was" in page_data(gpaco.report(run, tmp_path / "less.html"))["runs"][0]["pictures_note"]
+    assert "has changed" in page_data(gpaco.report(run, tmp_path / "less.html"))["runs"][0]["no_images"]
     data.rename(tmp_path / "gone")
     data = page_data(gpaco.report(run, tmp_path / "gone.html"))
-    assert "does not exist" in data["runs"][0]["pictures_note"]
-    assert data["pictures"] == []
+    assert "does not exist" in data["runs"][0]["no_images"]
+    assert data["thumbnails"] == []
 
 
 def test_a_run_notes_its_data_and_the_page_shows_it(tmp_path: Path) -> None:
@@ -468,7 +469,7 @@ def test_damaged_predictions_are_an_error_with_a_remedy(content: bytes, tmp_path
 def test_predictions_of_another_run_are_refused(tmp_path: Path) -> None:
     run, other = tail_run(tmp_path / "run"), tail_run(tmp_path / "other", images=60)
     (run.folder / "predictions.npz").write_bytes((other.folder / "predictions.npz").read_bytes())
-    with pytest.raises(UserError, match="does not belong to metrics"):
+    with pytest.raises(UserError, match="does not belong to the metrics"):
         gpaco.report(run, tmp_path / "page.html")
 
 
@@ -518,7 +519,7 @@ def test_runs_on_other_images_or_counts_are_compared_with_a_note(tail: Run, tmp_
     one = known(tail)
     more = write_run(tmp_path / "more", one.logits, one.labels, one.counts * 2)
     data = page_data(gpaco.report([tail, more], tmp_path / "page.html"))
-    assert any("not trained on as many images" in note for note in data["notes"])
+    assert any("different numbers of training images" in note for note in data["notes"])
     assert data["runs"][1]["train"] == (one.counts * 2).tolist()
 
 

@@ -13,7 +13,7 @@ from helpers.made_runs import tail_run, write_run
 
 import gpaco
 from gpaco.metrics.classification import wilson
-from gpaco.pages.classification.corruptions import images_by_group, robustness, sentence
+from gpaco.pages.classification.corruptions import combined, images_by_group, robustness, sentence
 from gpaco.pages.classification.evidence import gather
 from gpaco.training.run import Run
 
@@ -88,12 +88,10 @@ def test_intervals_are_wilsons_for_the_number_of_images(tail: Run) -> None:
 
 
 def test_what_corruption_adds_has_an_interval_that_holds_95_of_100_times() -> None:
-    from gpaco.pages.classification.corruptions import _combined
-
     rng, inside = np.random.default_rng(0), 0
     for _ in range(2000):
         corrupted, clean = rng.binomial(80, 0.5) / 80, rng.binomial(80, 0.1) / 80
-        _, low, high = _combined([(1, corrupted), (-1, clean)], [80, 80])
+        _, low, high = combined([(1, corrupted, 80), (-1, clean, 80)])
         assert low is not None
         assert high is not None
         inside += low <= 0.4 <= high
@@ -148,7 +146,7 @@ def test_a_group_without_classes_is_none_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_does_not_stop_the_page(tail: Run, tmp_path: Path) -> None:
-    for content, problem in ((b'{"version": 1', "cannot be read"), (b'{"version": 2}', "not of version 1")):
+    for content, problem in ((b'{"version": 1', "cannot be read"), (b'{"version": 2}', "not version 1")):
         (tail.folder / "robustness.json").write_bytes(content)
         (found,) = page_data(gpaco.report(tail, tmp_path / "report.html"))["robustness"]
         assert problem in found["problem"]
@@ -163,13 +161,13 @@ def test_a_clean_error_that_is_not_that_of_the_run_is_noted(tail: Run) -> None:
     assert shown(tail)[0]["notes"] == []
     other = same | {"error": right - 0.1}
     write_robustness(tail, steady(other, dict.fromkeys(same, 0.1)))
-    assert "another checkpoint" in shown(tail)[0]["notes"][0]
+    assert "the checkpoint, the prior or the images differ" in shown(tail)[0]["notes"][0]
 
 
 # Several runs
 
 
-def test_others_are_compared_with_the_first_on_the_same_pictures_only(tail: Run, tmp_path: Path) -> None:
+def test_others_are_compared_with_the_first_on_the_same_images_only(tail: Run, tmp_path: Path) -> None:
     other = tail_run(tmp_path / "ce", seed=1, images=1200)
     write_robustness(other)
     write_robustness(tail, lambda *about: growing(*about) + 0.03)
@@ -182,10 +180,10 @@ def test_others_are_compared_with_the_first_on_the_same_pictures_only(tail: Run,
     write_robustness(tail, names=COMMON[:2])
     assert np.asarray(shown(other, tail)[1]["panels"][0]["differences"]) == pytest.approx(0)
     write_robustness(tail, subset=100)
-    assert "not tried on the same corrupted images" in shown(other, tail)[1]["not_compared"]
+    assert "not tested on the same corrupted images" in shown(other, tail)[1]["not_compared"]
     assert shown(other, tail)[1]["panels"][0]["differences"] is None
     (other.folder / "robustness.json").unlink()
-    assert "ce has no errors on corrupted images" in shown(other, tail)[1]["not_compared"]
+    assert "ce was not tested on corrupted images" in shown(other, tail)[1]["not_compared"]
     assert shown(other, tail)[0] is None
 
 
@@ -207,12 +205,12 @@ CLEAN = {"error": 0.2, "many": 0.1, "medium": 0.2, "few": 0.3}
 
 
 RARE = (
-    "Corruption hits rare classes harder than frequent ones: their error goes from 30 to 55 of 100 images, "
-    "that of frequent ones from 10 to 15."
+    "Corruption hits rare classes harder than frequent ones: their error rises from 30 % to 55 %, "
+    "that of frequent classes from 10 % to 15 %."
 )
 FREQUENT = (
-    "Corruption hits frequent classes harder than rare ones: their error goes from 10 to 35 of 100 images, "
-    "that of rare ones from 30 to 35."
+    "Corruption hits frequent classes harder than rare ones: their error rises from 10 % to 35 %, "
+    "that of rare classes from 30 % to 35 %."
 )
 
 
@@ -231,7 +229,7 @@ def test_the_same_difference_on_a_small_part_of_the_images_is_no_claim(tail: Run
 def test_the_sentence_says_so_if_rare_classes_had_nothing_to_lose(tail: Run) -> None:
     clean = CLEAN | {"few": 0.9}
     write_robustness(tail, steady(clean, {"error": 0.1, "many": 0.3, "medium": 0.1, "few": 0.05}))
-    assert said(tail).endswith("that of rare ones from 90 to 95, which had less to lose.")
+    assert said(tail).endswith("that of rare classes from 90 % to 95 %, which had less to lose.")
 
 
 def test_the_sentence_about_several_runs_names_them(tail: Run, tmp_path: Path) -> None:
@@ -240,8 +238,8 @@ def test_the_sentence_about_several_runs_names_them(tail: Run, tmp_path: Path) -
     for run, added in zip(runs, (rare, rare, frequent), strict=True):
         write_robustness(run, steady(CLEAN, added))
     assert said(*runs) == (
-        "Corruption hits rare classes harder than frequent ones with gpaco and a, "
-        "frequent ones harder than rare ones with b (see Robustness)."
+        "Corruption hits rare classes harder than frequent ones for gpaco and a, "
+        "frequent ones harder than rare ones for b (see Robustness)."
     )
     page = gpaco.report(runs, tmp_path / "report.html")
     assert page_data(page)["sentence"].endswith(said(*runs))

@@ -2,33 +2,26 @@
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers.browser import chromium, opened
+from helpers.browser import opened
 from helpers.made_runs import HOSTILE, write_run
 from PIL import Image
 from playwright.sync_api import Browser
 
 import gpaco
-from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.metrics.classification import reweighted_accuracy
+from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.render import percent
 from gpaco.tasks.classification.priors import read_prior
 from gpaco.training.run import Run
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = ("top1", "macro", "many", "medium", "few")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, trained: Pat
         assert tab.page.locator("#card").is_hidden()
         tab.page.locator("#prior").focus()
         tab.page.keyboard.press("ArrowRight")
-        assert "1 % of the way from equal to reversed" in tab.text("#prior-text")
+        assert "1 % of the way from equally likely classes to the reversed" in tab.text("#prior-text")
         before = tab.text("#sankey")
         tab.page.locator("input[name=run]").last.focus()
         tab.page.keyboard.press("ArrowLeft")
@@ -217,7 +210,7 @@ def test_the_optimum_of_the_page_is_that_of_the_analysis(browser: Browser, train
         for key in ("center", "each", "supcon"):
             np.testing.assert_allclose(found[key], getattr(asked, key), rtol=1e-12)
         best = extra_loss_curve(10, alpha=run["settings"]["alpha"], memory=run["settings"]["memory"]).best
-        assert tab.page.locator("#least").text_content() == f"least at {best:.2f}"
+        assert tab.page.locator("#least").text_content() == f"lowest at {best:.2f}"
         assert f"memory {run['settings']['memory']:,}" in tab.text("#settings")
 
 

@@ -17,7 +17,7 @@ import gpaco
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.pages.render import percent
-from gpaco.pages.segmentation import collect, errors_marked, report_scenes
+from gpaco.pages.segmentation import collect, errors_marked
 from gpaco.tasks.segmentation import evaluation as evaluating
 from gpaco.training.run import Run
 
@@ -50,10 +50,10 @@ class Tags(HTMLParser):
 
 
 def test_the_page_has_every_part_and_needs_nothing_from_outside(run: Run, tmp_path: Path) -> None:
-    page = report_scenes([run], tmp_path / "report.html", say=print).read_text()
+    page = gpaco.report(run, tmp_path / "report.html", say=print).read_text()
     found = Tags(page)
     sections = [attributes["id"] for tag, attributes in found.tags if tag == "section"]
-    assert sections == ["summary", "frequency", "confusion", "pictures", "provenance"]
+    assert sections == ["summary", "frequency", "confusion", "images", "provenance"]
     assert sum(tag == "circle" for tag, _ in found.tags) == 3
     assert sum(tag == "img" for tag, _ in found.tags) == 4 * 3
     assert all(str(a["src"]).startswith("data:image/jpeg;base64,") for tag, a in found.tags if tag == "img")
@@ -67,8 +67,8 @@ def test_the_page_has_every_part_and_needs_nothing_from_outside(run: Run, tmp_pa
     assert float(rows[0]["run iou"]) == run.metrics["per_class"][0]["iou"]
 
 
-def test_the_worst_pictures_come_first_and_confusions_by_their_pixels(run: Run) -> None:
-    facts = collect([run])
+def test_the_worst_images_come_first_and_confusions_by_their_pixels(run: Run) -> None:
+    facts = collect([run], ["run"])
     scores = [one["miou"] for one in facts["runs"][0]["worst"]]
     assert scores == sorted(scores)
     assert len(scores) == 3
@@ -80,7 +80,7 @@ def test_the_worst_pictures_come_first_and_confusions_by_their_pixels(run: Run) 
 
 
 def test_dots_stand_where_share_and_iou_put_them(run: Run) -> None:
-    chart = collect([run])["chart"]
+    chart = collect([run], ["run"])["chart"]
     box = chart["box"]
     shares = [10**6, 10**4, 100]  # of training pixels, as they are known to the network
     xs = [dot["x"] for dot in chart["dots"]]
@@ -92,12 +92,12 @@ def test_dots_stand_where_share_and_iou_put_them(run: Run) -> None:
         assert box["bottom"] - dot["y"] == pytest.approx((box["bottom"] - box["top"]) * dot["row"]["iou"], abs=0.06)
 
 
-def test_without_the_data_the_page_has_no_pictures_and_says_so(run: Run, tmp_path: Path) -> None:
+def test_without_the_data_the_page_has_no_images_and_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "data").rename(tmp_path / "elsewhere")
     said: list[str] = []
-    page = report_scenes([run], tmp_path / "report.html", say=said.append).read_text()
+    page = gpaco.report(run, tmp_path / "report.html", say=said.append).read_text()
     assert "<img" not in page
-    assert said[0].startswith("no pictures: there is no folder")
+    assert said[0].startswith("no images: there is no folder")
 
 
 def test_the_command_writes_it_and_two_runs_share_a_page(
@@ -113,9 +113,9 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
         gpaco.report([run], tmp_path / "page.pdf")
 
 
-def test_what_corrupted_pictures_cost_is_on_the_page_as_the_file_has_it(run: Run, tmp_path: Path) -> None:
+def test_what_corrupted_images_cost_is_on_the_page_as_the_file_has_it(run: Run, tmp_path: Path) -> None:
     result = gpaco.robustness(run, corruptions="contrast,fog", severities="1,5")
-    page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
+    page = Tags(gpaco.report(run, tmp_path / "report.html", with_images=False).read_text())
     sections = [attributes["id"] for tag, attributes in page.tags if tag == "section"]
     assert sections == ["summary", "frequency", "confusion", "robustness", "provenance"]
     for name in ("contrast", "fog"):
@@ -123,7 +123,7 @@ def test_what_corrupted_pictures_cost_is_on_the_page_as_the_file_has_it(run: Run
     worst = result["corruptions"]["contrast"]["5"]["error"]
     assert percent(worst) in page.text
     (run.folder / "robustness.json").write_text(json.dumps(result | {"version": 0}))
-    page = Tags(gpaco.report(run, tmp_path / "report.html", with_pictures=False).read_text())
+    page = Tags(gpaco.report(run, tmp_path / "report.html", with_images=False).read_text())
     assert "robustness.json is not shown" in page.text
     assert percent(worst) not in page.text
 
@@ -133,8 +133,8 @@ def test_runs_whose_classes_have_other_groups_share_no_page(key: str, value: Any
     other = tmp_path / "other"
     shutil.copytree(run.folder, other)
     (other / "metrics.json").write_text(json.dumps(run.metrics | {key: value}))
-    with pytest.raises(UserError, match=r"other has other .* than run, so its classes have other groups"):
-        collect([run, Run(other)])
+    with pytest.raises(UserError, match=r"other and run have different .*, so their groups differ"):
+        collect([run, Run(other)], ["run", "other"])
 
 
 def test_errors_are_red_and_what_is_no_class_is_dark() -> None:

@@ -1,45 +1,41 @@
-"""Do probabilities mean what they say: reliability by group, per class, and what one temperature would mend."""
-
-from collections.abc import Iterator
+"""Calibration: reliability by group and by class, and how much one temperature would fix."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.metrics.classification import GROUPS, Ints, ece
-from gpaco.pages.classification.evidence import Evidence, Facts, blocks, confidence, probabilities
+from gpaco.pages.classification.evidence import Evidence, blocks, confidence, probabilities
+from gpaco.pages.render import Facts
 
 BINS = 15
-_FITTED = 4000  # images a temperature is fitted on; more change its third digit
+_FITTED = 4000  # images that a temperature is fitted on; more change its third digit
 
 
 def reliability(one: Evidence) -> list[Facts]:
-    """For all images and each group, the bins of confidence that have images: how sure, and how often right."""
+    """Return mean confidence and accuracy of each nonempty bin of confidence, for all images and for each group."""
     sure, right = one.confidence, one.predictions == one.labels
     group = one.groups[one.labels]
     places = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], sure, side="left")
-    rows: list[Facts] = []
-    for name in ("all", *GROUPS):
-        for k in range(BINS):
-            mine = (places == k) & ((group == name) | (name == "all"))
-            if mine.any():
-                rows.append(
-                    {
-                        "group": name,
-                        "lower": k / BINS,
-                        "upper": (k + 1) / BINS,
-                        "images": int(mine.sum()),
-                        "confidence": float(sure[mine].mean()),
-                        "accuracy": float(right[mine].mean()),
-                    }
-                )
-    return rows
+    masks = [
+        (name, (places == k) & ((group == name) | (name == "all"))) for name in ("all", *GROUPS) for k in range(BINS)
+    ]
+    return [
+        {
+            "group": name,
+            "images": int(mine.sum()),
+            "confidence": float(sure[mine].mean()),
+            "accuracy": float(right[mine].mean()),
+        }
+        for name, mine in masks
+        if mine.any()
+    ]
 
 
 def tempered(one: Evidence) -> Facts:
-    """The temperature that would mend probabilities, and the calibration error before and after it, by group.
+    """Return the best temperature, and the calibration error by group without and with it.
 
-    Each half of the images gets the temperature that was fitted on the other half, so that no image is judged by a
-    number it helped to choose. `temperature` is their geometric mean; None with fewer than 20 images.
+    Each half of the images is evaluated with the temperature fitted on the other half. `temperature` is the geometric
+    mean of both; None with fewer than 20 images.
     """
     right, group = one.predictions == one.labels, one.groups[one.labels]
     number = len(right)
@@ -47,10 +43,12 @@ def tempered(one: Evidence) -> Facts:
     after, temperature = before.copy(), None
     if number >= 20:
         half = np.random.default_rng(0).permutation(number) < number // 2
-        fitted = {side: _fit(one.logits[rows], one.labels[rows]) for side, rows in _sample(half)}
-        for side, value in fitted.items():
-            after[half != side] = confidence(one.logits[half != side] / np.float32(value))
-        temperature = float(np.sqrt(fitted[True] * fitted[False]))
+        fitted = []
+        for fit, test in ((half, ~half), (~half, half)):
+            used = np.flatnonzero(fit)[:_FITTED]
+            fitted.append(_fit(one.logits[used], one.labels[used]))
+            after[test] = confidence(one.logits[test] / np.float32(fitted[-1]))
+        temperature = float(np.sqrt(fitted[0] * fitted[1]))
     rows = []
     for name in ("all", *GROUPS):
         mine = (group == name) | (name == "all")
@@ -60,12 +58,12 @@ def tempered(one: Evidence) -> Facts:
 
 
 def classwise_ece(one: Evidence) -> float | None:
-    """Mean over classes of how far the probability of that class is from how often it is right (15 bins)."""
+    """Return the calibration error of each class's probability (15 bins), averaged over classes."""
     size = len(one.counts)
     if not len(one.labels):
         return None
-    total = np.bincount(one.labels, minlength=size).astype(float)  # ends as the sum over all images of (right - p)
-    upper = np.zeros(size * BINS)  # the same in each bin above the first: there are few such entries
+    total = np.bincount(one.labels, minlength=size).astype(float)  # in the end, the sum of (right - p) over all images
+    upper = np.zeros(size * BINS)  # the same for each bin above the first, which has most of the entries
     for rows in blocks(len(one.labels)):
         p = probabilities(one.logits[rows])
         total -= p.sum(0)
@@ -79,14 +77,14 @@ def classwise_ece(one: Evidence) -> float | None:
 
 
 def overconfidence(one: Evidence) -> Facts:
-    """How sure the model is when it takes an image of a rare class for a more frequent one."""
+    """Return the mean confidence of errors that take an image of a rare class for a more frequent one."""
     up = one.counts[one.predictions] > one.counts[one.labels]
     mine = up & (one.groups[one.labels] == "few")
     return {"images": int(mine.sum()), "confidence": float(one.confidence[mine].mean()) if mine.any() else None}
 
 
 def _fit(logits: NDArray[np.float32], labels: Ints) -> float:
-    """The temperature with the least cross entropy: golden section over its logarithm."""
+    """Return the temperature with the lowest cross entropy."""
     from scipy.optimize import minimize_scalar
 
     scores = np.asarray(logits, np.float64)
@@ -99,8 +97,3 @@ def _fit(logits: NDArray[np.float32], labels: Ints) -> float:
 
     found = minimize_scalar(loss, bounds=(np.log(0.05), np.log(20)), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))
-
-
-def _sample(half: NDArray[np.bool_]) -> Iterator[tuple[bool, Ints]]:
-    for side in (True, False):
-        yield side, np.flatnonzero(half == side)[:_FITTED]

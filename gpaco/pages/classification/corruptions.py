@@ -1,4 +1,4 @@
-"""Errors on corrupted images: by corruption, severity and group, beside the first run, and who suffers more."""
+"""Errors on corrupted images by corruption, severity and group, and how they differ from those of the first run."""
 
 from collections.abc import Sequence
 from math import hypot
@@ -8,24 +8,27 @@ import numpy as np
 from gpaco.data.corruption.corruptions import KINDS, SEVERITIES
 from gpaco.data.holdout import stratified_subset
 from gpaco.metrics.classification import GROUPS, wilson
-from gpaco.pages.classification.evidence import Evidence, Facts
+from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.classification.summary import listed
-from gpaco.pages.render import percent
-from gpaco.pages.robustness_file import KEYS, figures, read_robustness
+from gpaco.pages.render import Facts, percent
+from gpaco.pages.runs import read_robustness
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
+KEYS = {"all": "error", **{name: name for name in GROUPS}}  # group on the page: key in robustness.json
 
 
 def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
-    """For each run what its robustness.json says, None without one; nothing at all if no run has it."""
+    """Return the content of each run's robustness.json, None without one; an empty list if no run has one."""
     files = [read_robustness(one.run.folder) for one in found]
     if all(file is None for file in files):
         return []
-    result: list[Facts | None] = []
+    facts: list[Facts | None] = []
     for one, file in zip(found, files, strict=True):
-        facts = _about(one, file, found[0], files[0]) if isinstance(file, dict) else None
-        result.append({"problem": file} if isinstance(file, str) else facts)
-    return result
+        if isinstance(file, str):
+            facts.append({"problem": file})
+        else:
+            facts.append(None if file is None else _about(one, file, found[0], files[0]))
+    return facts
 
 
 def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str | None) -> Facts:
@@ -35,7 +38,9 @@ def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str 
     against, why = _comparable(one, file, first, first_file)
     alike = one.metrics["counts"] == first.metrics["counts"] and file["cuts"] == (against or file)["cuts"]
     if against and not alike:
-        why = f"Groups are not compared: {one.name} was not trained on as many images of each class as {first.name}."
+        why = (
+            f"Groups are not compared: {one.name} and {first.name} have different numbers of training images per class."
+        )
     return {
         "problem": None,
         "about": _settings(file),
@@ -55,14 +60,14 @@ def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str 
 
 
 def _panel(file: Facts, group: str, named: Sequence[str], images: Facts | None, against: Facts | None) -> Facts:
-    """The errors of one group: rows of five severities and their mean, with intervals if its images are known."""
-    known = figures(file, group)
+    """Return the errors of one group: rows of five severities and their mean, with intervals if they are known."""
+    known = _overall(file, group)
     errors = _errors(file, group, named)
     effective: float | None = None if images is None else images["effective"]
     other = None if against is None else _errors(against, group, named)
     clean, mean = known["clean_error"], known["mean_error"]
-    added, low, high = _combined([(1, mean), (-1, clean)], [effective, effective])
-    there = None if against is None else figures(against, group)["clean_error"]
+    added, low, high = combined([(1, mean, effective), (-1, clean, effective)])
+    there = None if against is None else _overall(against, group)["clean_error"]
     return {
         "group": group,
         "classes": sum(file["groups"][name]["classes"] for name in GROUPS if group in ("all", name)),
@@ -84,23 +89,22 @@ def _panel(file: Facts, group: str, named: Sequence[str], images: Facts | None, 
     }
 
 
+def _overall(file: Facts, group: str) -> Facts:
+    home = file if group == "all" else file["groups"][group]
+    return {key: home[key] for key in ("clean_error", "mean_error", "mce", "relative_mce")}
+
+
 def _errors(file: Facts, group: str, named: Sequence[str]) -> list[list[float | None]]:
-    """Rows of severities 1 to 5 and their mean; None where it was not tried, or is not known."""
-    tried = file["corruptions"]
-    return [[_error(tried.get(name), column, KEYS[group]) for column in COLUMNS] for name in named]
-
-
-def _error(row: Facts | None, column: str, key: str) -> float | None:
-    cell = row and row[column]
-    return cell[key] if cell else None
+    """Return rows of severities 1 to 5 and their mean; None for a condition that was not tested."""
+    rows = [file["corruptions"].get(name, {}) for name in named]
+    return [[cell[KEYS[group]] if (cell := row.get(column)) else None for column in COLUMNS] for row in rows]
 
 
 def images_by_group(one: Evidence, file: Facts) -> dict[str, Facts | None]:
-    """The images of each group that were corrupted, and how many they are worth; None where that is not known.
+    """Return the corrupted images of each group, and their effective number; None where that is not known.
 
-    They are the run's test images or that part of them which the same seed chooses again. The error of a group is the
-    mean over its classes, so images are worth as many as would say as much if all its K classes had equally many:
-    K^2 / (1/n_1 + ... + 1/n_K).
+    They are the run's test images, or the subset of them that the same seed selects again. The error of a group is the
+    mean over its K classes. Its variance is that of an error over K^2 / (1/n_1 + ... + 1/n_K) images.
     """
     labels = one.labels
     if file["subset"] is not None and len(labels):
@@ -123,110 +127,103 @@ def _interval(rate: float | None, images: float | None) -> list[float] | None:
     return bounds and list(bounds)
 
 
-def _combined(
-    terms: Sequence[tuple[int, float | None]], images: Sequence[float | None]
+def combined(
+    terms: Sequence[tuple[int, float | None, float | None]],
 ) -> tuple[float | None, float | None, float | None]:
-    """A sum of rates with their signs and its 95 % interval, from the binomial (Wilson) interval of each.
+    """Return a sum of rates and its 95 % interval; each term is a sign, a rate and a number of images.
 
-    The distances to the ends are added as squares (Newcombe, 1998), as if the rates were of different images. Errors
-    with and without corruption are of the same ones and go together, so the interval is rather too wide.
+    The distances to the ends of the Wilson intervals add up as squares (Newcombe, 1998), as for independent rates.
+    Errors with and without corruption are on the same images and correlate, so the interval is rather too wide.
 
-    >>> [round(value, 3) for value in _combined([(1, 0.5), (-1, 0.2)], [100.0, 100.0])]
+    >>> [round(value, 3) for value in combined([(1, 0.5, 100), (-1, 0.2, 100)])]
     [0.3, 0.169, 0.417]
     """
-    if any(rate is None for _, rate in terms):
-        return None, None, None
-    value = sum(sign * (rate or 0) for sign, rate in terms)
-    below, above = 0.0, 0.0
-    for (sign, rate), number in zip(terms, images, strict=True):
-        bounds = _interval(rate, number)
-        if bounds is None or rate is None:
-            return value, None, None
-        down, up = rate - bounds[0], bounds[1] - rate
-        below, above = hypot(below, down if sign > 0 else up), hypot(above, up if sign > 0 else down)
-    return value, value - below, value + above
+    value, below, above, known = 0.0, 0.0, 0.0, True
+    for sign, rate, images in terms:
+        if rate is None:
+            return None, None, None
+        value += sign * rate
+        low, high = _interval(rate, images) or (rate, rate)
+        known = known and bool(images)
+        down, up = (rate - low, high - rate) if sign > 0 else (high - rate, rate - low)
+        below, above = hypot(below, down), hypot(above, up)
+    return (value, value - below, value + above) if known else (value, None, None)
 
 
 def _comparable(
     one: Evidence, file: Facts, first: Evidence, other: Facts | str | None
 ) -> tuple[Facts | None, str | None]:
-    """The file of the first run if both saw the same corrupted images; and why not, for runs after the first."""
+    """Return the file of the first run if both saw the same corrupted images, and otherwise why there is none."""
     if one is first:
         return None, None
     if not isinstance(other, dict):
-        return None, f"No difference: {first.name} has no errors on corrupted images to compare with."
+        return None, f"No difference: {first.name} was not tested on corrupted images."
     same = all(file[key] == other[key] for key in ("n", "subset", "seed", "constants", "skipped"))
     if not same or one.images != first.images or not np.array_equal(one.labels, first.labels):
-        return None, f"No difference: {one.name} was not tried on the same corrupted images as {first.name}."
+        return None, f"No difference: {one.name} and {first.name} were not tested on the same corrupted images."
     return other, None
 
 
 def _settings(file: Facts) -> str:
-    """What was tried, in words."""
-    parts = [f"{file['n']:,} images" + ("" if file["subset"] is None else ", a stratified part of the test images")]
+    """Describe the test in a sentence."""
+    parts = [f"{file['n']:,} images" + ("" if file["subset"] is None else ", a stratified subset of the test images")]
     if file["constants"] is not None:
         parts.append(f"constants of {'CIFAR-C' if file['constants'] == 'cifar' else 'ImageNet-C'}")
     parts.append(f"seed {file['seed']}")
     if file["prior"] is not None:
-        parts.append(f"logits corrected for the prior {file['prior']}")
+        parts.append(f"logits adjusted to the prior {file['prior']}")
     if file["unbiased"]:
-        parts.append("logits corrected for what the loss takes from frequent classes")
+        parts.append("bias of the loss against frequent classes removed")
     return "; ".join(parts) + "."
 
 
 def _doubts(one: Evidence, file: Facts) -> list[str]:
-    """A word if the clean error is not that of the page, though nothing explains it."""
+    """Return a note if the clean error is not the one in metrics.json, though nothing explains it."""
     here, top1 = file["clean_error"], one.metrics["top1"]
     plain = file["subset"] is None and file["prior"] is None and not file["unbiased"] and not file["skipped"]
     if not plain or here is None or top1 is None or abs(here - (1 - top1)) <= max(0.005, 2 / file["n"]):
         return []
     return [
-        f"the clean error here is {100 * here:.1f} %, that of metrics.json {100 * (1 - top1):.1f} %: "
-        "another checkpoint, another prior, or other images"
+        f"The clean error here is {percent(here)} %, but {percent(1 - top1)} % in metrics.json: "
+        "the checkpoint, the prior or the images differ."
     ]
 
 
 def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
-    """Which classes corruption hits harder, in plain words; nothing where it may be chance."""
+    """Say which classes corruption hits harder; an empty string where it may be chance."""
     hits = {name: hit for name, one in zip(names, found, strict=False) if (hit := _hit(one))}
     if len(names) == 1 and hits:
         (hit,) = hits.values()
         harder, other = ("rare", "frequent") if hit["rare"] else ("frequent", "rare")
-        start, end = percent(hit["from"], 0), percent(hit["to"], 0)
-        other_start, other_end = percent(hit["other_from"], 0), percent(hit["other_to"], 0)
+        start, end, other_start, other_end = (percent(value, 0) for value in hit["errors"])
         return (
-            f"Corruption hits {harder} classes harder than {other} ones: their error goes from {start} to {end} of 100 "
-            f"images, that of {other} ones from {other_start} to {other_end}"
+            f"Corruption hits {harder} classes harder than {other} ones: their error rises from {start} % to {end} %, "
+            f"that of {other} classes from {other_start} % to {other_end} %"
             f"{', which had less to lose' if hit['less_to_lose'] else ''}."
         )
     rare, frequent = ([name for name, hit in hits.items() if hit["rare"] == wanted] for wanted in (True, False))
-    parts = [f"rare classes harder than frequent ones with {listed(rare)}"] if rare else []
+    parts = [f"rare classes harder than frequent ones for {listed(rare)}"] if rare else []
     if frequent:
-        parts.append(f"frequent {'ones' if rare else 'classes'} harder than rare ones with {listed(frequent)}")
+        parts.append(f"frequent {'ones' if rare else 'classes'} harder than rare ones for {listed(frequent)}")
     return f"Corruption hits {', '.join(parts)} (see Robustness)." if parts else ""
 
 
 def _hit(one: Facts | None) -> Facts | None:
-    """Whether corruption adds more errors to the rarest or to the most frequent group; None if it may be chance."""
+    """Return which of the rarest and the most frequent group gains more errors; None if it may be chance."""
     panels = [] if one is None or one["problem"] else one["panels"][1:]
     there = [panel for panel in panels if panel["added_low"] is not None]
     if len(there) < 2:
         return None
     frequent, rare = there[0], there[-1]
-    terms, images = [], []
+    terms = []
     for sign, panel in ((1, rare), (-1, frequent)):
-        for way, key in ((1, "mean_error"), (-1, "clean_error")):
-            terms.append((sign * way, panel[key]))
-            images.append(panel["effective"])
-    _, low, high = _combined(terms, images)
+        terms += [(sign, panel["mean_error"], panel["effective"]), (-sign, panel["clean_error"], panel["effective"])]
+    _, low, high = combined(terms)
     if low is None or high is None or low <= 0 <= high:
         return None
     harder, other = (rare, frequent) if low > 0 else (frequent, rare)
     return {
         "rare": low > 0,
-        "from": harder["clean_error"],
-        "to": harder["mean_error"],
-        "other_from": other["clean_error"],
-        "other_to": other["mean_error"],
+        "errors": [panel[key] for panel in (harder, other) for key in ("clean_error", "mean_error")],
         "less_to_lose": harder["added"] > 1 - other["clean_error"],
     }

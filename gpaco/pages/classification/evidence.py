@@ -1,11 +1,10 @@
-"""What the page knows of a run: its figures, its predictions and what else lies in its folder."""
+"""What the page knows about a run: its metrics, its predictions and the other files of its folder."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 
 from gpaco.errors import UserError
 from gpaco.metrics.classification import Floats, Ints, adjust, reversed_prior
+from gpaco.pages.render import Facts
+from gpaco.pages.runs import short_names
 from gpaco.tasks.classification.priors import log_prior, log_shown
 from gpaco.training.run import Run
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +23,12 @@ class Evidence:
     """A run and its predictions: N test images, C classes.
 
     Args:
-        name: what the run is called on the page.
+        name: name of the run on the page.
         metrics: the content of metrics.json.
-        logits: (N, C) as the model gave them.
+        logits: (N, C), as the model returns them.
         labels, predictions: (N,).
         images: N names.
-        analysis, data: what training measured and noted, if it did.
+        analysis, data: the content of analysis.json and data.json; None without the file.
     """
 
     name: str
@@ -58,24 +57,24 @@ class Evidence:
 
     @cached_property
     def assumed(self) -> Floats:
-        """Log of the class distribution that raw logits assume, (C,); only differences between classes count."""
+        """Log of the class distribution that raw logits assume, (C,), up to a constant."""
         if self.metrics.get("tuned") or self.metrics["assumes"] == "uniform":
             return np.zeros(len(self.counts))
         return log_shown(self.metrics["counts"], self.metrics.get("shown"))
 
     @cached_property
     def confidence(self) -> Floats:
-        """Probability of the winner of each image, (N,)."""
+        """Probability of the predicted class of each image, (N,)."""
         return confidence(self.logits)
 
     @cached_property
     def uniform(self) -> NDArray[np.float32]:
-        """Logits made right for classes that are equally likely."""
+        """Logits adjusted to equally likely classes, (N, C)."""
         return adjust(self.logits, self.assumed, np.zeros(len(self.assumed)))
 
 
 def log_priors(counts: Ints) -> dict[str, Floats]:
-    """The distributions that the page names, as logs; a class without training images counts as one with one."""
+    """Return the named class distributions as logs; a class without training images counts as having one."""
     return {
         "train": log_prior(counts),
         "uniform": np.zeros(len(counts)),
@@ -84,7 +83,7 @@ def log_priors(counts: Ints) -> dict[str, Floats]:
 
 
 def confidence(logits: NDArray[np.float32]) -> Floats:
-    """The probability of the winner of each row."""
+    """Return the highest softmax probability of each row."""
     result = np.empty(len(logits))
     for rows in blocks(len(logits)):
         scores = np.asarray(logits[rows], np.float64)
@@ -93,12 +92,12 @@ def confidence(logits: NDArray[np.float32]) -> Floats:
 
 
 def blocks(number: int, size: int = 2048) -> Iterator[slice]:
-    """Rows to handle at once, so that copies stay small."""
+    """Split rows into blocks, so that copies stay small."""
     return (slice(start, start + size) for start in range(0, number, size))
 
 
 def probabilities(logits: NDArray[np.float32]) -> Floats:
-    """Softmax of each row."""
+    """Return the softmax of each row."""
     scores = np.asarray(logits, np.float64)
     weights = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
     result: Floats = weights / weights.sum(1, keepdims=True)
@@ -106,10 +105,8 @@ def probabilities(logits: NDArray[np.float32]) -> Floats:
 
 
 def gather(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Evidence]:
-    """The evidence of each run; an error where files are missing or the classes are not the same."""
-    if not runs:
-        raise UserError("a page needs a run", "give one run or more")
-    found = [_evidence(run, name) for run, name in zip(runs, names or _names(runs), strict=True)]
+    """Read the files of each run; the runs must have the same classes."""
+    found = [_evidence(run, name) for run, name in zip(runs, names or short_names(runs), strict=True)]
     for one in found[1:]:
         if one.classes != found[0].classes:
             raise UserError(
@@ -118,36 +115,19 @@ def gather(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Evid
     return found
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """The parts of the folders that tell the runs apart; the last part of a single one."""
-    parts = [run.folder.resolve().parts for run in runs]
-    start = _alike(parts)
-    end = _alike([one[start:][::-1] for one in parts])
-    names = ["/".join(one[start : len(one) - end]) for one in parts]
-    if len(runs) == 1 or not all(names):
-        names = [one[-1] for one in parts]
-    twice = {name for name in names if names.count(name) > 1}
-    return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, 1)]
-
-
-def _alike(parts: Sequence[Sequence[str]]) -> int:
-    """How many of the first words all have in common."""
-    return next((k for k, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1), min(map(len, parts)))
-
-
 def _evidence(run: Run, name: str) -> Evidence:
     metrics = run.metrics
     path = run.folder / "predictions.npz"
-    again = f"remove {run.folder / 'metrics.json'} and give the same train command again: it only evaluates"
+    again = f"remove {run.folder / 'metrics.json'} and rerun the train command: it only evaluates"
     if not path.is_file():
-        raise UserError(f"{run.folder} has no predictions.npz: there is nothing to make a page from", again)
+        raise UserError(f"{run.folder} has no predictions.npz, which the page needs", again)
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             logits, labels, names = arrays["logits"], arrays["labels"], arrays["names"]
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise UserError(f"{path} is damaged: {error}", again) from error
     if logits.shape != (metrics["n"], len(metrics["per_class"])) or not len(labels) == len(names) == len(logits):
-        raise UserError(f"{path} does not belong to metrics.json beside it", again)
+        raise UserError(f"{path} does not belong to the metrics.json beside it", again)
     return Evidence(
         name=name,
         run=run,

@@ -1,18 +1,19 @@
-"""Where errors go: from group to group, from class to class, and how many of them into more frequent classes."""
+"""Where errors go: between groups, between classes, and how many go to more frequent classes."""
 
 from collections import defaultdict
 
 import numpy as np
 
 from gpaco.metrics.classification import GROUPS, wilson
-from gpaco.pages.classification.evidence import Evidence, Facts
+from gpaco.pages.classification.evidence import Evidence
+from gpaco.pages.render import Facts
 
 PAIRS = 30
 _NEIGHBORS = 5
 
 
 def flows(one: Evidence) -> list[Facts]:
-    """For each group of test images: how many there are, how many are right, and where the others were put."""
+    """Return for each group its test images, how many are right, and the predicted groups of the others."""
     true, taken = one.groups[one.labels], one.groups[one.predictions]
     right = one.predictions == one.labels
     return [
@@ -27,9 +28,9 @@ def flows(one: Evidence) -> list[Facts]:
 
 
 def head_pull(one: Evidence) -> dict[str, Facts]:
-    """Of the errors of each group, the share that lands in a class with more training images, and chance's share.
+    """Return the share of each group's errors that go to a more frequent class, and the share expected by chance.
 
-    Chance puts an error into any other class alike: for the rarest class all others are more frequent, so that a high
+    By chance, an error goes to every other class alike. For the rarest class all others are more frequent, so a high
     share means nothing by itself.
     """
     counts = one.counts
@@ -52,16 +53,16 @@ def head_pull(one: Evidence) -> dict[str, Facts]:
 
 
 def confused_pairs(one: Evidence) -> dict[tuple[int, int], int]:
-    """How often a class was taken for another one: {(class, taken for): images}."""
+    """Return how often a class was taken for another one: {(class, predicted class): images}."""
     wrong = one.predictions != one.labels
     places, times = np.unique(one.labels[wrong] * len(one.counts) + one.predictions[wrong], return_counts=True)
     return {divmod(int(place), len(one.counts)): int(number) for place, number in zip(places, times, strict=True)}
 
 
 def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Facts]:
-    """The pairs in which a class is most surely taken for a more frequent one: by the lower end of Wilson's interval.
+    """Return the pairs in which a class is most often taken for a more frequent one.
 
-    So one image of one does not come before ten of twenty.
+    They are sorted by the lower end of the Wilson interval, so that 1 of 1 image does not rank above 10 of 20.
     """
     test = np.bincount(one.labels, minlength=len(one.counts))
     rows: list[Facts] = []
@@ -84,7 +85,7 @@ def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Fa
 
 
 def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
-    """For each class the five it is most often taken for, and the five most often taken for it: [class, images]."""
+    """Return for each class the five it is most often taken for, and the five most often taken for it."""
     to: dict[int, list[list[int]]] = defaultdict(list)
     by: dict[int, list[list[int]]] = defaultdict(list)
     for (true, taken), number in pairs.items():
@@ -98,7 +99,7 @@ def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts
 
 
 def asymmetry(row: Facts) -> float:
-    """From -1 to 1: how much more often (by share) the pair goes up than back.
+    """Return how much more often a pair is confused upward than back, from -1 to 1.
 
     >>> round(asymmetry({"share": 0.3, "back": 1, "back_of": 10}), 6)
     0.5

@@ -1,25 +1,56 @@
-"""Pictures for the page: missed images of the most confused rare classes beside training images, and odd labels."""
+"""Images for the page: missed images of the most confused rare classes beside training images, and suspect labels."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from gpaco.data.samples import Samples
+from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
 from gpaco.metrics.classification import Ints
-from gpaco.pages.classification.evidence import Evidence, Facts, blocks, probabilities
-from gpaco.pages.render import thumbnail
+from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
+from gpaco.pages.render import Facts, thumbnail
+from gpaco.recipes.settings import Data, Recipe
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.splits import splits_of
 
 CLASSES, MISSED, BESIDE = 6, 4, 3
-LISTED, SHOWN = 100, 8  # labels worth a second look
-SIDE, QUALITY = 72, 72  # pixels of the longer side, at most; of JPEG
-_SURE = 5  # test images and half of them right: with less, a miss says more about the model than about the label
+LISTED, SHOWN = 100, 8  # suspect labels
+SIDE, QUALITY = 72, 72  # pixels of the longer side at most; JPEG quality
+_SURE = 5  # test images, half of them right: with fewer, a miss tells more about the model than about the label
+
+
+class Album:
+    """Thumbnails as data URIs, each once, until the page has no room left."""
+
+    def __init__(self, room: int = 1_500_000) -> None:
+        self.room = room  # bytes
+        self.thumbnails: list[str] = []
+        self._places: dict[tuple[int, int], int | None] = {}
+
+    def add(self, samples: Samples, i: int) -> int | None:
+        """Return the number of an image's thumbnail; None if the image cannot be read or there is no room left."""
+        key = (id(samples), i)
+        if key not in self._places:
+            self._places[key] = self._new(samples, i)
+        return self._places[key]
+
+    def _new(self, samples: Samples, i: int) -> int | None:
+        try:
+            uri = thumbnail(samples.load(i), SIDE, QUALITY)
+        except Problem:
+            return None
+        if len(uri) > self.room:
+            return None
+        self.room -= len(uri)
+        self.thumbnails.append(uri)
+        return len(self.thumbnails) - 1
 
 
 def confused_classes(one: Evidence, odd: Collection[int]) -> list[Facts]:
-    """The rarer half of the classes, worst first: what was missed, most surely wrong first, and what it was taken for.
+    """Return the worst of the rarer half of the classes with their most confident errors.
 
-    `odd` are the images whose label is worth a second look.
+    `odd` are the images with a suspect label.
     """
     right = one.predictions == one.labels
     test = np.bincount(one.labels, minlength=len(one.counts))
@@ -54,11 +85,11 @@ def confused_classes(one: Evidence, odd: Collection[int]) -> list[Facts]:
 
 
 def suspects(one: Evidence) -> list[int]:
-    """Test images whose label is worth a second look, the most striking first.
+    """Return the test images whose label may be wrong, the most striking first.
 
-    With classes equally likely, the model must be nine tenths as sure of another class as it is, on average, of that
-    class's own images, and give the label less than a tenth of what that label's own images get on average. Both
-    classes need five test images and half of them right: of a class that is not learned nothing can be said.
+    Classes count as equally likely. The probability of another class must reach nine tenths of its mean over that
+    class's own images, and the probability of the label must be below a tenth of its mean over the label's own images.
+    Both classes need five test images, half of them recognized: nothing can be said about a class that is not learned.
     """
     if not len(one.labels):
         return []
@@ -79,41 +110,50 @@ def suspects(one: Evidence) -> list[int]:
     return [int(k) for k in places[np.argsort(-(sure - own)[places], kind="stable")]]
 
 
-class Album:
-    """Small pictures as data URIs, each once, until there is no room left."""
-
-    def __init__(self, room: int = 1_500_000) -> None:
-        self.room = room
-        self.pictures: list[str] = []
-        self._places: dict[tuple[int, int], int | None] = {}
-
-    def add(self, samples: Samples, i: int) -> int | None:
-        """The number of a picture; None if it cannot be read or there is no more room."""
-        key = (id(samples), i)
-        if key not in self._places:
-            self._places[key] = self._new(samples, i)
-        return self._places[key]
-
-    def _new(self, samples: Samples, i: int) -> int | None:
-        try:
-            uri = thumbnail(samples.load(i), SIDE, QUALITY)
-        except Problem:
-            return None
-        if len(uri) > self.room:
-            return None
-        self.room -= len(uri)
-        self.pictures.append(uri)
-        return len(self.pictures) - 1
+def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> list[Splits | str]:
+    """Return the data of each run, or why it cannot be read. Runs on the same data share it."""
+    known: dict[Data, Splits | str] = {}
+    for one in found:
+        recipe = one.run.recipe
+        if splits is None and recipe.data not in known:
+            say(f"reading {recipe.data.path} for its images (--no-images skips this)")
+            known[recipe.data] = _read(recipe)
+    return [splits or known[one.run.recipe.data] for one in found]
 
 
-def examples(train: Samples, c: int, number: int = BESIDE) -> Ints:
-    """Some training images of a class, spread over all of them."""
+def _read(recipe: Recipe) -> Splits | str:
+    try:  # an unreadable image is left out here, so none is searched for
+        return splits_of(replace(recipe, data=replace(recipe.data, on_bad_image="error")))
+    except Problem as problem:
+        return f"the data cannot be read: {problem.cause}"
+
+
+def missed_images(one: Evidence, album: Album, source: Splits | str) -> Facts:
+    """Return the confused classes and suspect labels with the numbers of their thumbnails, and why there are none."""
+    odd = suspects(one)
+    confused = confused_classes(one, set(odd))
+    listed: list[Facts] = [
+        {"image": k, "name": one.images[k], "class": int(one.labels[k]), "taken_for": int(one.uniform[k].argmax())}
+        for k in odd[:LISTED]
+    ]
+    result = {"confused": confused, "suspects": listed, "suspects_found": len(odd), "no_images": ""}
+    if isinstance(source, str):
+        return result | {"no_images": source}
+    tested = source.val if one.metrics["evaluated_on"] == "val" else source.test
+    places = {} if tested is None else {name: k for k, name in enumerate(tested.names)}
+    if tested is None or list(tested.classes) != one.classes or not places.keys() >= set(one.images):
+        return result | {"no_images": "the data has changed since the run was evaluated"}
+    for row in [*(row for entry in confused for row in entry["images"]), *listed[:SHOWN]]:
+        row["thumbnail"] = album.add(tested, places[row["name"]])
+    for entry in confused:
+        for key, c in (("own", entry["class"]), ("other", entry["taken_for"])):
+            numbers = [album.add(source.train, int(i)) for i in examples(source.train, c)]
+            entry[key] = [number for number in numbers if number is not None]
+    return result
+
+
+def examples(train: Samples, c: int) -> Ints:
+    """Return some training images of a class, evenly spread over all of them."""
     mine = np.flatnonzero(train.labels == c)
-    chosen: Ints = mine[np.linspace(0, len(mine) - 1, min(number, len(mine))).astype(int)]
+    chosen: Ints = mine[np.linspace(0, len(mine) - 1, min(BESIDE, len(mine))).astype(int)]
     return chosen
-
-
-def find(samples: Samples, names: Sequence[str]) -> dict[str, int] | None:
-    """Where each image is in the data, by name; None if some are not there any more."""
-    places = {name: k for k, name in enumerate(samples.names)}
-    return places if all(name in places for name in names) else None

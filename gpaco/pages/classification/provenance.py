@@ -1,15 +1,16 @@
-"""Where the numbers of a run come from: settings, seeds, versions, hashes, and the command that repeats it."""
+"""Where the numbers of a run come from: settings, seeds, versions, hashes, and the command to reproduce it."""
 
 import shlex
 from pathlib import Path
 
 from gpaco.errors import Problem
-from gpaco.pages.classification.evidence import Evidence, Facts
+from gpaco.pages.classification.evidence import Evidence
+from gpaco.pages.render import Facts
 from gpaco.training import checkpoint
 
 
 def provenance(one: Evidence) -> Facts:
-    """What the page says about how a run came to be; None for what is not known (any more)."""
+    """Return how a run was made; None for what is not known."""
     folder = one.run.folder
     recipe = folder / "recipe.toml"
     return {
@@ -25,7 +26,7 @@ def provenance(one: Evidence) -> Facts:
 
 
 def weights_hash(folder: Path) -> Facts | None:
-    """Step and SHA-256 of the weights that the figures are about; None if the checkpoint is gone."""
+    """Return step and SHA-256 of the evaluated weights; None if the checkpoint is gone."""
     try:
         newest = checkpoint.load(folder / "checkpoints", parts=[])
         best = newest.state["position"]["best_step"]

@@ -1,4 +1,4 @@
-"""The summary of a run: figures with intervals, differences between runs on the same images, and one plain sentence."""
+"""The summary: metrics with intervals, differences between runs on the same images, and what stands out in words."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from gpaco.metrics.classification import GROUPS, Floats, Ints, wilson
-from gpaco.pages.classification.evidence import Evidence, Facts
-from gpaco.pages.render import percent
+from gpaco.pages.classification.evidence import Evidence
+from gpaco.pages.render import Facts, percent
 
 Bounds = dict[str, float | None]
 FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
@@ -23,7 +23,7 @@ _HOW_OFTEN = (
 
 
 def summary(one: Evidence) -> Facts:
-    """Figures as in metrics.json, their intervals, the worst tenth of the classes, and classes that are never found."""
+    """Return metrics with their intervals, the worst tenth of the classes, and the classes never recognized."""
     metrics = one.metrics
     bounds = intervals(*per_class(one), one.groups)
     figures = [{"figure": key, "value": metrics[key], **bounds[key]} for key in FIGURES]
@@ -38,7 +38,7 @@ def summary(one: Evidence) -> Facts:
 
 
 def per_class(one: Evidence) -> tuple[Ints, Ints]:
-    """Test images of each class that are right, and that are wrong, each (C,)."""
+    """Return the right and the wrong test images of each class, each (C,)."""
     size, right = len(one.classes), one.predictions == one.labels
     return np.bincount(one.labels[right], minlength=size), np.bincount(one.labels[~right], minlength=size)
 
@@ -92,7 +92,7 @@ def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
 
 
 def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
-    """Where each image of `first` is in `other`, by name; None if they are not the same images.
+    """Return the index in `other` of each image of `first`, by name; None if they are not the same images.
 
     >>> matched(["a", "b", "c"], ["c", "a", "b"]).tolist(), matched(["a"], ["b"])
     ([1, 2, 0], None)
@@ -106,7 +106,7 @@ def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
 
 
 def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, float]]:
-    """Recall as a smooth function of the number of training images: a mean over neighbors on the log axis."""
+    """Return recall as a smooth function of the training images: a Gaussian kernel mean on the log axis."""
     seen = np.array([recall is not None for recall in recalls])
     if len(set(counts[seen].tolist())) < 3:
         return []
@@ -119,40 +119,42 @@ def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, floa
 
 
 def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
-    """What stands out, in plain words made from the figures."""
+    """Say what stands out."""
     if not found[0].metrics["n"]:
-        return "There are no test images: nothing can be said."
+        return "There are no test images, so there is nothing to report."
     return _compared(found) if len(found) > 1 else _described(found[0].metrics, summaries[0])
 
 
 def _described(metrics: Facts, one: Facts) -> str:
     rare, frequent = _ends(metrics)
-    words = [f"{percent(metrics['macro'], 0)} of 100 images of an average class are recognized."]
+    words = [f"Classes are recognized {percent(metrics['macro'], 0)} % of the time on average."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
         how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
         bounds = {row["figure"]: row for row in one["figures"]}
         apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
-        chance = "" if apart or how == _HOW_OFTEN[2][1] else "; with so few test images it may be chance"
-        both = f"{percent(low, 0)} of 100 images against {percent(high, 0)}"
+        chance = "" if apart or how == _HOW_OFTEN[2][1] else ", but with so few test images this may be chance"
+        both = f"{percent(low, 0)} % of the time against {percent(high, 0)} %"
         words = [f"Rare classes are recognized {how} frequent ones: {both}{chance}."]
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(
-            f"{percent(pull['share'], 0)} of 100 of their errors fall on a more frequent class; "
-            f"chance would give {percent(pull['expected'], 0)}."
+            f"Of their errors, {percent(pull['share'], 0)} % go to a more frequent class; "
+            f"by chance it would be {percent(pull['expected'], 0)} %."
         )
     if one["never"]:
         number = len(one["never"])
-        words.append(f"{number} of {len(metrics['per_class'])} classes {'is' if number == 1 else 'are'} never found.")
+        words.append(
+            f"{number} of {len(metrics['per_class'])} classes {'is' if number == 1 else 'are'} never recognized."
+        )
     if metrics["ece"] > 0.1:
-        words.append(f"Its probabilities are off by {percent(metrics['ece'], 0)} points on average.")
+        words.append(f"On average, its confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)
 
 
 def _compared(found: Sequence[Evidence]) -> str:
     key = next(key for key in ("few", "medium", "many") if found[0].metrics[key] is not None)
-    what = {"few": "rare classes", "medium": "classes of middle frequency", "many": "the classes"}[key]
+    what = {"few": "rare classes", "medium": "classes of medium frequency", "many": "the classes"}[key]
     best = max(found, key=lambda one: one.metrics[key] or 0)
     others = [one for one in found if one is not best]
     ahead = {one.name: _gain(one, best, key) for one in others}
@@ -160,32 +162,33 @@ def _compared(found: Sequence[Evidence]) -> str:
     tied = [one for one in others if one not in behind]
 
     def scores(some: Sequence[Evidence]) -> str:
-        return listed([percent(one.metrics[key], 0) for one in some])
+        return listed([f"{percent(one.metrics[key], 0)} %" for one in some])
 
     if not behind:
-        return f"On {what} the runs cannot be told apart: {scores(found)} of 100 images are recognized."
-    lead = f"On {what} {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
-    lead += " and cannot be told apart" if tied else ""
+        return f"On {what}, the runs do not differ significantly: {scores(found)} recognized."
+    lead = f"On {what}, {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
+    lead += " without a significant difference" if tied else ""
     nearest = max(behind, key=lambda one: one.metrics[key] or 0)
     gain = ahead[nearest.name]
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = listed([f"{percent(one.metrics[key], 0)} by {one.name}" for one in behind])
-    whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} more"
-    return f"{lead}: {scores([best, *tied])} of 100 images are recognized, {rest} ({whom} on the same images)."
+    rest = listed([f"{percent(one.metrics[key], 0)} % by {one.name}" for one in behind])
+    whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} ahead"
+    return f"{lead}: {scores([best, *tied])} recognized, against {rest} ({whom} on the same images)."
 
 
 def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
-    """The paired difference of one figure; 0 to 0 where there is none."""
+    """Return the paired difference of one metric; 0 to 0 where there is none."""
     none = {"low": 0.0, "high": 0.0}
     return next((row for row in paired(first, other) or [] if row["figure"] == key and row["low"] is not None), none)
 
 
 def listed(words: Sequence[str]) -> str:
+    """Join words with commas and a final "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _ends(metrics: Facts) -> tuple[str | None, str | None]:
-    """The rarest and the most frequent group that have a figure, if they are two."""
+    """Return the rarest and the most frequent group that have a value, if they are two."""
     there = [key for key in reversed(GROUPS) if metrics[key] is not None]
     return (there[0], there[-1]) if len(there) > 1 else (None, None)
 

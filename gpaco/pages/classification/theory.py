@@ -1,26 +1,22 @@
-"""Why: gradients at the class centers, and the probabilities that the loss asks for beside those that were measured."""
-
-from typing import Any
+"""Gradients at the class centers, and the probabilities at the optimum of the loss beside the measured ones."""
 
 import numpy as np
 
-from gpaco.metrics.classification import Floats
 from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
-from gpaco.pages.classification.evidence import Evidence, Facts
+from gpaco.pages.classification.evidence import Evidence
+from gpaco.pages.render import Facts
 
 PAPER = {"alpha": 0.05, "memory": 8192, "batch": 128, "views": 2}
 
 
 def gradients(one: Evidence) -> Facts | None:
-    """Mean gradient norm of each class at the centers, with the slope; None if not measured."""
+    """Return the mean gradient norm at each class center and the slope; None if they were not measured."""
     found = (one.analysis or {}).get("gradients")
-    if not found:
-        return None
-    return {key: found[key] for key in ("centers", "slope", "images")}
+    return {key: found[key] for key in ("centers", "slope", "images")} if found else None
 
 
 def settings_of(one: Evidence) -> tuple[Facts, bool]:
-    """Alpha, memory, batch and views of the run, and True; those of the paper and False for a run without contrast."""
+    """Return the settings of the run's contrastive loss and True, or those of the paper and False if it has none."""
     found = (one.analysis or {}).get("settings") or {}
     if one.analysis is None and one.metrics["method"] in ("gpaco", "paco"):
         recipe = one.run.recipe
@@ -30,23 +26,26 @@ def settings_of(one: Evidence) -> tuple[Facts, bool]:
 
 
 def optimum(one: Evidence) -> Facts:
-    """For each class what the loss asks for at the settings of the run, and what was measured (None if it was not)."""
+    """Return the probabilities at the optimum of the loss for each class, and the measured ones (or None)."""
     settings, own = settings_of(one)
     shown = np.asarray((one.analysis or {}).get("shown") or one.counts, np.float64)
     asked = optimal_probabilities(shown, **settings)
     mass = (one.analysis or {}).get("mass") or {}
-    measured = {key: mass.get(key) for key in ("positives", "center", "each")}
+    measured = {key: mass.get(key) or [] for key in ("center", "each")}
     return {
         "settings": settings,
         "own": own,
         "shown": shown.tolist(),
-        "asked": {key: _plain(getattr(asked, key)) for key in ("positives", "center", "each", "supcon")},
-        "measured": measured if own and any(map(_some, measured.values())) else None,
+        "asked": {
+            key: [None if np.isnan(value) else float(value) for value in getattr(asked, key)]
+            for key in ("center", "each", "supcon")
+        },
+        "measured": measured if own and any(value is not None for row in measured.values() for value in row) else None,
     }
 
 
 def extra_loss(one: Evidence) -> Facts:
-    """The extra loss of balanced data over P_sup at the settings of the run, and what SupCon must come down to."""
+    """Return the extra loss on balanced data against P_sup, and the value that SupCon must reach there."""
     settings, own = settings_of(one)
     num_classes = len(one.counts) if own else 1000
     curve = extra_loss_curve(num_classes, alpha=settings["alpha"] or 0.05, memory=settings["memory"])
@@ -58,11 +57,3 @@ def extra_loss(one: Evidence) -> Facts:
         "best": curve.best,
         "least": curve.least,
     }
-
-
-def _plain(values: Floats) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
-def _some(values: Any) -> bool:
-    return values is not None and any(value is not None for value in values)

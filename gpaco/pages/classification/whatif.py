@@ -1,8 +1,8 @@
 """What other class distributions at test time would change, exactly, at each position of the slider.
 
-Making logits right for another class distribution adds the log of its ratio to each class. On the way from equally
-likely classes (t = 0) to a distribution (t = 1), geometrically, the score of class c is logit_c + t * log prior_c: a
-straight line. An image is right where the line of its label is above all others, which is an interval of t.
+Adjusting logits to a class distribution adds its log to each class. Between equally likely classes (t = 0) and a
+distribution (t = 1), on a log scale, the score of class c is logit_c + t * log prior_c: a straight line. An image is
+right where the line of its label is above all others, which is an interval of t.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ STEPS = 100  # positions of the slider from one named distribution to the next
 
 
 def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> tuple[Floats, Floats]:
-    """The t from and to which each image is right if slopes * t is added to its logits; from > to if it never is.
+    """Return the interval of t in which each image is right with slopes * t added to its logits; empty if low > high.
 
     >>> logits = np.array([[1, 0], [0, 2]], np.float32)
     >>> low, high = right_between(logits, np.array([1, 1]), np.array([0.0, 2.0]))
@@ -33,16 +33,18 @@ def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> 
             meet = behind / gain
         low[rows] = np.where(gain > 0, meet, -np.inf).max(1)
         high[rows] = np.where(gain < 0, meet, np.inf).min(1)
-        beaten = (gain == 0) & ((behind > 0) | ((behind == 0) & (columns < own)))  # for ever: the slopes are the same
+        beaten = (gain == 0) & (
+            (behind > 0) | ((behind == 0) & (columns < own))
+        )  # for every t: the slopes are the same
         high[rows][beaten.any(1)] = -np.inf
     return low, high
 
 
 def along(one: Evidence, counts: Ints) -> Ints:
-    """Images of each class that are right at each position of the slider, (C, 201).
+    """Return how many images of each class are right at each position of the slider, (C, 201).
 
-    Position 0 is training's distribution (of `counts`), 100 equally likely classes, 200 training's turned round.
-    Where the slider stands at what raw logits assume, predictions are the raw ones, ties included.
+    Position 0 is the training distribution (of `counts`), 100 is equally likely classes, 200 is the training
+    distribution reversed. At the position that raw logits assume, predictions are the raw ones, ties included.
     """
     priors = log_priors(counts)
     result = np.zeros((len(counts), 2 * STEPS + 1), np.int64)
@@ -59,7 +61,7 @@ def along(one: Evidence, counts: Ints) -> Ints:
 
 
 def raw_position(one: Evidence, counts: Ints) -> int | None:
-    """Where the slider stands at what raw logits assume; None if it never does."""
+    """Return the position of the distribution that raw logits assume; None if the slider does not pass it."""
     train, assumed = (logs - logs.mean() for logs in (log_priors(counts)["train"], one.assumed))
     length = float(train @ train)
     weight = float(assumed @ train) / length if length else 0.0
@@ -69,7 +71,7 @@ def raw_position(one: Evidence, counts: Ints) -> int | None:
 
 
 def changes(right: Ints) -> list[list[int]]:
-    """The same, short: for each class the first number, then pairs of a position and what is added there.
+    """Shorten the result of `along`: for each class the first number, then pairs of a position and the change there.
 
     >>> changes(np.array([[3, 3, 5, 4], [0, 0, 0, 0]]))
     [[3, 2, 2, 3, -1], [0]]

@@ -1,5 +1,5 @@
-// Drawing: elements, a frame with axes, marks that differ in shape, lines that differ in dashes, and hover.
-// Text from data is only ever set as text; nothing of it is parsed as HTML.
+// Drawing: elements, a frame with axes, marks of different shapes, lines of different dashes, and hover.
+// Text from data is only ever set as text, never parsed as HTML.
 "use strict";
 
 const DASHES = ["", "10 5", "3 4", "14 4 3 4", "6 3", "1 4"];
@@ -73,7 +73,7 @@ function logTicks(low, high) {
 }
 const padded = (values, factor = 1.25) => [lowest(values) / factor, highest(values) * factor];
 
-// Labels {y, ...} moved apart, between two heights.
+// Move labels {y, ...} apart, between two heights.
 function spread(labels, gap, low, high) {
   labels.sort((a, b) => a.y - b.y);
   labels.forEach((label, k) => { label.y = Math.max(label.y, k ? labels[k - 1].y + gap : low); });
@@ -127,8 +127,8 @@ function frame(host, options) {
   return { root, add, text, group, line, rule, endLabels, X, Y, width, left, right: end, top, base };
 }
 
-// Hover and arrow keys over spots {x, y, text, c}: the nearest one is shown; a click or Enter chooses its class.
-// Spots in rows are cells with half of their width and height as `half`; there the keys for up and down move too.
+// Hover and arrow keys over spots {x, y, text, c} show the nearest one; a click or Enter opens its class.
+// Spots in rows are cells, with half of their width and height in `half`; up and down arrows work there too.
 function interactive(chart, spots, keyed, choose, inRows = false) {
   const { root } = chart, tip = $("#tip");
   fill(root, { tabindex: "0", role: "application" }, []);
@@ -159,7 +159,7 @@ function interactive(chart, spots, keyed, choose, inRows = false) {
     }
     return best;
   }
-  function beyond(sign) { // the next row, as near to above or below as there is
+  function beyond(sign) { // the nearest spot in the next row
     const row = keyed.filter((spot) => now && sign * (spot.y - now.y) > 1);
     const far = (spot) => Math.abs(spot.y - now.y) + 10 * Math.abs(spot.x - now.x);
     const next = row.reduce((best, spot) => (best && far(best) <= far(spot) ? best : spot), null);

@@ -1,4 +1,4 @@
-// The data of the page, what is chosen in it, and the sections about classes: summary, frequency, counts.
+// The data and the state of the page, and the sections about classes: summary, frequency, counts.
 
 const data = JSON.parse($("#data").textContent);
 const { runs, classes, groups } = data;
@@ -11,7 +11,7 @@ const state = { run: 0, chosen: null, position: 100, settings: null };
 const name = (c) => el("bdi", {}, classes[c]);
 const runName = (run) => el("bdi", {}, run.name);
 const there = (value) => value !== null && value !== undefined;
-const count = (value) => Math.max(value, 0.5); // a class without images still has a place on a log axis
+const count = (value) => Math.max(value, 0.5); // so that a class without images has a place on the log axis
 const range = (run, c) => `${percent(run.low[c])} to ${percent(run.high[c])}`;
 const row = (...cells) => el("tr", {}, cells);
 const cell = (...children) => el("td", {}, children);
@@ -72,13 +72,13 @@ function about(c) {
   });
   return [classes[c], `${number(data.train[c])} training images, ${groups[c]}`, ...lines].join("\n");
 }
-let ringChosen = () => {}; // without drawing the chart again, which would lose the keyboard's place in it
+let ringChosen = () => {}; // without redrawing the chart, which would lose the keyboard focus
 function scatter() {
   const x = padded(runs.flatMap((run) => run.train).map(count)), spots = [];
   const chart = frame("#scatter", {
     height: 420, top: 40, x, xlog: true, y: [0, 1], xticks: logTicks(...x), yticks: percentTicks(0, 1),
     bands: groupBands(x), xtitle: "training images of the class", ytitle: "percent recognized",
-    label: "Accuracy of each class against its training images. Arrow keys move from class to class, Enter opens one.",
+    label: "Accuracy of each class against its training images. Arrow keys move between classes, Enter opens one.",
   });
   runs.forEach((run, r) => {
     const curve = run.curve.map((at) => [chart.X(count(at.train)), chart.Y(at.recall)]);
@@ -125,9 +125,9 @@ function openCard(c) {
     el("div", { class: "scroll" },
       el("table", { class: "numbers" }, el("thead", {}, row(head)), el("tbody", {}, body))),
     el("div", { class: "two" },
-      el("div", {}, el("h4", {}, "Its images are taken for", runs.length > 1 ? ` (${run.name})` : ""), list(to)),
-      el("div", {}, el("h4", {}, "Images of these are taken for it"), list(by))),
-    entry && entry.own ? pictureRow(entry) : null);
+      el("div", {}, el("h4", {}, "Taken for", runs.length > 1 ? ` (${run.name})` : ""), list(to)),
+      el("div", {}, el("h4", {}, "Taken for it"), list(by))),
+    entry && entry.own ? imageRow(entry) : null);
   card.hidden = false;
   ringChosen();
   card.scrollIntoView({ block: "nearest" });

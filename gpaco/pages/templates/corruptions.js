@@ -1,11 +1,11 @@
-// Robustness: errors by corruption and severity, a panel for each group, and their difference to the first run.
+// Robustness: errors by corruption and severity, one panel per group, and differences to the first run.
 
 const TITLES = { all: "all images" };
 const plain = (word) => word.replaceAll("_", " ");
-const DEEP = 0.63; // from there on a cell is dark (light on a dark page), and its number has the other color
-const PALE = 0.55; // the strongest color of a difference, on which numbers need no other color
+const DEEP = 0.63; // from this opacity on, the number in a cell needs the inverse color
+const PALE = 0.55; // the highest opacity of a difference: numbers need no inverse color
 
-// Where things are: panels beside each other as far as they fit, rows with a line for each kind of corruption.
+// The layout: as many panels side by side as fit, rows separated by a line for each kind of corruption.
 function places(found, width) {
   const left = 122, gap = 22, across = width >= 880 ? 4 : width >= 540 ? 2 : 1;
   const step = (width - left - gap * (across - 1)) / across, cell = step / 6.25;
@@ -33,7 +33,7 @@ function heatMap(host, found, { label, of, paint, inside, words }) {
     const box = { x: x + 0.5, y: y + 0.5, width: width - 1, height: 20, rx: 2 };
     const spot = { x: x + width / 2, y: y + 10.5, half: [width / 2, 10.5], text: words(panel, what, value) };
     spots.push(spot);
-    if (value === null) return chart.add("rect", { class: "untried", ...box });
+    if (value === null) return chart.add("rect", { class: "untested", ...box });
     const { color, opacity } = paint(value);
     chart.group(color, draw("rect", { class: "heat", "fill-opacity": opacity, ...box }),
       draw("text", { class: opacity > DEEP ? "value deep" : "value", x: spot.x, y: spot.y + 4 }, inside(value)));
@@ -75,7 +75,7 @@ function errorWords(found) {
   return (panel, what, value) => {
     const range = what.clean ? panel.clean_interval : panel.intervals[what.k][what.s];
     const bounds = range ? ` (${percent(range[0])} to ${percent(range[1])})` : "";
-    const error = value === null ? "not tried" : `${percent(value)} % wrong${bounds}`;
+    const error = value === null ? "not tested" : `${percent(value)} % wrong${bounds}`;
     return `${place(found, what)}\n${TITLES[panel.group] || panel.group}: ${error}`;
   };
 }
@@ -85,13 +85,13 @@ function differenceWords(found) {
     const error = (one, same) => (what.clean ? same.clean_error
       : same.errors[one.names.indexOf(found.names[what.k])][what.s]);
     const there = first.panels.find((other) => other.group === panel.group);
-    const both = value === null ? "not tried by both"
+    const both = value === null ? "not tested for both runs"
       : `${points(value)} points: ${percent(error(found, panel))} %, ${found.against} ${percent(error(first, there))} %`;
     return `${place(found, what)}\n${TITLES[panel.group] || panel.group}: ${both}`;
   };
 }
 
-// Scales: the same for all panels, and for all runs of the page
+// Scales: the same for all panels and runs
 
 const usable = () => data.robustness.filter((found) => found && !found.problem);
 const known = (rows) => rows.flat(2).filter(there);
@@ -112,21 +112,21 @@ function legend(host, steps, ends, more) {
 }
 const fractions = (from, number) => Array.from({ length: number }, (_, k) => from + ((1 - from) * k) / (number - 1));
 
-function untried(found) {
+function untested(found) {
   if (!found.panels.some((panel) => panel.classes && errorsOf(panel).flat().includes(null))) return null;
-  const box = { class: "untried", x: 0.5, y: 1.5, width: 21, height: 11, rx: 2 };
-  return el("span", {}, draw("svg", { width: 22, height: 14, "aria-hidden": "true" }, draw("rect", box)), "not tried");
+  const box = { class: "untested", x: 0.5, y: 1.5, width: 21, height: 11, rx: 2 };
+  return el("span", {}, draw("svg", { width: 22, height: 14, "aria-hidden": "true" }, draw("rect", box)), "not tested");
 }
 function corruptions() {
   if (!data.robustness.length) return;
   const found = data.robustness[state.run], run = runs[state.run], fine = found && !found.problem;
   const problem = $("#corruption-problem"), difference = $("#corruption-difference");
   problem.hidden = fine;
-  problem.textContent = !found ? "This run was not tried on corrupted images: gpaco robustness RUN does it."
-    : fine ? "" : `robustness.json cannot be used: ${found.problem}. gpaco robustness RUN writes it again.`;
+  problem.textContent = !found ? "This run was not tested on corrupted images. Run gpaco robustness RUN."
+    : fine ? "" : `robustness.json cannot be used: ${found.problem}. Rerun gpaco robustness RUN to fix it.`;
   const notes = fine ? [...found.notes] : [], more = fine ? found.skipped - found.left_out.length : 0;
   if (fine && found.skipped) {
-    notes.push(`left out: ${found.left_out.join("; ")}${more ? ` and ${number(more)} more` : ""}`);
+    notes.push(`Left out: ${found.left_out.join("; ")}${more ? ` and ${number(more)} more` : ""}`);
   }
   put("#corruption-about", fine ? found.about : "", notes.map((note) => [el("br"), el("small", {}, note)]));
   for (const host of ["#heat", "#heat-legend", "#heat-difference", "#difference-legend"]) put(host);
@@ -134,11 +134,11 @@ function corruptions() {
   if (!fine) return;
   const most = largest(errorsOf, 0.1), paint = (value) => ({ color: "hot", opacity: value / most });
   legend("#heat-legend", fractions(0, 11).map((part) => paint(part * most)), ["0", `${percent(most, 0)} % wrong`],
-    untried(found));
+    untested(found));
   heatMap("#heat", found, {
     of: (panel) => ({ clean: panel.clean_error, rows: panel.classes ? panel.errors : null }), paint,
     inside: (value) => percent(value, 0), words: errorWords(found),
-    label: `Errors of ${run.name} by corruption and severity, for each group. Arrow keys move from cell to cell.`,
+    label: `Errors of ${run.name} by corruption and severity, for each group. Arrow keys move between cells.`,
   });
   if (state.run === 0) return;
   $("#not-compared").textContent = found.not_compared || "";
@@ -146,11 +146,11 @@ function corruptions() {
   const far = largest(sizesOf, 0.05);
   const shade = (value) => ({ color: value > 0 ? "worse" : "better", opacity: (PALE * Math.abs(value)) / far });
   legend("#difference-legend", fractions(-1, 11).map((part) => shade(part * far)),
-    [`−${percent(far, 0)}`, `+${percent(far, 0)} points`], el("span", {}, "minus is better: fewer errors"));
+    [`−${percent(far, 0)}`, `+${percent(far, 0)} points`], el("span", {}, "negative is better: fewer errors"));
   heatMap("#heat-difference", found, {
     of: (panel) => ({ clean: panel.clean_difference, rows: panel.classes ? panel.differences : null }), paint: shade,
     inside: (value) => signed(value), words: differenceWords(found),
-    label: `Errors of ${run.name} above those of ${found.against}, by corruption and severity, for each group.`,
+    label: `Errors of ${run.name} minus those of ${found.against}, by corruption and severity, for each group.`,
   });
 }
 function signed(value) {

@@ -1,4 +1,4 @@
-// The sections about errors: where they go, what was missed, and how sure the model is.
+// The sections about errors: where they go, missed images, and calibration.
 
 function sankey() {
   const run = runs[state.run];
@@ -15,7 +15,7 @@ function sankey() {
   };
   const into = targets.map((to) => rows.reduce((sum, flow) => sum + rate(flow, to), 0));
   const from = stack(rows.map((flow) => flow.wrong)), ends = stack(into), filled = targets.map(() => 0);
-  const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)} percent wrong, `
+  const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)} % wrong, `
     + targets.map((to) => `${percent(rate(flow, to))} to ${to}`).join(", ");
   const chart = frame("#sankey", {
     height: Math.max(from.foot, ends.foot), left: 96, right: 76, x: [0, 1], y: [0, 1], bare: true,
@@ -51,52 +51,52 @@ function sankey() {
 function pairs(shown = 10) {
   const run = runs[state.run], rare = ["few", "medium", "many"].find((key) => run.pull[key].errors > 0);
   const pull = rare && run.pull[rare];
-  $("#pull").textContent = !pull ? "" : `Of the ${number(pull.errors)} errors on images of the group “${rare}”, `
-    + `${percent(pull.share)} % land in a class with more training images; `
-    + `if errors fell on all other classes alike it would be ${percent(pull.expected)} %.`;
+  $("#pull").textContent = !pull ? "" : `Of the ${number(pull.errors)} errors in the group “${rare}”, `
+    + `${percent(pull.share)} % go to a class with more training images. `
+    + `If errors were spread evenly over all other classes, it would be ${percent(pull.expected)} %.`;
   const lines = run.pairs.slice(0, shown).map((pair) => row(
     cell(name(pair.class)), el("td", { class: "left" }, name(pair.taken_for)), cell(share(pair.images, pair.of)),
     cell(percent(pair.share)), cell(pair.back_of ? share(pair.back, pair.back_of) : "no test images"),
     cell(pair.asymmetry.toFixed(2))));
-  put("#pairs tbody", lines.length ? lines : row(el("td", { colspan: 6 }, "There are none.")));
+  put("#pairs tbody", lines.length ? lines : row(el("td", { colspan: 6 }, "None.")));
   $("#more-pairs").hidden = run.pairs.length <= shown;
   $("#more-pairs").textContent = `Show all ${run.pairs.length}`;
 }
 
 // Missed images
 
-function picture(k, caption, odd = false) {
-  const uri = data.pictures[k], image = { src: uri, alt: "", class: uri.startsWith("data:image/png") ? "tiny" : null };
+function figure(k, caption, odd = false) {
+  const uri = data.thumbnails[k], image = { src: uri, alt: "", class: uri.startsWith("data:image/png") ? "tiny" : null };
   return el("figure", { class: odd ? "odd" : null }, el("img", image), el("figcaption", {}, caption));
 }
-function pictureRow(entry) {
-  const column = (title, figures) => el("div", {}, el("h4", {}, title), el("div", { class: "pictures" }, figures));
-  const missed = entry.images.filter((image) => there(image.picture)).map((image) => {
+function imageRow(entry) {
+  const column = (title, figures) => el("div", {}, el("h4", {}, title), el("div", { class: "thumbnails" }, figures));
+  const missed = entry.images.filter((image) => there(image.thumbnail)).map((image) => {
     const words = `, ${percent(image.confidence, 0)} %${image.check ? ": check label" : ""}`;
-    return picture(image.picture, ["as ", name(image.taken_for), words], image.check);
+    return figure(image.thumbnail, ["as ", name(image.taken_for), words], image.check);
   });
   return el("div", { class: "confused" },
-    column("missed, and what it was taken for", missed),
-    column(["training images of ", name(entry.class)], entry.own.map((k) => picture(k, ""))),
-    column(["training images of ", name(entry.taken_for)], entry.other.map((k) => picture(k, ""))));
+    column("missed images", missed),
+    column(["training images of ", name(entry.class)], entry.own.map((k) => figure(k, ""))),
+    column(["training images of ", name(entry.taken_for)], entry.other.map((k) => figure(k, ""))));
 }
 function missed() {
   const run = runs[state.run], found = run.suspects_found, odd = run.suspects.slice(0, 8);
-  $("#pictures-note").hidden = !run.pictures_note;
-  $("#pictures-note").textContent = `No pictures: ${run.pictures_note}.`;
+  $("#no-images").hidden = !run.no_images;
+  $("#no-images").textContent = `No images: ${run.no_images}.`;
   const inWords = (image) => [el("bdi", {}, image.name), " taken for ", name(image.taken_for),
     ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
   put("#confused", run.confused.map((entry) => {
     const trained = `${number(data.train[entry.class])} training images; most often taken for `;
-    const words = ` missed ${share(entry.missed, entry.test)}, ${trained}`;
+    const words = `: ${share(entry.missed, entry.test)} missed, ${trained}`;
     return el("div", {},
       el("h3", {}, name(entry.class), el("span", { class: "soft" }, words), name(entry.taken_for)),
-      entry.own ? pictureRow(entry) : list(entry.images.map(inWords)));
+      entry.own ? imageRow(entry) : list(entry.images.map(inWords)));
   }), run.confused.length ? null : el("p", {}, "No image of the rarer classes was missed."));
   $("#suspects-text").textContent = found ? `${number(found)} of ${number(run.n)} test images:` : "None.";
   const looks = (image) => ["labeled ", name(image.class), ", looks like ", name(image.taken_for)];
-  const shown = odd.filter((image) => there(image.picture)).map((image) => picture(image.picture, looks(image)));
-  put("#suspects", run.pictures_note && found
+  const shown = odd.filter((image) => there(image.thumbnail)).map((image) => figure(image.thumbnail, looks(image)));
+  put("#suspects", run.no_images && found
     ? list(odd.map((image) => [el("bdi", {}, image.name), ": ", ...looks(image)])) : shown);
 }
 
@@ -130,13 +130,13 @@ function reliability() {
 }
 function temperature() {
   const run = runs[state.run], { temperature: value, rows } = run.temperature, over = run.overconfidence;
-  $("#temperature-text").textContent = value === null ? "There are too few images to fit a temperature."
-    : `Dividing logits by one temperature, ${value.toFixed(2)}, would mend them best. `
-      + "It was fitted on one half of the images and judged on the other, both ways.";
+  $("#temperature-text").textContent = value === null ? "There are too few test images to fit a temperature."
+    : `The best temperature to divide the logits by is ${value.toFixed(2)}. `
+      + "It is fitted on one half of the test images and evaluated on the other, both ways.";
   const known = rows.filter((one) => one.before !== null);
   put("#temperature tbody",
     known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),
-    row(cell("each class by itself, mean"), cell(percent(run.classwise_ece, 2)), cell()));
+    row(cell("mean of per-class errors"), cell(percent(run.classwise_ece, 2)), cell()));
   $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is taken for a more "
-    + `frequent one, the model is ${percent(over.confidence, 0)} % sure on average (${number(over.images)} images).`;
+    + `frequent one, the mean confidence is ${percent(over.confidence, 0)} % (${number(over.images)} images).`;
 }

@@ -1,4 +1,4 @@
-// All sections drawn, and again when the run or the width changes.
+// Draw all sections, and redraw them when the run or the width changes.
 
 const CHARTS = [forest, scatter, sankey, along, reliability, corruptions, norms, optimum, extraLoss, counts];
 function details() {

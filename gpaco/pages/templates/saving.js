@@ -1,9 +1,9 @@
-// Charts saved as SVG and PNG files: always in the light colors, with their legend above them.
+// Save charts as SVG and PNG files, always in light colors and with the legend above.
 
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin",
   "paint-order", "font-family", "font-size", "font-weight", "text-anchor", "unicode-bidi", "visibility"];
 
-// A copy that has as attributes what the style sheet gives the original; what parents pass on is not repeated.
+// Copy a node with its computed style as attributes, except for inherited values.
 function styled(node, parent = null) {
   const copy = node.cloneNode(false), own = getComputedStyle(node), above = parent && getComputedStyle(parent);
   for (const key of STYLES) if (own[key] && own[key] !== above?.[key]) copy.setAttribute(key, own[key]);
@@ -13,7 +13,7 @@ function styled(node, parent = null) {
   }
   return copy;
 }
-// Keys and words of a legend where they are on the page, with `foot` as its lower end.
+// Return keys and words of a legend at their places on the page, with `foot` as its lower end.
 function legendParts(box, foot) {
   const corner = box.getBoundingClientRect(), words = document.createTreeWalker(box, NodeFilter.SHOW_TEXT), parts = [];
   for (const key of box.querySelectorAll("svg")) {
@@ -30,7 +30,7 @@ function legendParts(box, foot) {
   }
   return parts;
 }
-// The chart as the text of an SVG file, and its size.
+// Return the chart as the text of an SVG file, and its size.
 function svgFile(host, root) {
   const legend = document.getElementById($(host).dataset.legend), light = [root, legend].filter((node) => node);
   for (const node of light) node.classList.add("light");

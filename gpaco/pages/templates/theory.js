@@ -1,10 +1,10 @@
-// Why: gradients at the centers, and what the loss asks for beside what was measured.
+// Gradients at the class centers, and optimal probabilities beside measured ones.
 
 function norms() {
   const key = (r) => draw("svg", { class: `key r${r % 6}`, width: 14, height: 14, "aria-hidden": "true" },
     draw("path", { class: "mark", d: shape(r, 7, 7, 5) }));
   const slope = (found) => (!found ? "not measured for this run"
-    : found.slope === null ? "no slope: one class size only"
+    : found.slope === null ? "no slope: all classes have the same size"
       : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${number(found.images)} images)`]);
   const whose = (run, r) => (runs.length > 1 ? [key(r), runName(run), ": "] : null);
   put("#slopes", runs.map((run, r) => el("p", {}, whose(run, r), slope(run.gradients))));
@@ -47,17 +47,17 @@ function optimum() {
   const { alpha, memory, batch, views } = settings;
   $("#settings").textContent = `α ${alpha}, memory ${number(memory)}, batch ${number(batch)}, views ${views}`;
   $("#optimum-text").textContent = found.measured ? ""
-    : found.own ? "The probabilities were not measured for this run: there are only lines."
-      : "This run was not trained with parametric contrast: the lines show what the loss of the paper would ask for.";
+    : found.own ? "Probabilities were not measured for this run, so there are no marks."
+      : "This run was not trained with parametric contrast. Lines show the optimum with the settings of the paper.";
   const x = padded(rank.map((c) => found.shown[c])), y = [lowest(values.filter((value) => value > 0)) / 1.5, 1.15];
   const chart = frame("#asked", {
     height: 340, left: 56, right: 92, x, xlog: true, y, ylog: true, xticks: logTicks(...x), yticks: logTicks(...y),
     xtitle: "training images of the class", ytitle: "probability",
-    label: "Probability that the loss asks for on the own center and on each positive, and measured ones",
+    label: "Optimal and measured probabilities of the own center and of each positive",
   });
   const spots = measured.map(({ value, c, k, key }) => ({
     x: chart.X(found.shown[c]), y: chart.Y(value), c, k,
-    text: `${classes[c]}\n${series[k][0]}: ${value.toPrecision(3)} measured, ${asked[key][c].toPrecision(3)} asked`,
+    text: `${classes[c]}\n${series[k][0]}: ${value.toPrecision(3)} measured, ${asked[key][c].toPrecision(3)} optimal`,
   }));
   for (const k of [0, 1]) {
     const marks = spots.filter((spot) => spot.k === k).map((spot) => shape(k, spot.x, spot.y, crowded ? 2.6 : 4.5));
@@ -79,11 +79,11 @@ function extraLoss() {
   const chart = frame("#extra", {
     height: 340, right: 52, x: [0, 1], y, yticks, xticks: quarters.map((at) => ({ at, text: String(at) })),
     xtitle: "P, probability of all centers together", ytitle: "extra loss (solid)",
-    label: `The extra loss against P: least at ${best.toFixed(2)}`,
+    label: `The extra loss against P: lowest at ${best.toFixed(2)}`,
   });
   const shown = points.filter((i) => loss[i] <= high).map((i) => [chart.X(grid[i]), chart.Y(loss[i])]);
   chart.line("g3", shown, "", { "data-line": "extra" });
-  const falling = points.filter((i) => grid[i] <= best);  // beyond the minimum SupCon cannot come down further
+  const falling = points.filter((i) => grid[i] <= best);  // SupCon cannot be lower than at the minimum
   if (falling.length > 1 && supcon[0] > 0) {
     const top = supcon[0], foot = supcon[falling.at(-1)], span = 0.8 * (chart.base - chart.top);
     const height = (value) => chart.base - 8 - ((value - foot) / (top - foot || 1)) * span;
@@ -96,5 +96,5 @@ function extraLoss() {
   chart.group("g3", draw("path", { class: "mark", d: shape(0, chart.X(best), chart.Y(least), 5) }));
   const [anchor, aside] = best > 0.6 ? ["end", -8] : ["start", 8];
   const label = { class: "strong halo", id: "least", "text-anchor": anchor };
-  chart.text(chart.X(best) + aside, chart.Y(least) - 14, `least at ${best.toFixed(2)}`, label);
+  chart.text(chart.X(best) + aside, chart.Y(least) - 14, `lowest at ${best.toFixed(2)}`, label);
 }

@@ -1,6 +1,6 @@
-// What if classes came in other proportions: exact along the slider.
+// What if the class distribution changed: exact at every position of the slider.
 
-// The right images of each class at each position of the slider; Python counted them.
+// The number of right images of each class at each position of the slider, counted in Python.
 const positions = runs.map((run) => run.right.map(([first, ...steps]) => {
   const right = new Int32Array(201);
   for (let k = 0; k < steps.length; k += 2) right[steps[k]] = steps[k + 1];
@@ -50,17 +50,16 @@ function along() {
     return { y: spots.at(-1)[1], text: titles[key] };
   });
   chart.endLabels(labels);
-  const at = chart.X(state.position), words = draw("title", {}, "what raw logits assume");
+  const at = chart.X(state.position), words = draw("title", {}, "assumed by raw logits");
   const raw = { d: `M${chart.X(run.raw)},${chart.base}l-4,7h8Z`, fill: "currentColor" };
   if (run.raw !== null) chart.add("path", raw, words);
   chart.rule(at, chart.top, at, chart.base);
 }
 function priorInWords() {
   const weight = Math.abs(state.position - 100), training = state.position < 100;
-  if (weight === 0) return "Equal class proportions. Exact.";
-  if (weight === 100) return `Training’s class proportions${training ? "" : ", turned round"}. Exact.`;
-  return `${weight} % of the way from equal to ${training ? "training’s" : "reversed"} class proportions, on a log scale. `
-    + "Exact.";
+  if (weight === 0) return "Equally likely classes.";
+  if (weight === 100) return `Training distribution${training ? "" : ", reversed"}.`;
+  return `${weight} % of the way from equally likely classes to the ${training ? "" : "reversed "}training distribution, on a log scale.`;
 }
 function outcome() {
   const prior = probabilities(logPrior(state.position)), words = priorInWords();
@@ -90,7 +89,7 @@ function move(position) {
   outcome();
 }
 
-// The prior as a file, class,probability, as `gpaco predict --prior` reads it
+// The prior as a CSV file that `gpaco predict --prior` reads
 
 function savePrior() {
   const quote = (text) => (/[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);

@@ -12,11 +12,11 @@ from helpers.pictures import tree_hash
 from helpers.scenes import save_scene, scene, scene_folder
 from PIL import Image
 
+from gpaco.cli.commands import looked_at
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.tasks.segmentation.check import check_scenes
-from gpaco.cli.commands import looked_at
 from gpaco.tasks.segmentation.splits import scene_splits
 
 Command = Callable[..., str]

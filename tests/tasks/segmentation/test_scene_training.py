@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 import gpaco
 from gpaco.api.train import dry_run
 from gpaco.errors import UserError
-from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.evaluation import segment
 from gpaco.tasks.segmentation.network import build
+from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.training import checkpoint
 
 # Everything that has state of its own is on.

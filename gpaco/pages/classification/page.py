@@ -1,0 +1,38 @@
+"""The page about classifiers, and its numbers as CSV and JSON files beside it."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpaco.data.samples import Splits
+from gpaco.pages.classification.evidence import gather
+from gpaco.pages.classification.facts import collect
+from gpaco.pages.classification.images import read_data
+from gpaco.pages.classification.tables import tables
+from gpaco.pages.render import safe_json, template_text, write_files
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Say
+from gpaco.training.run import Run
+
+SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")
+
+
+def write_page(
+    runs: Sequence[Run],
+    page: Path,
+    *,
+    names: Sequence[str] | None = None,
+    with_images: bool = True,
+    splits: Splits | None = None,
+    say: Say = lambda line: None,
+) -> Path:
+    """Write the page about runs with the same classes; `splits` saves reading their data."""
+    found = gather(runs, names)
+    data = collect(found, read_data(found, splits, say) if with_images else ["--no-images was given"] * len(found))
+    text = safe_json(data)
+    script = "".join(map(template_text, SCRIPTS))
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
+    write_files(page, "classification.html", tables(data), data=data, json=text, script=script, script_hash=allowed)
+    write_atomic(page.with_suffix("") / "report.json", text)
+    return page
