@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from gpaco.data.inspection import Inspection, digests, inspect, over_parts, places_of, without
 from gpaco.data.readers.read import read
-from gpaco.data.samples import BadImage, Splits, some
+from gpaco.data.samples import BadImage, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import GROUPS
 from gpaco.metrics.classification import groups as groups_of
 from gpaco.recipes.request import overrides
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 from gpaco.tasks.classification.defaults import suggest
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
