@@ -24,9 +24,8 @@ from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import HOLDER, LOCK, lock
 from gpaco.system.progress import Say, Show, quiet
-from gpaco.tasks.classification.splits import BAD_IMAGES
 from gpaco.training.loop import Task, fit
-from gpaco.training.run import Run, has_begun, is_run, newest, stage_folder, weights_of
+from gpaco.training.run import BAD_IMAGES, Run, has_begun, is_run, newest, stage_folder, weights_of
 
 # Settings that a run may go on with another value of: no bit of its result depends on them.
 WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.checkpoint_every", "train.keep")

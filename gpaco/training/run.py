@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpaco.tasks.segmentation.evaluation import ScenePredictor
     from gpaco.tasks.segmentation.scenes import SceneSplits
 
+BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
+
 
 @dataclass(frozen=True)
 class Run:

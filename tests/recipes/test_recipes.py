@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from gpaco import methods
 from gpaco.data.samples import Samples, Splits
+from gpaco.data.views.eval import TestView as EvalView
+from gpaco.data.views.eval import as_tested
 from gpaco.data.views.views import VIEWS, View, batch_view
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier, freeze
@@ -29,7 +31,6 @@ from gpaco.recipes.listing import data_of, markdown
 from gpaco.recipes.listing import rows as listed
 from gpaco.recipes.paper_rows import differs
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.evaluation import as_tested
 from gpaco.tasks.classification.sources import source_of, view_of
 from gpaco.tasks.classification.task import classification_task, describe, starting_model
 from gpaco.training.loop import Task, make_optimizer
@@ -490,7 +491,7 @@ def test_test_images_are_resized_as_the_recipe_says() -> None:
         with torch.device("meta"):
             about = describe(load(name), pretend(1000))
         large = Image.fromarray(image).resize((341, 256), resample).crop((58, 16, 58 + 224, 16 + 224))
-        difference = as_tested(image, about).astype(float) - np.asarray(large)
+        difference = as_tested(image, EvalView.of(about)).astype(float) - np.asarray(large)
         assert np.abs(difference).mean() < 0.5, name
 
 

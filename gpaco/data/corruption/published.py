@@ -1,4 +1,4 @@
-"""Published sets of corrupted pictures as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
+"""Published sets of corrupted images as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
 
 import os
 from dataclasses import dataclass

@@ -1,18 +1,16 @@
 """How good a model is: logits of a whole set, sharded over processes and exact, and the figures made from them."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import eval_batch, eval_photo
+from gpaco.data.views.eval import TestView, images_as_tested
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
@@ -32,42 +30,13 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
     device = predictor.mean.device
     parts = [torch.zeros(0, len(predictor.classes))]
     done = 0
-    for chunk, images in zip(chunks, images_as_tested(samples, predictor.about, chunks), strict=True):
+    for chunk, images in zip(chunks, images_as_tested(samples, TestView.of(predictor.about), chunks), strict=True):
         parts.append(predictor(images.to(device)).float().cpu())
         done += len(chunk)
         if show is not None:
             show(done, len(mine))
     logits: Logits = distributed.in_order(torch.cat(parts).to(device), len(samples)).cpu().numpy()
     return logits
-
-
-def images_as_tested(samples: Samples, about: dict[str, Any], chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
-    """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
-    if samples.images is not None and about["whole"]:
-        for rows in chunks:
-            yield eval_batch(samples.images[rows], about["size"], about["interpolation"])
-        return
-    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
-
-        def photo(i: int) -> NDArray[np.uint8]:
-            return as_tested(samples.load(i), about)
-
-        ahead: list[Any] = []
-        for chunk in [*chunks, None]:
-            if chunk is not None:
-                ahead.append([pool.submit(photo, int(i)) for i in chunk])
-            if ahead and (len(ahead) > 1 or chunk is None):
-                stacked = np.stack([future.result() for future in ahead.pop(0)])
-                yield torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous()
-
-
-def as_tested(image: NDArray[np.uint8], about: dict[str, Any]) -> NDArray[np.uint8]:
-    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the center of it."""
-    if about["whole"]:
-        whole = eval_batch(image[None], about["size"], about["interpolation"])[0]
-        pixels: NDArray[np.uint8] = whole.permute(1, 2, 0).numpy()
-        return pixels
-    return eval_photo(image, about["size"], about["resize"], about["interpolation"])
 
 
 def check_correction(predictor: Predictor, prior: str | None, unbiased: bool) -> None:

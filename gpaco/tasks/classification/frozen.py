@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gpaco import __version__
 from gpaco.data.batches import views_of
 from gpaco.data.samples import Samples
+from gpaco.data.views.eval import TestView, images_as_tested
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import EnvironmentProblem
 from gpaco.models.classifier import Classifier
@@ -31,7 +32,6 @@ from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Show
 from gpaco.system.signals import Stopped, catch_signals
-from gpaco.tasks.classification.evaluation import images_as_tested
 from gpaco.tasks.classification.feature_cache import BLOCK, Features, Indices, fingerprint
 
 _SEEN = ("size", "mean", "std", "pool")  # of `about`, what any features depend on
@@ -67,7 +67,7 @@ class Frozen:
         """Features of validation or test images."""
 
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
-            return ([pixels] for pixels in images_as_tested(samples, self.about, blocks))
+            return ([pixels] for pixels in images_as_tested(samples, TestView.of(self.about), blocks))
 
         return self._features(samples, {"tested": {key: self.about[key] for key in _TESTED}}, 1, images)
 

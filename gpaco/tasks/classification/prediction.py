@@ -13,12 +13,13 @@ import torch
 
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.readers.rows import read_text
+from gpaco.data.views.eval import TestView, as_tested
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.classification import groups
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
-from gpaco.tasks.classification.evaluation import as_tested, check_correction
+from gpaco.tasks.classification.evaluation import check_correction
 from gpaco.tasks.classification.priors import final_logits
 from gpaco.training.run import Predictor, Runs, as_runs, load_classifiers
 
@@ -112,7 +113,7 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
         image = read_image(path)
     except Problem as error:
         return error.cause
-    return [as_tested(image, predictor.about) for predictor in predictors]
+    return [as_tested(image, TestView.of(predictor.about)) for predictor in predictors]
 
 
 @torch.inference_mode()

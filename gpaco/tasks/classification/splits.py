@@ -7,7 +7,8 @@ import torch
 
 from gpaco import methods
 from gpaco.data.holdout import with_test, with_val_as_test, with_validation
-from gpaco.data.inspection import find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits, in_memory
@@ -19,12 +20,10 @@ from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Data, Recipe, Stage
 from gpaco.system.progress import Say, told
 from gpaco.system.words import some
-from gpaco.tasks.classification.check import one_group, refuse_leaks, refuse_one_class
+from gpaco.tasks.classification.check import one_group
 from gpaco.tasks.classification.defaults import suggest
 from gpaco.tasks.classification.priors import no_validation
-
-BAD_IMAGES = "bad_images.csv"  # in a run folder
-LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
+from gpaco.training.run import BAD_IMAGES
 
 
 def splits_of(

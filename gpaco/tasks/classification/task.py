@@ -17,6 +17,8 @@ from torch import nn
 
 from gpaco import __version__, methods
 from gpaco.data.batches import Batch, class_shares, steps_per_epoch
+from gpaco.data.inspection import LOOKED_AT
+from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.classification import summarize
@@ -29,11 +31,10 @@ from gpaco.system.devices import choose_device
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Progress, Say, Show, told
-from gpaco.tasks.classification.check import record
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import in_words, write_tuned
 from gpaco.tasks.classification.sources import Source, caches, refuse_changed_pixels, source_of
-from gpaco.tasks.classification.splits import LOOKED_AT, refuse_tuning, reported, resolve, splits_of
+from gpaco.tasks.classification.splits import refuse_tuning, reported, resolve, splits_of
 from gpaco.tasks.classification.tuning import tune
 from gpaco.training import checkpoint
 from gpaco.training.loop import Task

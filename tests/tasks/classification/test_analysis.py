@@ -16,11 +16,12 @@ from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal
 from gpaco.analysis import analyze, class_gradient_norms, extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
+from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
 from gpaco.methods import METHODS
-from gpaco.tasks.classification.probe import measure, stratified
+from gpaco.tasks.classification.probe import measure
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.tasks.classification.task import write_analysis
 from gpaco.training.run import Run, chosen, load
@@ -244,7 +245,7 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     assert norms.images == mass.images == 24
 
     recipe, samples, model = run.recipe, splits_of(run.recipe).train, load(run).model
-    order = stratified(samples.labels, 24, 3)
+    order = balanced_subset(samples.labels, 24, 3)
     batch = epoch_order(samples.labels, "shuffle", 3, 0)[0][:24]
     extra = chosen(run).tensors["extra"]
     prior = extra.get("loss.log_prior", torch.zeros(10))
@@ -295,7 +296,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
     run = runs[method]
     norms = class_gradient_norms(run, images=40)
     samples, model, settings = splits_of(run.recipe).train, load(run).model, run.recipe.method
-    rows, share = stratified(samples.labels, 40, 0), class_shares(samples.counts, "shuffle")
+    rows, share = balanced_subset(samples.labels, 40, 0), class_shares(samples.counts, "shuffle")
     labels = torch.from_numpy(samples.labels[rows])
     weights = class_balanced_weights(torch.from_numpy(samples.counts), beta=settings.beta)
     mean_weight = float((weights * torch.from_numpy(share)).sum())
@@ -401,7 +402,7 @@ def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> N
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
     assert measure(run, run.recipe, "best", samples, 1000, 0, seconds=0).images == 8  # a quarter of a batch
-    assert len(set(samples.labels[stratified(samples.labels, 10, 0)].tolist())) == 10
+    assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 
 def test_a_training_image_that_is_gone_costs_the_analysis_but_not_the_run(runs: dict[str, Run], tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The view of an image that a network is tested on: resized whole, or the center of the resized image."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpaco.data.samples import Samples
+from gpaco.data.views import photo_ops
+from gpaco.data.views.policies import Box
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TestView:
+    """How an image gets the size of a model.
+
+    size: side of the result, in pixels
+    resize: the shorter side of the image before its center is cut out
+    whole: resize all of the image instead, as for small images in memory
+    interpolation: "bilinear" or "bicubic"
+    """
+
+    size: int
+    resize: int
+    whole: bool
+    interpolation: str
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> "TestView":
+        """Return the view of a model, from what it knows about itself."""
+        return cls(about["size"], about["resize"], about["whole"], about["interpolation"])
+
+
+def as_tested(image: Array, view: TestView) -> Array:
+    """Return the image (H, W, 3) uint8 as (size, size, 3)."""
+    if view.whole:
+        return resized(image, view.size, view.interpolation)
+    return eval_photo(image, view.size, view.resize, view.interpolation)
+
+
+def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) -> Iterator[Tensor]:
+    """Yield the images of each chunk of indices, (B, 3, size, size) uint8. Threads decode files one chunk ahead."""
+    if samples.images is not None and view.whole:
+        for rows in chunks:
+            yield eval_batch(samples.images[rows], view.size, view.interpolation)
+        return
+    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
+
+        def submitted(chunk: Array) -> list[Future[Array]]:
+            return [pool.submit(lambda i: as_tested(samples.load(i), view), int(i)) for i in chunk]
+
+        ahead = [submitted(chunk) for chunk in chunks[:1]]
+        for k in range(len(chunks)):
+            ahead += [submitted(chunk) for chunk in chunks[k + 1 : k + 2]]
+            yield channels_first(np.stack([future.result() for future in ahead.pop(0)]))
+
+
+def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
+    if resize < size:
+        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    height, width = image.shape[:2]
+    short = min(height, width)
+    # torchvision rounds the longer side down
+    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
+    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
+    top, left = round((tall - size) / 2), round((wide - size) / 2)
+    return np.ascontiguousarray(out[top : top + size, left : left + size])
+
+
+def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
+    """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
+    out = np.empty((len(images), size, size, 3), np.uint8)
+    for target, image in zip(out, images, strict=True):
+        target[:] = resized(image, size, resample)
+    return channels_first(out)
+
+
+def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
+    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
+
+
+def channels_first(images: Array) -> Tensor:
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
