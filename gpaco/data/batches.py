@@ -167,7 +167,7 @@ def views_of(
 
 def loader(
     data: Dataset[Any],
-    batches: Sequence[Sequence[Any]],
+    batches: Sequence[list[Any]],
     collate: Callable[[list[Any]], Any],
     *,
     workers: int,

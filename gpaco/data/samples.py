@@ -156,6 +156,7 @@ class DataSplits(Generic[PartType]):
         return replace(self, notes=(*self.notes, *notes))
 
 
+@dataclass(frozen=True, eq=False)
 class Splits(DataSplits[Samples]):
     """The splits of labeled images."""
 

@@ -12,8 +12,8 @@
 All mirror half of the images. Order and constants are those of the released code, except that mirroring always comes
 right after the crop; the one released view in which it comes last (sim) has no step between that tells left from right.
 
-A view is a pure function of the image and of a row of uniform numbers (counter_random.py), so it is the same in any batch and
-for any number of workers. Every decision has its own column, whatever the view.
+A view is a pure function of the image and of a row of uniform numbers (counter_random.py), so it is the same in any
+batch and for any number of workers. Every decision has its own column, whatever the view.
 """
 
 from collections.abc import Callable, Sequence

@@ -139,7 +139,7 @@ def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None
         read_scenes(tmp_path).train.load_mask(0)
     (tmp_path / "classes.txt").unlink()
     picture(tmp_path / "masks" / "a.png")
-    with pytest.raises(UserError, match="a picture in colors"):
+    with pytest.raises(UserError, match="an image in colors"):
         read_scenes(tmp_path)
     picture(tmp_path / "images" / "alone.png")
     with pytest.raises(UserError, match=r"1 images .* have no mask .*alone.png"):
