@@ -1,11 +1,11 @@
 """Batches: which images come in which order, and their views. There is no loader state.
 
-The order is a function of (seed, epoch), a view of (seed, epoch, index, view). So a run can go on at any step, with any
-number of workers and processes, and sees the same pictures.
+The order is a function of (seed, epoch), a view of (seed, epoch, index, view). So a run can resume at any step, with
+any number of workers and processes, and sees the same images.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -37,20 +37,27 @@ class Batch:
         return len(self.labels)
 
     def chunks(self, parts: int) -> list[Self]:
-        """The batch in parts, for accumulation."""
-        parts = min(parts, len(self))  # tensor_split, for chunk would give fewer parts to some processes than to others
-        views = zip(*(view.tensor_split(parts) for view in self.views), strict=True)
-        return [type(self)(list(v), y) for v, y in zip(views, self.labels.tensor_split(parts), strict=True)]
+        """Return the batch in parts, for accumulation."""
+        labels, *views = in_parts(parts, self.labels, *self.views)
+        return [type(self)(list(v), y) for v, y in zip(zip(*views, strict=True), labels, strict=True)]
 
     def to(self, device: torch.device) -> Self:
         views = [view.to(device, non_blocking=True) for view in self.views]
         return type(self)(views, self.labels.to(device, non_blocking=True))
 
 
-def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
-    """How often a sampler shows each class, (C,), summing to 1.
+def in_parts(parts: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Return each tensor in `parts` parts, or one part per row if there are fewer rows.
 
-    "shuffle": as they are. "balanced": all alike. "sqrt": by the square root of their images.
+    Not `chunk`: it would give fewer parts to some processes than to others.
+    """
+    return [tensor.tensor_split(min(parts, len(tensor))) for tensor in tensors]
+
+
+def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
+    """Return how often a sampler shows each class, (C,), summing to 1.
+
+    "shuffle": as in the data. "balanced": equally often. "sqrt": by the square root of their numbers of images.
 
     >>> class_shares(np.array([90, 10]), "sqrt").tolist()
     [0.75, 0.25]
@@ -60,27 +67,27 @@ def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
 
 
 def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
-    """Indices of all samples in the order of an epoch, and which time each comes: 0, then 1 if it comes again."""
+    """Return the indices of an epoch in order, and how often each came before in the epoch."""
     n = len(labels)
     if sampler == "shuffle":
         return permutation(seed, epoch, n), np.zeros(n, np.int64)
     counts = np.bincount(labels)
     shares = class_shares(counts, sampler)
-    # Every class is drawn as often as its share says, its images one after the other in an order of their own, so
-    # that all of them are used before one comes again.
+    # Every class is drawn as often as its share says, its images in shuffled order, so that all of them are used
+    # before one comes again.
     shuffled = permutation(seed, epoch, n)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     first = np.cumsum(counts) - counts
     places = (np.arange(n) + 0.5) / n
     drawn = np.searchsorted(np.cumsum(shares), places).clip(max=len(counts) - 1)
-    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # its number among those drawn of its class
+    rank = np.arange(n) - np.searchsorted(drawn, drawn)  # within its class
     order = by_class[first[drawn] + rank % counts[drawn]]
     mixed = permutation(seed + 1, epoch, n)
     return order[mixed], (rank // counts[drawn])[mixed]
 
 
 def steps_per_epoch(n: int, batch_size: int) -> int:
-    """Whole batches in an epoch; what is left over waits for another epoch, unless there is nothing else."""
+    """Return the number of full batches in an epoch, at least 1; the rest waits for another epoch."""
     return max(n // batch_size, 1)
 
 
@@ -154,27 +161,45 @@ def views_of(
             images = samples.images[indices]
             yield [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
         return
-    loader: DataLoader[Any] = DataLoader(
-        _Photos(samples, views, seed, epoch),
-        batch_sampler=[list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned],
+    items = [list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned]
+    yield from raised(loader(_Photos(samples, views, seed, epoch), items, _stack, workers=workers, pin=pin))
+
+
+def loader(
+    data: Dataset[Any],
+    batches: Sequence[list[Any]],
+    collate: Callable[[list[Any]], Any],
+    *,
+    workers: int,
+    ahead: int = 4,
+    pin: bool = False,
+) -> DataLoader[Any]:
+    """Return a loader of these batches of items, each worker up to `ahead` batches in advance."""
+    return DataLoader(
+        data,
+        batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_stack,
+        collate_fn=collate,
         worker_init_fn=apart,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=ahead if workers else None,
         pin_memory=pin,
-        generator=torch.Generator(),  # or it would draw from that of all, on which a random start depends
+        generator=torch.Generator(),  # the global one would advance, and random initial weights depend on it
     )
-    for loaded in loader:
-        if isinstance(loaded, Problem):
-            raise loaded
-        yield loaded
+
+
+def raised(loaded: Iterable[Any]) -> Iterator[Any]:
+    """Yield what was loaded; raise an error that a worker has returned."""
+    for batch in loaded:
+        if isinstance(batch, Problem):
+            raise batch
+        yield batch
 
 
 Photo = list[NDArray[np.uint8]]  # its views
 
 
 class _Photos(Dataset[Photo | Problem]):
-    """Files, decoded once for all their views. A bad one comes as its error, which no worker can raise whole."""
+    """Files, decoded once for all their views. An unreadable one gives its error: raised by a worker it loses parts."""
 
     def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
         self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
@@ -197,7 +222,7 @@ def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
 
 
 def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDArray[np.uint8]] | Problem:
-    """The first parts of all items as one array, their second parts, ...; or the first error among the items."""
+    """Return an array of the first parts of all items, one of their second parts, ...; or the first error."""
     good = [item for item in items if not isinstance(item, Problem)]
     if len(good) < len(items):
         return next(item for item in items if isinstance(item, Problem))
@@ -205,16 +230,16 @@ def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDAr
 
 
 def apart(worker: int) -> None:
-    """Keep a loader out of signals to the group of the main process (Ctrl-C, timeout): that one answers them.
+    """Keep a worker from signals to the process group (Ctrl-C, timeout): the main process handles them.
 
-    Not by ignoring SIGTERM, which is how a loader that hangs is ended.
+    SIGTERM is not ignored, since it ends a worker that hangs.
     """
     if hasattr(os, "setpgid"):  # not on Windows
         os.setpgid(0, 0)
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
-    """The batch with each image mixed with another one, and its label with it; all views in the same way.
+    """Return the batch with each image and label mixed with those of another image, alike in all views.
 
     `mixup` and `cutmix` are the parameters of their Beta distributions, 0 for off; with both on, one of them is drawn.
     """

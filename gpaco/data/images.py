@@ -1,9 +1,10 @@
-"""One image file to RGB pixels: the right picture or a `UserError` that names the file, never anything else."""
+"""From one image file to RGB pixels: the image, or a `UserError` that names the file."""
 
 import errno
 import io
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from gpaco.errors import EnvironmentProblem, UserError
 Pixels = npt.NDArray[np.uint8]
 
 _MAX_ASPECT = 100
-# Only these formats are opened, told by their contents and never by the suffix.
+_MAX_PIXELS = 2**29 // 3  # half a gigabyte as RGB
+Image.MAX_IMAGE_PIXELS = None  # Pillow would warn at half of that; `_opened` checks the size of every image
+_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is read again
+# Only these formats are opened, recognized by their contents and not by the suffix.
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
@@ -40,7 +44,7 @@ class BadImageError(UserError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"cannot read image {str(path)!r}: {reason}",
-            "repair or remove the file, or leave bad images out: on_bad_image = skip (--on-bad-image skip)",
+            "repair or remove the file, or leave unreadable images out: on_bad_image = skip (--on-bad-image skip)",
         )
         self.path = path
         self.reason = reason
@@ -51,7 +55,7 @@ class BadImageError(UserError):
 
 @dataclass(frozen=True)
 class Facts:
-    """What `describe_image` finds: sizes are of the upright picture, `odd` says what is unusual."""
+    """What `describe_image` finds: the size of the upright image, and in `odd` what is unusual."""
 
     format: str
     mode: str
@@ -61,11 +65,11 @@ class Facts:
 
 
 def read_image(path: str | os.PathLike[str]) -> Pixels:
-    """The image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, upright by its orientation.
+    """Return the image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, turned upright.
 
-    Transparent parts are white. Of animated and multi-page files it is the first frame. Grays of 16 bits are scaled,
-    never clipped, by the smallest of 8, 12 and 16 bits that holds the largest value of the image: 12-bit scans are
-    often stored in 16 bits and would be black otherwise. PPM states its range.
+    Transparent parts become white. Animated and multi-page files give their first frame. 16-bit grays are scaled by the
+    smallest of 8, 12 and 16 bits that holds the largest value: 12-bit scans are often stored in 16 bits and would be
+    black otherwise. PPM states its range.
     """
     with _opened(Path(path)) as (image, data):
         pixels, _ = _decode(image, data)
@@ -73,17 +77,23 @@ def read_image(path: str | os.PathLike[str]) -> Pixels:
 
 
 def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], str]:
-    """The values in a file as they are stored, (H, W) or (H, W, channels), and Pillow's word for their kind.
+    """Return the values of a file as stored, (H, W) or (H, W, channels), and Pillow's mode of the image.
 
-    Neither a palette nor an orientation is looked at: for masks, whose numbers are classes.
+    Palette and orientation are ignored: this is for masks, whose numbers are classes.
     """
     with _opened(Path(path)) as (image, _):
         image.load()
         return np.asarray(image), image.mode
 
 
+def stored_mode(path: str | os.PathLike[str]) -> str:
+    """Return Pillow's mode of an image, from its header."""
+    with _opened(Path(path)) as (image, _):
+        return image.mode
+
+
 def describe_image(path: str | os.PathLike[str]) -> Facts:
-    """Format, mode, size and oddities of an image file, which is decoded for it: a bad file is a `UserError`."""
+    """Return format, mode, size and oddities of an image file. It is decoded: an unreadable one is a `UserError`."""
     path = Path(path)
     with _opened(path) as (image, data):
         kind, mode = "JPEG" if image.format == "MPO" else str(image.format), image.mode
@@ -105,11 +115,13 @@ def describe_image(path: str | os.PathLike[str]) -> Facts:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
-    """The image with its header read, and the bytes of the file; whatever goes wrong inside is a `BadImageError`."""
+    """Yield the image with its header read, and the bytes of the file; any error inside becomes a `BadImageError`."""
     data = _contents(path)
     try:
         image = Image.open(io.BytesIO(data), formats=tuple(_SUFFIXES))
         width, height = image.size
+        if width * height > _MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels: more than {_MAX_PIXELS:,}")
         if max(width, height) > _MAX_ASPECT * min(width, height):
             raise ValueError(f"{width} x {height} pixels: one side is more than {_MAX_ASPECT} times the other")
         yield image, data
@@ -120,6 +132,16 @@ def _opened(path: Path) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
 
 
 def _contents(path: Path) -> bytes:
+    """Return the bytes of a file. Faults of a disk or network drive often pass: reading is tried four times."""
+    for seconds in _PAUSES:
+        try:
+            return _read_once(path)
+        except EnvironmentProblem:
+            time.sleep(seconds)
+    return _read_once(path)
+
+
+def _read_once(path: Path) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise BadImageError(path, "not a regular file")
@@ -138,7 +160,7 @@ def _contents(path: Path) -> bytes:
 
 
 def _decode(image: ImageFile.ImageFile, data: bytes) -> tuple[Pixels, int]:
-    """The upright pixels, and the EXIF orientation that they were stored in."""
+    """Return the upright pixels, and the EXIF orientation that they were stored in."""
     if image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L"):
         orientation = _orientation(image)
         pixels = _plain_jpeg(data)
@@ -154,7 +176,7 @@ def _decode(image: ImageFile.ImageFile, data: bytes) -> tuple[Pixels, int]:
 
 
 def _plain_jpeg(data: bytes) -> Pixels | None:
-    """The pixels by OpenCV: the same as Pillow's in less than half the time. None if Pillow should have a look."""
+    """Return the pixels by OpenCV, the same as Pillow's in less than half the time; None to leave it to Pillow."""
     if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill up truncated files in gray
         return None
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -164,7 +186,7 @@ def _plain_jpeg(data: bytes) -> Pixels | None:
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged EXIF in a good picture: as stored
+    except Exception:  # damaged EXIF in a good image: as stored
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -180,7 +202,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grays of more than 8 bits scaled to 8, for Pillow would clip them; anything else as it is."""
+    """Return grays of more than 8 bits scaled to 8, since Pillow would clip them; other images as they are."""
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
     values = np.asarray(image)
@@ -195,7 +217,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _flat(image: Image.Image) -> Image.Image:
-    """RGB, transparent pixels over white."""
+    """Return the image as RGB, over white where it is transparent."""
     if not _is_transparent(image):
         return image.convert("RGB")
     clear = image.convert("RGBA")

@@ -1,4 +1,4 @@
-"""Every image of a data set looked at once: does it decode, how large is it, has it been seen before."""
+"""Every image of a data set inspected once: does it decode, how large is it, has it been seen before."""
 
 import csv
 import hashlib
@@ -10,18 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpaco.data.images import BadImageError, describe_image
-from gpaco.data.samples import BadImage, Samples, Splits, some
+from gpaco.data.samples import BadImage, Samples, Splits
 from gpaco.errors import UserError
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 
-LOOKED_AT = 20_000  # files; hashing and decoding more would keep people waiting for minutes
-TOLERATED = 0.01  # share of bad images that may be left out
+LOOKED_AT = 20_000  # files; hashing and decoding more takes minutes
+TOLERATED = 0.01  # share of unreadable images that may be left out
 
 Result = TypeVar("Result")
 
@@ -31,7 +32,7 @@ _THREADS = 2
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of one image: why it is bad (None: it is not), SHA-256 of its bytes, size, oddities."""
+    """What is known of one image: why it is unreadable (or None), SHA-256 of its bytes, size, oddities."""
 
     reason: str | None
     digest: str
@@ -41,17 +42,17 @@ class Inspection:
 
 
 def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
-    """Each image decoded and hashed: files by their bytes, images in memory by their pixels."""
+    """Decode and hash each image: files by their bytes, images in memory by their pixels."""
     return _each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
 def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
-    """SHA-256 of each image, which is not decoded; of a file that cannot be read an empty text."""
+    """Return the SHA-256 of each image without decoding it; an empty text for an unreadable file."""
     return _each(len(samples), lambda i: _digest(samples, i), progress)
 
 
 def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
-    """For each file a text that it shares with files of the same bytes only. Only files of equal size are read."""
+    """Return a text for each file, the same only for files of the same bytes. Only files of equal size are read."""
     sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
     return _each(
@@ -62,7 +63,7 @@ def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> lis
 
 
 def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
-    """The images that do not decode: index and reason."""
+    """Return index and reason of each image that does not decode."""
     if samples.paths is None:
         return []
     reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress)
@@ -72,7 +73,7 @@ def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[i
 def over_parts(
     splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
 ) -> dict[str, Result]:
-    """`inspect`, `digests` or `find_bad` of every part, by its name; the progress is over all of them."""
+    """Return `inspect`, `digests` or `find_bad` of every split, by its name, with one progress over all of them."""
     total, done = sum(len(part) for _, part in splits.parts()), 0
     found = {}
     for name, part in splits.parts():
@@ -82,20 +83,25 @@ def over_parts(
     return found
 
 
-def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
-    """The same without the bad images, which are as `over_parts(splits, find_bad)` gives them.
+def too_many(unreadable: int, total: int, limit: float = TOLERATED) -> bool:
+    """Return whether too many of `total` files are unreadable to leave them out: more than one, and than `limit`."""
+    return unreadable > max(limit * total, 1)
 
-    They are gone for the whole run, so that counts and prior are of what is there. Too many of them (more than one, and
-    more than `limit` of all), or a class that loses its last training image, are an error.
+
+def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
+    """Return the splits without the unreadable images, as `over_parts(splits, find_bad)` lists them.
+
+    They are gone for the whole run, so that counts and prior fit the images that are left. Too many of them, or a class
+    that loses its last training image, are an error.
     """
     total = sum(len(part) for _, part in splits.parts())
     number = sum(map(len, bad.values()))
     if not number:
         return splits
-    if number > max(limit * total, 1):
+    if too_many(number, total, limit):
         named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
         raise UserError(
-            f"{number} of {total} images are bad, more than {limit:.1%}: {some(named, 3)}",
+            f"{number} of {total} images are unreadable, more than {limit:.1%}: {some(named, 3)}",
             "repair or remove them; gpaco check lists them all",
         )
     parts = {
@@ -105,16 +111,17 @@ def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, lim
     lost = np.flatnonzero((splits.train.counts > 0) & (parts["train"].counts == 0))
     if len(lost):
         names = [splits.classes[c] for c in lost]
-        raise UserError(f"all training images of {some(names)} are bad", "repair them, or remove the class")
+        raise UserError(f"all training images of {some(names)} are unreadable", "repair them, or remove the class")
     listed = tuple(
         BadImage(name, part.names[i], reason) for name, part in splits.parts() for i, reason in bad.get(name, [])
     )
-    clean = replace(splits, train=parts["train"], val=parts.get("val"), test=parts.get("test"), bad=listed)
-    return clean.noting(f"left out: {number} bad {'image' if number == 1 else 'images'} of {total}")
+    changes: dict[str, Any] = {**parts, "bad": listed}
+    images = "image" if number == 1 else "images"
+    return replace(splits, **changes).noting(f"left out: {number} unreadable {images} of {total}")
 
 
 def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tuple[int, str]]]:
-    """Where images that were found bad earlier are now, as `without` takes it. Those that are gone do no harm."""
+    """Return where images that were unreadable earlier are now, as `without` takes it. Missing ones are ignored."""
     reasons = {(one.split, one.name): one.reason for one in listed}
     return {
         split: [(i, reasons[split, name]) for i, name in enumerate(part.names) if (split, name) in reasons]
@@ -123,14 +130,14 @@ def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tupl
 
 
 def write_bad(path: Path, listed: Sequence[BadImage]) -> None:
-    """A table of the images that were left out."""
+    """Write a table of the images that were left out."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([BadImage._fields, *listed])
     write_atomic(path, text.getvalue())
 
 
 def read_bad(path: Path) -> list[BadImage]:
-    """The rows that `write_bad` wrote."""
+    """Return the rows that `write_bad` wrote."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = [tuple(row) for row in csv.reader(file, strict=True)]
@@ -142,7 +149,7 @@ def read_bad(path: Path) -> list[BadImage]:
 
 
 def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
-    """`look` at every index in two threads: reading, hashing and decoding mostly let go of Python's lock."""
+    """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock."""
     numbers = iter(range(total))
     chunks = iter(lambda: list(islice(numbers, _CHUNK)), [])
     results: list[Result] = []

@@ -30,8 +30,8 @@ def long_tailed(labels: npt.ArrayLike, factor: float, *, seed: int = 0) -> Indic
     classes = by_class(labels)
     sizes = class_sizes(len(classes), max(map(len, classes)), factor)
     generator = np.random.RandomState(seed)
-    chosen = []
+    kept = []
     for own, size in zip(classes, sizes, strict=True):
         generator.shuffle(own)
-        chosen.append(own[:size])
-    return np.concatenate(chosen)
+        kept.append(own[:size])
+    return np.concatenate(kept)

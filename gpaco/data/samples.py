@@ -1,23 +1,20 @@
-"""What every reader returns: images or where they are, labels, class names; as training, validation and test part."""
+"""What every reader returns: images or their paths, labels and class names, in training, validation and test splits."""
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpaco.data.images import read_image
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import UserError
+from gpaco.system.words import printable, some
 
 Labels = npt.NDArray[np.int64]
-
-_PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is tried again
 
 # What people call the parts of a data set, in folder names, file names and columns.
 SPLIT_WORDS = {
@@ -30,7 +27,7 @@ SPLIT_WORDS = {
     "test": "test",
     "testing": "test",
 }
-# What people call the folders of pictures and of their masks.
+# What people call the folders of images and of their masks.
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 
@@ -82,37 +79,29 @@ class Samples:
 
     @property
     def counts(self) -> Labels:
-        """The number of samples of each class, (C,)."""
+        """Return the number of samples of each class, (C,)."""
         return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
 
     def subset(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> "Samples":
-        """The samples at `indices`, in that order; they keep their names."""
-        chosen = np.asarray(indices, dtype=np.int64)
+        """Return the samples at `indices`, in that order, with their names."""
+        rows = np.asarray(indices, dtype=np.int64)
         return replace(
             self,
-            labels=self.labels[chosen],
-            images=None if self.images is None else self.images[chosen],
-            paths=None if self.paths is None else tuple(self.paths[i] for i in chosen),
-            names=tuple(self.names[i] for i in chosen),
+            labels=self.labels[rows],
+            images=None if self.images is None else self.images[rows],
+            paths=None if self.paths is None else tuple(self.paths[i] for i in rows),
+            names=tuple(self.names[i] for i in rows),
         )
 
     def list_hash(self) -> str:
-        """SHA-256 of the names and classes, in order: the same if and only if the list is the same. Not of pixels."""
+        """Return the SHA-256 of the names and classes in order, not of pixels."""
         return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
 
     def load(self, i: int) -> npt.NDArray[np.uint8]:
-        """Image `i` as (H, W, 3) uint8 RGB; a `UserError` that names the file if it cannot be decoded.
-
-        A fault of the disk or network drive is tried again some times: many pass.
-        """
-        if self.paths is None:
-            return np.asarray(self.images)[i]  # type: ignore[no-any-return]
-        for seconds in _PAUSES:
-            try:
-                return read_image(self.paths[i])
-            except EnvironmentProblem:
-                time.sleep(seconds)
-        return read_image(self.paths[i])
+        """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file."""
+        if self.paths is not None:
+            return read_image(self.paths[i])
+        return np.asarray(self.images)[i]  # type: ignore[no-any-return]
 
 
 class BadImage(NamedTuple):
@@ -123,16 +112,28 @@ class BadImage(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """A data set: its parts, all with the same classes, how it was read and which decisions that took.
+class Part(Protocol):
+    """One of the parts of a data set: `Samples`, or the scenes of segmentation."""
 
-    `held` names the parts that were drawn from training images, not given.
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+
+PartType = TypeVar("PartType", bound=Part)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSplits(Generic[PartType]):
+    """The splits of a data set, all with the same classes; how it was read, and which decisions that took.
+
+    `held` names the splits that were drawn from training images, not given.
     """
 
-    train: Samples
-    val: Samples | None
-    test: Samples | None
+    train: PartType
+    val: PartType | None
+    test: PartType | None
     reader: str
     notes: tuple[str, ...] = ()
     bad: tuple[BadImage, ...] = ()
@@ -140,46 +141,36 @@ class Splits:
 
     def __post_init__(self) -> None:
         if any(part.classes != self.train.classes for _, part in self.parts()):
-            raise ValueError("all parts of a data set must have the same classes")
+            raise ValueError("all splits of a data set must have the same classes")
 
     @property
     def classes(self) -> tuple[str, ...]:
         return self.train.classes
 
-    def parts(self) -> list[tuple[str, Samples]]:
-        """The parts there are, with their names."""
+    def parts(self) -> list[tuple[str, PartType]]:
+        """Return the splits there are, with their names."""
         named = (("train", self.train), ("val", self.val), ("test", self.test))
         return [(name, part) for name, part in named if part is not None]
 
-    def noting(self, *notes: str) -> "Splits":
+    def noting(self, *notes: str) -> Self:
         return replace(self, notes=(*self.notes, *notes))
 
 
-def printable(path: os.PathLike[str] | str) -> str:
-    """A path as text that every terminal and JSON file takes, also where its bytes are not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+@dataclass(frozen=True, eq=False)
+class Splits(DataSplits[Samples]):
+    """The splits of labeled images."""
 
 
 def hash_of_rows(rows: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 of a list of names and what is known of each."""
+    """Return the SHA-256 of rows of text, in order."""
     state = hashlib.sha256()
     for row in rows:
         state.update(json.dumps(row).encode() + b"\n")
     return state.hexdigest()
 
 
-def some(words: Sequence[str], limit: int = 5) -> str:
-    """The first few of many words, for a message.
-
-    >>> some(["a", "b", "c"], 2)
-    "'a', 'b' and 1 more"
-    """
-    shown = ", ".join(map(repr, words[:limit]))
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
-
-
 def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
-    """The same, or a `UserError` that names the classes without a training image, unless they are allowed."""
+    """Return the same splits, or raise a `UserError` that names the classes without a training image."""
     empty = np.flatnonzero(splits.train.counts == 0)
     if not len(empty):
         return splits
@@ -201,9 +192,9 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
 
 
 def in_memory(splits: Splits, *, largest: int = 64, progress: Callable[[int, int], None] | None = None) -> Splits:
-    """The same with all images decoded, if all have one size of at most `largest` pixels a side; else unchanged.
+    """Return the splits with all images decoded, if all have one size of at most `largest` pixels a side.
 
-    Small images take more time to read and decode than to augment.
+    Small images take longer to read and decode than to augment. Other splits are returned unchanged.
     """
     parts = dict(splits.parts())
     if any(part.paths is None or len(part) == 0 for part in parts.values()):

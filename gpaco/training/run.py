@@ -34,6 +34,8 @@ class AnySplits(Protocol):
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder: what was left out
 
+BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
+
 
 @dataclass(frozen=True)
 class Run:

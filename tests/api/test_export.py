@@ -21,7 +21,7 @@ from torch import Tensor
 import gpaco
 from gpaco.api import export as exporting
 from gpaco.data.readers.read import read
-from gpaco.data.views.views import eval_batch
+from gpaco.data.views.eval import eval_batch
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones
 from gpaco.tasks.classification.predictor import load_classifier

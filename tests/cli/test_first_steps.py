@@ -65,7 +65,7 @@ def test_pictures_and_masks_are_not_two_classes(image: str, mask: str, refuses: 
         save_scene(data / image / f"{k}.png", data / mask / f"{k}.png", k)
     for words in (("check", data), ("train", data, "--out", tmp_path / "run")):
         message = refuses(*words)
-        assert "looks like pictures and masks" in message
+        assert "looks like images and masks" in message
         assert "--task segmentation" in message
     assert not (tmp_path / "run").exists()
 
@@ -124,7 +124,7 @@ def test_check_promises_to_leave_bad_images_out_only_where_train_does(
     assert len(splits_of(recipe).bad) == 1
     (data / "bee" / "0.png").write_bytes(b"")
     cause = refuses(*words).splitlines()[0].removeprefix("error: ")
-    assert "2 of 46 images are bad" in cause
+    assert "2 of 46 images are unreadable" in cause
     assert f"problem: 2 bad images, and --on-bad-image skip would not do: {cause}\n" in problems(data)
 
 

@@ -76,7 +76,7 @@ def test_a_bad_image_is_left_out_of_the_whole_run_and_listed(tmp_path: Path) -> 
     assert (row["split"], row["name"]) == ("train", "cat/7.jpg")
     assert "truncated" in row["reason"].lower()
     assert f"left out: cat/7.jpg: {row['reason']}" in said
-    assert "left out: 1 bad image of 48" in said
+    assert "left out: 1 unreadable image of 48" in said
     assert np.subtract(counts(clean), counts(run)).tolist() == [1, 0, 0]
     assert tree_hash(data) == before
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
@@ -95,7 +95,7 @@ def test_one_bad_image_is_never_too_many_but_two_of_48_are(tmp_path: Path) -> No
     data = photographs(tmp_path / "data")
     for name in ("cat/7.jpg", "dog/3.jpg"):
         spoil(data / name)
-    with pytest.raises(UserError, match=r"2 of 48 images are bad, more than 1.0%: 'cat/7.jpg: .*'dog/3.jpg: "):
+    with pytest.raises(UserError, match=r"2 of 48 images are unreadable, more than 1.0%: 'cat/7.jpg: .*'dog/3.jpg: "):
         gpaco.train(data, out=tmp_path / "run", on_bad_image="skip", **QUICK)
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,15 @@ from helpers.pictures import drawing
 from scipy import ndimage
 
 from gpaco.data.corruption import distortions
-from gpaco.data.corruption.corruptions import CONSTANTS, CORRUPTIONS, KINDS, SEVERITIES, chosen, constants_for, corrupt
+from gpaco.data.corruption.corruptions import (
+    CONSTANTS,
+    CORRUPTIONS,
+    KINDS,
+    SEVERITIES,
+    constants_for,
+    corrupt,
+    corruption_names,
+)
 from gpaco.data.corruption.images import corrupted
 from gpaco.errors import UserError
 
@@ -72,7 +80,7 @@ def test_an_image_depends_on_seed_severity_and_index_and_on_nothing_else() -> No
 
 def test_another_process_makes_the_same_pictures() -> None:
     code = (
-        "import hashlib, numpy as np; from gpaco.corruption import *;"
+        "import hashlib, numpy as np; from gpaco.data.corruption.corruptions import *;"
         "image = (np.arange(32 * 32 * 3) * 37 % 256).astype(np.uint8).reshape(32, 32, 3);"
         "print(hashlib.sha256(b''.join(corrupt(image, n, s, seed=1, index=3).tobytes()"
         " for n in reversed(CORRUPTIONS) for s in SEVERITIES)).hexdigest())"
@@ -233,10 +241,10 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="severity is 1 to 5, got 6"):
         corrupt(photo(), "fog", 6)
     with pytest.raises(UserError, match=r"no corruption 'wether'; did you mean 'weather'\?"):
-        chosen("noise,wether")
+        corruption_names("noise,wether")
 
 
 def test_tables_go_by_the_size_of_a_picture() -> None:
     assert [constants_for(side) for side in (32, 64, 80, 96, 224)] == ["cifar"] * 3 + ["imagenet"] * 2
-    assert chosen(None) == CORRUPTIONS
-    assert chosen("digital, fog") == ("fog", *KINDS["digital"])
+    assert corruption_names(None) == CORRUPTIONS
+    assert corruption_names("digital, fog") == ("fog", *KINDS["digital"])

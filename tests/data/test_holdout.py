@@ -8,7 +8,7 @@ from helpers.pictures import class_folders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpaco.data.holdout import by_class, stratified, with_test, with_validation
+from gpaco.data.holdout import by_class, stratified_split, with_test, with_validation
 from gpaco.data.inspection import digests
 from gpaco.data.longtail import class_sizes, long_tailed
 from gpaco.data.readers.read import read
@@ -29,7 +29,7 @@ def test_a_split_has_every_index_once_and_leaves_an_image_in_every_class(
     labels = np.random.RandomState(seed).permutation(np.repeat(np.arange(len(counts)), counts))
     if not len(labels):
         return
-    keep, held = stratified(labels, fraction, seed)
+    keep, held = stratified_split(labels, fraction, seed)
     np.testing.assert_array_equal(np.sort(np.concatenate([keep, held])), np.arange(len(labels)))
     for c, count in enumerate(counts):
         kept = int((labels[keep] == c).sum())
@@ -53,7 +53,7 @@ def test_small_classes_keep_most_of_their_images() -> None:
 
 def test_the_seed_decides_and_order_is_kept() -> None:
     labels = np.tile(np.arange(5), 40)
-    first, again, other = (stratified(labels, 0.2, seed)[1] for seed in (0, 0, 1))
+    first, again, other = (stratified_split(labels, 0.2, seed)[1] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert first.tolist() != other.tolist()
     assert (np.diff(first) > 0).all()
@@ -98,7 +98,7 @@ def test_images_that_occur_twice_are_never_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan")])
 def test_a_fraction_that_makes_no_sense_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match="fraction to hold out"):
-        stratified([0, 1], fraction, 0)
+        stratified_split([0, 1], fraction, 0)
 
 
 def test_by_class_gives_the_indices_of_each_class() -> None:

@@ -13,6 +13,7 @@ from helpers.pictures import class_folders, tree_hash
 from sklearn.metrics import confusion_matrix
 
 import gpaco
+from gpaco.data.leaks import record
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
@@ -22,7 +23,6 @@ from gpaco.pages.classification.evidence import Evidence, gather, log_priors, pr
 from gpaco.pages.classification.summary import FIGURES, intervals, paired, sentence, smooth, summary
 from gpaco.pages.classification.tables import tables
 from gpaco.pages.render import percent, safe_json, thumbnail
-from gpaco.tasks.classification.check import record
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run
 

@@ -490,7 +490,7 @@ def test_test_images_are_resized_as_the_recipe_says() -> None:
         with torch.device("meta"):
             about = describe(load(name), pretend(1000))
         large = Image.fromarray(image).resize((341, 256), resample).crop((58, 16, 58 + 224, 16 + 224))
-        difference = as_tested(image, about).astype(float) - np.asarray(large)
+        difference = as_tested(image, EvalView.of(about)).astype(float) - np.asarray(large)
         assert np.abs(difference).mean() < 0.5, name
 
 

@@ -1,6 +1,6 @@
 """Corrupted images: the 15 corruptions of ImageNet-C at 5 severities, seeded image by image.
 
-There are two tables of constants, of ImageNet-C (pictures of 224 pixels) and of CIFAR-10-C and -100-C (32 pixels).
+There are two tables of constants, of ImageNet-C (images of 224 pixels) and of CIFAR-10-C and -100-C (32 pixels).
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ KINDS = {
 CORRUPTIONS = tuple(name for kind in KINDS.values() for name in kind)
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST = 32  # pixels: what the definitions need
-VERSION = 1  # of the pictures: results made of others are not used again
+VERSION = 1  # of the images: results made of others are not used again
 
 _WIDE = 80  # pixels; up to there a side is nearer to 32 than to 224, as a ratio
 
@@ -47,7 +47,7 @@ CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
         "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
         "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-        # The script says 244 times these shares, of pictures of 224 pixels.
+        # The script says 244 times these shares, of images of 224 pixels.
         "elastic_transform": (
             (488, 170.8, 24.4, 224),
             (488, 19.52, 48.8, 224),
@@ -93,15 +93,15 @@ CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
 def corrupt(
     image: Pixels, name: str, severity: int, *, seed: int = 0, index: int = 0, constants: str | None = None
 ) -> Pixels:
-    """A corrupted copy of a picture (H, W, 3) uint8, sides of at least 32 pixels.
+    """A corrupted copy of an image (H, W, 3) uint8, sides of at least 32 pixels.
 
     It is a function of its arguments and of nothing else: the same in any process, in any order.
 
     Args:
         name: one of `CORRUPTIONS`.
         severity: 1 to 5.
-        seed, index: of the whole set and of this picture in it.
-        constants: "imagenet" or "cifar"; by the size of the picture unless given.
+        seed, index: of the whole set and of this image in it.
+        constants: "imagenet" or "cifar"; by the size of the image unless given.
 
     >>> corrupt(np.full((32, 32, 3), 100, np.uint8), "brightness", 3)[0, 0].tolist()
     [138, 138, 138]
@@ -112,7 +112,7 @@ def corrupt(
         raise UserError(f"a severity is 1 to 5, got {severity}", "1 is mild, 5 is severe")
     side = min(image.shape[:2])
     if side < SMALLEST:
-        raise ValueError(f"a picture of {side} pixels is too small to be corrupted: enlarge it to {SMALLEST}")
+        raise ValueError(f"an image of {side} pixels is too small to be corrupted: enlarge it to {SMALLEST}")
     values = CONSTANTS[constants or constants_for(side)][name][severity - 1]
     draw = np.random.default_rng([seed % 2**64, CORRUPTIONS.index(name), severity, index])
     corrupted: Pixels = getattr(distortions, name)(image, values, draw)
@@ -120,14 +120,14 @@ def corrupt(
 
 
 def constants_for(side: int) -> str:
-    """The table for pictures whose shorter side has so many pixels: that of the nearer of 32 and 224, as a ratio."""
+    """The table for images whose shorter side has so many pixels: that of the nearer of 32 and 224, as a ratio."""
     return "cifar" if side <= _WIDE else "imagenet"
 
 
-def chosen(words: str | None) -> tuple[str, ...]:
+def corruption_names(words: str | None) -> tuple[str, ...]:
     """The corruptions that a list of words names: names or kinds; all of them for None.
 
-    >>> chosen("fog,noise")
+    >>> corruption_names("fog,noise")
     ('gaussian_noise', 'shot_noise', 'impulse_noise', 'fog')
     """
     if words is None:

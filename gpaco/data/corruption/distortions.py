@@ -1,6 +1,6 @@
 """The fifteen ways in which an image is corrupted, as Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
 
-Each is a function of a picture (H, W, 3) uint8, its constants (corruption.py has them) and a random generator, for any
+Each is a function of an image (H, W, 3) uint8, its constants (corruptions.py has them) and a random generator, for any
 size from 32 x 32 on. Values are cut off, not rounded, to whole numbers, as in the released scripts; where those called
 ImageMagick (motion blur) they are rounded.
 """
@@ -56,7 +56,7 @@ def motion_blur(image: Pixels, motion: tuple[int, float], draw: Generator) -> Pi
 
 
 def zoom_blur(image: Pixels, zoom: tuple[float, float], draw: Generator) -> Pixels:
-    """The mean of the picture and of what a lens shows that zooms in."""
+    """The mean of the image and of what a lens shows that zooms in."""
     x = _unit(image).astype(np.float32)
     factors = np.arange(1, *zoom)
     total = x.copy()
@@ -76,7 +76,7 @@ def snow(image: Pixels, flakes: tuple[float, float, float, float, int, float, fl
 
 
 def frost(image: Pixels, ice: tuple[float, float, float], draw: Generator) -> Pixels:
-    """A part of one of five photographs of ice on top of the picture."""
+    """A part of one of five photographs of ice on top of the image."""
     keep, strength, scale = ice
     height, width = image.shape[:2]
     photo = _ice(int(draw.integers(5)), scale)
@@ -115,7 +115,7 @@ def contrast(image: Pixels, share: float, draw: Generator) -> Pixels:
 def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], draw: Generator) -> Pixels:
     """A random affine map, then every pixel moved a little, its neighbors nearly as much.
 
-    The three lengths are in pixels of a picture with the side that comes last, and grow with the picture.
+    The three lengths are in pixels of an image with the side that comes last, and grow with the image.
     """
     height, width = image.shape[:2]
     strength, sigma, shear = (length * min(height, width) / rubber[3] for length in rubber[:3])
@@ -200,7 +200,7 @@ def _spread(side: int, sigma: float) -> Floats:
 def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:
     """From the last pixel to the first, each replaced by one at most `reach` away, as that one then is.
 
-    (The released loop means to swap the two, but what it swaps are views of the picture: the other one stays.)
+    (The released loop means to swap the two, but what it swaps are views of the image: the other one stays.)
     Which pixel ends up where is found for all at once: a pointer from each pixel to its source, either as it was
     before (shifted by the number of pixels) or as it has become, is followed until nothing changes.
     """
@@ -237,7 +237,7 @@ def _moved(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:
 
 
 def _zoomed(x: Floats, factor: float) -> Floats:
-    """The middle of a picture, enlarged by `factor` to its size: between two pixels in a straight line."""
+    """The middle of an image, enlarged by `factor` to its size: between two pixels in a straight line."""
     for axis in (0, 1):
         first, share = _between(x.shape[axis], factor)
         here = x.take(first, axis)
@@ -280,7 +280,7 @@ def _clouds(side: int, decay: float, draw: Generator) -> Floats:
 
 
 def _looked_up(x: Floats, rows: Floats, columns: Floats) -> Floats:
-    """The picture at places between its pixels, mirrored at the border."""
+    """The image at places between its pixels, mirrored at the border."""
     from scipy.ndimage import map_coordinates
 
     places = np.stack([rows, columns])

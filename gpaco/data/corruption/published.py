@@ -1,4 +1,4 @@
-"""Published sets of corrupted pictures as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
+"""Published sets of corrupted images as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
 
 import os
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, KINDS, SEVERITIES
 from gpaco.data.images import SUFFIXES, read_image
-from gpaco.data.samples import Labels, printable
+from gpaco.data.samples import Labels
 from gpaco.errors import UserError, nearest
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable
 
 Condition = tuple[str, int]  # a corruption and its severity
 Pixels = NDArray[np.uint8]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpaco.data.holdout import stratified
+from gpaco.data.holdout import stratified_split
 from gpaco.data.samples import Samples, Splits
 
 _TEST = 0.25
@@ -21,5 +21,5 @@ def read_digits() -> Splits:
         images=np.repeat(images[..., None], 3, axis=3),
         names=tuple(f"digits/{i}" for i in range(len(images))),
     )
-    train, test = stratified(samples.labels, _TEST, seed=0)
+    train, test = stratified_split(samples.labels, _TEST, seed=0)
     return Splits(samples.subset(train), None, samples.subset(test), "scikit-learn's digits")

@@ -8,17 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import (
-    IMAGE_WORDS,
-    MASK_WORDS,
-    SPLIT_WORDS,
-    Samples,
-    Splits,
-    printable,
-    some,
-    with_training_images,
-)
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.words import printable, some
 
 
 def read_folder(path: Path, *, allow_empty_classes: bool = False) -> Splits:
@@ -89,12 +81,12 @@ def _split_folders(path: Path) -> dict[str, Path] | None:
 
 
 def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
-    """Raise where the only two folders are called as pictures and masks are: as classes they would teach nonsense."""
+    """Raise where the only two folders are called as images and masks are: as classes they would teach nonsense."""
     words = {name.lower() for name in classes}
     images, masks = ({word.lower() for word in known} for known in (IMAGE_WORDS, MASK_WORDS))
     if len(classes) == 2 and words & images and words & masks:
         raise UserError(
-            f"{str(path)!r} looks like pictures and masks, not like classes: it has {some(classes)} and nothing else",
+            f"{str(path)!r} looks like images and masks, not like classes: it has {some(classes)} and nothing else",
             "train a segmenter: --task segmentation; if they are classes after all, rename one of the two",
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpaco.data.readers.rows import Found, Row, find, read_text
+from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
 from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import UserError
 
@@ -36,7 +36,7 @@ def read_list(
     """
     lists = {"train": path} | _siblings(path)
     notes = [f"{split} list: {file.name}" for split, file in lists.items() if split != "train"]
-    found: dict[str, Found] = {}
+    found: dict[str, ListedImages] = {}
     for split, file in lists.items():
         text, decoding = read_text(file)
         own = found[split] = find(_rows(text, file, split), file, path.parent if root is None else root, allow_outside)
@@ -65,7 +65,7 @@ def _siblings(path: Path) -> dict[str, Path]:
     return found
 
 
-def _rows(text: str, file: Path, split: str) -> Iterator[Row]:
+def _rows(text: str, file: Path, split: str) -> Iterator[ListedImage]:
     for line, content in enumerate(io.StringIO(text, newline=None), 1):
         if not content.strip():
             continue
@@ -75,7 +75,7 @@ def _rows(text: str, file: Path, split: str) -> Iterator[Row]:
             raise _bad_line(file, line, content, "a path and a label are needed")
         if not parts[1].isdecimal() or int(parts[1]) >= _MAX_CLASSES:
             raise _bad_line(file, line, content, f"the label {parts[1]!r} is not a class index, 0, 1, 2, ...")
-        yield Row(line, parts[0], parts[1], split)
+        yield ListedImage(line, parts[0], parts[1], split)
 
 
 def _bad_line(file: Path, line: int, content: str, why: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Rows of a table or list file, `path label split`, to samples: where the images are, and what is refused."""
+"""From rows of a table or list file, `path label split`, to samples."""
 
 import os
 from collections.abc import Iterable
@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.samples import Samples, printable
+from gpaco.data.samples import Samples
 from gpaco.errors import UserError
+from gpaco.system.words import printable
 
-_MISSING_SHOWN = 100  # so many missing files and the rest is not looked at
+_MISSING_SHOWN = 100  # missing files after which the rest is not checked
 
 
 @dataclass(frozen=True)
-class Row:
+class ListedImage:
     line: int
     path: str
     label: str
@@ -23,27 +24,27 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedImages:
     """Rows whose images exist, each once, and their files."""
 
-    rows: list[Row]
+    rows: list[ListedImage]
     paths: list[Path]
-    seen: int  # rows looked at, those that were dropped included
+    seen: int  # rows read, with those that were dropped
     notes: list[str]
 
     def samples(self, split: str, labels: npt.NDArray[np.int64], classes: tuple[str, ...]) -> Samples:
-        """The samples of one split; `labels` are for all rows."""
-        chosen = [i for i, row in enumerate(self.rows) if row.split == split]
+        """Return the samples of one split; `labels` are for all rows."""
+        own = [i for i, row in enumerate(self.rows) if row.split == split]
         return Samples(
-            labels[chosen],
+            labels[own],
             classes,
-            paths=tuple(self.paths[i] for i in chosen),
-            names=tuple(printable(self.rows[i].path) for i in chosen),
+            paths=tuple(self.paths[i] for i in own),
+            names=tuple(printable(self.rows[i].path) for i in own),
         )
 
 
 def read_text(path: Path) -> tuple[str, list[str]]:
-    """The text of a file and notes on how it was decoded: UTF-8 with or without a byte order mark, else Latin-1."""
+    """Return the text of a file, UTF-8 with or without a byte order mark or else Latin-1, and notes on the decoding."""
     data = path.read_bytes()
     if b"\0" in data:
         raise UserError(f"{str(path)!r} is not UTF-8 text: it has zero bytes", "save it as UTF-8 text")
@@ -54,16 +55,16 @@ def read_text(path: Path) -> tuple[str, list[str]]:
         return data.decode("latin-1"), [f"encoding: not UTF-8 (line {line}), read as Latin-1"]
 
 
-def find(rows: Iterable[Row], source: Path, root: Path, allow_outside: bool) -> Found:
-    """The rows with the files they name.
+def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: bool) -> ListedImages:
+    """Return the rows with the files they name.
 
     Absolute paths and `..` are refused unless allowed; missing files are an error that counts them; a row that
     repeats another is dropped with a note, and one that gives a file of its split a second label is an error.
     """
-    kept: list[Row] = []
+    kept: list[ListedImage] = []
     paths: list[Path] = []
-    first: dict[tuple[str, str], Row] = {}
-    missing: list[Row] = []
+    first: dict[tuple[str, str], ListedImage] = {}
+    missing: list[ListedImage] = []
     seen = repeated = 0
     for row in rows:
         seen += 1
@@ -96,10 +97,10 @@ def find(rows: Iterable[Row], source: Path, root: Path, allow_outside: bool) -> 
         raise _missing(missing, seen, len(kept), source, root)
     if not kept:
         raise UserError(f"{str(source)!r} names no image", "it needs one line per image")
-    return Found(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
+    return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
 
 
-def _missing(missing: list[Row], seen: int, kept: int, source: Path, root: Path) -> UserError:
+def _missing(missing: list[ListedImage], seen: int, kept: int, source: Path, root: Path) -> UserError:
     many = f"at least {len(missing)}" if len(missing) >= _MISSING_SHOWN else str(len(missing))
     what = f"{many} of {seen} images" if kept else "none of the images"
     first = f"the first is {missing[0].path!r} on line {missing[0].line}"

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpaco.data.readers.rows import Found, Row, find, read_text
-from gpaco.data.samples import SPLIT_WORDS, Splits, some, with_training_images
+from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
+from gpaco.data.samples import SPLIT_WORDS, Splits, with_training_images
 from gpaco.errors import UserError, nearest
+from gpaco.system.words import some
 
 # Column names, the likeliest first.
 _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")
@@ -45,7 +46,7 @@ def read_table(
     return with_training_images(splits, allow_empty_classes)
 
 
-def _splits(found: Found, path: Path, kind: str, notes: tuple[str, ...]) -> Splits:
+def _splits(found: ListedImages, path: Path, kind: str, notes: tuple[str, ...]) -> Splits:
     known = {row.label for row in found.rows if row.split == "train"}
     if not known:
         raise UserError(f"{path.name} has no training images", "give some rows the split 'train'")
@@ -63,7 +64,7 @@ def _splits(found: Found, path: Path, kind: str, notes: tuple[str, ...]) -> Spli
     return Splits(train, val or None, test or None, kind, notes)
 
 
-def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Row]:
+def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[ListedImage]:
     for line, cells in lines:
         where = f"line {line} of {path.name}"
         if len(cells) <= max(columns.path, columns.label, columns.split or 0):
@@ -80,7 +81,7 @@ def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Ro
                     "correct it, or rename the column if it is not about splits",
                 )
             split = SPLIT_WORDS[word.lower()]
-        yield Row(line, file, label, split)
+        yield ListedImage(line, file, label, split)
 
 
 def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
@@ -139,7 +140,7 @@ def _csv_lines(text: str, mark: str, path: Path) -> Iterator[_Cells]:
 
 
 def _parquet_lines(path: Path) -> Iterator[_Cells]:
-    """Row 0 has the names of the columns that hold text or numbers; others, such as pictures, are not read."""
+    """Row 0 has the names of the columns that hold text or numbers; others, such as images, are not read."""
     try:
         from pyarrow import parquet, types  # type: ignore[import-untyped]
     except ImportError:

@@ -1,50 +1,90 @@
 """The view of an image that a network is tested on: resized whole, or the center of the resized image."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import eval_batch, eval_photo
+from gpaco.data.views import photo_ops
+from gpaco.data.views.policies import Box
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class TestView:
+    """How an image gets the size of a model.
+
+    size: side of the result, in pixels
+    resize: the shorter side of the image before its center is cut out
+    whole: resize all of the image instead, as for small images in memory
+    interpolation: "bilinear" or "bicubic"
+    """
+
     size: int
     resize: int
     whole: bool
     interpolation: str
 
 
-def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[NDArray[Any]]) -> Iterator[torch.Tensor]:
-    """Of each chunk of indices the test-time images, (B, 3, S, S) uint8. Threads decode files, one chunk ahead."""
+def as_tested(image: Array, view: TestView) -> Array:
+    """Return the image (H, W, 3) uint8 as (size, size, 3)."""
+    if view.whole:
+        return resized(image, view.size, view.interpolation)
+    return eval_photo(image, view.size, view.resize, view.interpolation)
+
+
+def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) -> Iterator[Tensor]:
+    """Yield the images of each chunk of indices, (B, 3, size, size) uint8. Threads decode files one chunk ahead."""
     if samples.images is not None and view.whole:
         for rows in chunks:
             yield eval_batch(samples.images[rows], view.size, view.interpolation)
         return
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
-        def photo(i: int) -> NDArray[np.uint8]:
-            return as_tested(samples.load(i), view)
+        def submitted(chunk: Array) -> list[Future[Array]]:
+            return [pool.submit(lambda i: as_tested(samples.load(i), view), int(i)) for i in chunk]
 
-        ahead: list[Any] = []
-        for chunk in [*chunks, None]:
-            if chunk is not None:
-                ahead.append([pool.submit(photo, int(i)) for i in chunk])
-            if ahead and (len(ahead) > 1 or chunk is None):
-                stacked = np.stack([future.result() for future in ahead.pop(0)])
-                yield torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous()
+        ahead = [submitted(chunk) for chunk in chunks[:1]]
+        for k in range(len(chunks)):
+            ahead += [submitted(chunk) for chunk in chunks[k + 1 : k + 2]]
+            yield channels_first(np.stack([future.result() for future in ahead.pop(0)]))
 
 
-def as_tested(image: NDArray[np.uint8], view: TestView) -> NDArray[np.uint8]:
-    """An image (H, W, 3) at the size of the model: whole if it was trained so, else the center of it."""
-    if view.whole:
-        whole = eval_batch(image[None], view.size, view.interpolation)[0]
-        pixels: NDArray[np.uint8] = whole.permute(1, 2, 0).numpy()
-        return pixels
-    return eval_photo(image, view.size, view.resize, view.interpolation)
+def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
+    if resize < size:
+        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    height, width = image.shape[:2]
+    short = min(height, width)
+    # torchvision rounds the longer side down
+    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
+    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
+    top, left = round((tall - size) / 2), round((wide - size) / 2)
+    return np.ascontiguousarray(out[top : top + size, left : left + size])
+
+
+def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
+    """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
+    out = np.empty((len(images), size, size, 3), np.uint8)
+    for target, image in zip(out, images, strict=True):
+        target[:] = resized(image, size, resample)
+    return channels_first(out)
+
+
+def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
+    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
+
+
+def channels_first(images: Array) -> Tensor:
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())

@@ -1,4 +1,4 @@
-"""Views: the random versions of an image that a network is trained on, by name, and the fixed one it is tested on.
+"""Views: the random versions of an image that a network is trained on, by name.
 
     sim             crop, color jitter, gray, blur                          (photographs: "sim" of the released code)
     rand            crop, color jitter, RandAugment                         ("randcls")
@@ -12,8 +12,8 @@
 All mirror half of the images. Order and constants are those of the released code, except that mirroring always comes
 right after the crop; the one released view in which it comes last (sim) has no step between that tells left from right.
 
-A view is a pure function of the image and of a row of uniform numbers (random.py), so it is the same in any batch and
-for any number of workers. Every decision has its own column, whatever the view.
+A view is a pure function of the image and of a row of uniform numbers (counter_random.py), so it is the same in any
+batch and for any number of workers. Every decision has its own column, whatever the view.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from gpaco.data.views import photo_ops
+from gpaco.data.views.eval import channels_first, eval_photo, resized
 from gpaco.data.views.policies import (
     DRAWS_OF_AUTO_AUGMENT,
     DRAWS_OF_CROP,
     DRAWS_PER_RAND_STEP,
-    Box,
     Step,
     auto_augment,
     color_jitter,
@@ -122,7 +122,7 @@ def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -
         pad = max(1, size // 8)
         top, left = (int(draw * (2 * pad + 1)) for draw in draws[_PLACE])
         padded = np.zeros((size + 2 * pad, size + 2 * pad, 3), np.uint8)
-        padded[pad:-pad, pad:-pad] = _whole(image, size) if in_memory else eval_photo(image, size, size)
+        padded[pad:-pad, pad:-pad] = resized(image, size) if in_memory else eval_photo(image, size, size)
         out = padded[top : top + size, left : left + size]
     if view.flip and min(height, width) > _TINY and draws[_FLIP] < 0.5:
         out = photo_ops.mirrored(out)
@@ -139,28 +139,7 @@ def batch_view(images: Array, view: View, u: Array) -> Tensor:
     out = np.empty((len(images), view.size, view.size, 3), np.uint8)
     for target, image, row in zip(out, images, u, strict=True):
         target[:] = photo_view(image, view, row, in_memory=True)
-    return _channels_first(out)
-
-
-def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
-    if resize < size:
-        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
-    height, width = image.shape[:2]
-    short = min(height, width)
-    # torchvision rounds the longer side down
-    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
-    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
-    top, left = round((tall - size) / 2), round((wide - size) / 2)
-    return np.ascontiguousarray(out[top : top + size, left : left + size])
-
-
-def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
-    """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
-    out = np.empty((len(images), size, size, 3), np.uint8)
-    for target, image in zip(out, images, strict=True):
-        target[:] = _whole(image, size, resample)
-    return _channels_first(out)
+    return channels_first(out)
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -170,14 +149,6 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     shift.copy_(255 * torch.tensor(mean).view(-1, 1, 1))
     scale.copy_(1 / (255 * torch.tensor(std).view(-1, 1, 1)))
     return images.float().sub_(shift).mul_(scale)
-
-
-def _whole(image: Array, size: int, resample: str = "bilinear") -> Array:
-    """All of the image as (size, size, 3), its sides squeezed if they differ."""
-    height, width = image.shape[:2]
-    if (height, width) == (size, size):
-        return image
-    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
 
 
 def _nothing(view: View, draws: Sequence[float]) -> list[Step]:
@@ -214,10 +185,6 @@ def _gray(draws: Sequence[float]) -> list[Step]:
 
 def _blur(draws: Sequence[float], probability: float) -> list[Step]:
     return [Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < probability else []
-
-
-def _channels_first(images: Array) -> Tensor:
-    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
 
 
 VIEWS = {

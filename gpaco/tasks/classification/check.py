@@ -1,30 +1,28 @@
 """What to know of a data set before training: counts, balance, bad and odd files, duplicates, leaks, settings."""
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.inspection import Inspection, digests, inspect, over_parts, places_of, without
+from gpaco.data.inspection import Inspection, inspect, over_parts, places_of, without
+from gpaco.data.leaks import PUBLISHED, copies, refuse_one_class
 from gpaco.data.readers.read import read
-from gpaco.data.samples import BadImage, Splits, some
+from gpaco.data.samples import BadImage, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import GROUPS
 from gpaco.metrics.classification import groups as groups_of
 from gpaco.metrics.groups import one_group
 from gpaco.recipes.request import overrides
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 from gpaco.tasks.classification.defaults import suggest
 
 MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
-_PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers whose splits are not ours
-
-# Images with the same bytes: (part, index) of each.
-_Same = list[tuple[str, int]]
 
 
 def check(
@@ -45,7 +43,7 @@ def check(
         else read(data, root=root, allow_outside=allow_outside, allow_empty_classes=True)
     )
     found = over_parts(splits, inspect, progress)
-    same = _same_bytes(splits, {name: [one.digest for one in images] for name, images in found.items()})
+    same = copies(splits, {name: [one.digest for one in images] for name, images in found.items()})
     counts = splits.train.counts
     suggested = suggest(splits, gpu=gpu)
     facts: dict[str, Any] = {
@@ -63,75 +61,13 @@ def check(
         },
         "bad": _files(splits, found, lambda one: one.reason or ""),
         "odd": _files(splits, found, lambda one: ", ".join(one.odd)),
-        "duplicates": [_named(splits, group) for group in same if len({name for name, _ in group}) < len(group)],
-        "two_classes": [_named(splits, group) for group in same if len(_labels(splits, group)) > 1],
-        "leaks": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
+        "duplicates": same["within_a_part"],
+        "two_classes": same["in_two_classes"],
+        "leaks": same["in_two_parts"],
         "sizes": _sizes(found),
         "suggested": suggested,
     }
     return facts | {"problems": _problems(facts, splits)}
-
-
-def leaks(
-    splits: Splits, found: Mapping[str, Sequence[str]] | None = None, *, progress: Progress | None = None
-) -> list[list[str]]:
-    """Groups of images with the same bytes in more than one part, each as `part: name`.
-
-    `found` are the digests of each part, `over_parts(splits, digests)`, where they are known already.
-    """
-    groups = _same_bytes(splits, over_parts(splits, digests, progress) if found is None else found)
-    return [_named(splits, group) for group in groups if len({name for name, _ in group}) > 1]
-
-
-def refuse_leaks(
-    splits: Splits, found: Mapping[str, Sequence[str]] | None = None, *, progress: Progress | None = None
-) -> Splits:
-    """The same, or a `UserError` if images of one part are in another too.
-
-    Published sets have published splits, and some leak (10 images of CIFAR-100): there it is a note.
-    """
-    groups = leaks(splits, found, progress=progress)
-    if not groups:
-        return splits
-    if splits.reader in _PUBLISHED:
-        return splits.noting(f"leak: {len(groups)} images of one part are in another part too, as published")
-    raise UserError(
-        f"{_number(len(groups), 'image')} in more than one part, for instance {' = '.join(groups[0][:3])}",
-        "remove them from one part (gpaco check lists them), or allow it: --set data.allow_leakage=true",
-    )
-
-
-def refuse_one_class(splits: Splits) -> None:
-    """Raise an error if all training images are of one class: any model would have them all right."""
-    there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
-    if len(there) == 1:
-        raise UserError(
-            f"all training images are of one class, {there[0]!r}: nothing to tell apart",
-            "a folder of class folders is expected: perhaps its parent"
-            if splits.reader.startswith("folder")
-            else "images of two classes or more are needed",
-        )
-
-
-def record(splits: Splits, *, limit: int) -> dict[str, Any]:
-    """What a run notes about its data, ready for JSON: how it was read, its parts with counts and a hash, copies.
-
-    The hash is of the names and labels of a part, in order. Copies (images with the same bytes) are looked for among no
-    more than `limit` images; `copies` is None for more.
-    """
-    parts = {
-        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash()}
-        for name, part in splits.parts()
-    }
-    copies = None
-    if sum(len(part) for _, part in splits.parts()) <= limit:
-        same = _same_bytes(splits, over_parts(splits, digests))
-        copies = {
-            "within_a_part": [_named(splits, group) for group in same if len({name for name, _ in group}) < len(group)],
-            "in_two_classes": [_named(splits, group) for group in same if len(_labels(splits, group)) > 1],
-            "in_two_parts": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
-        }
-    return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": copies}
 
 
 def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:
@@ -197,26 +133,6 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def _same_bytes(splits: Splits, found: Mapping[str, Sequence[str]]) -> list[_Same]:
-    places: dict[str, _Same] = defaultdict(list)
-    for name, _ in splits.parts():
-        for i, digest in enumerate(found[name]):
-            if digest:
-                places[digest].append((name, i))
-    return [group for group in places.values() if len(group) > 1]
-
-
-def _named(splits: Splits, group: _Same) -> list[str]:
-    parts = dict(splits.parts())
-    names = [(part, parts[part].names[i]) for part, i in group]
-    return [name if name.startswith(f"{part}/") else f"{part}: {name}" for part, name in names]
-
-
-def _labels(splits: Splits, group: _Same) -> set[int]:
-    parts = dict(splits.parts())
-    return {int(parts[name].labels[i]) for name, i in group}
-
-
 def _files(splits: Splits, found: Mapping[str, Sequence[Inspection]], what: Any) -> list[dict[str, str]]:
     return [
         {"part": name, "name": part.names[i], "what": what(one)}
@@ -260,7 +176,7 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
             problems.append(f"{what} (--on-bad-image skip leaves them out)")
         except UserError as error:
             problems.append(f"{what}, and --on-bad-image skip would not do: {error.cause}")
-    if facts["leaks"] and splits.reader not in _PUBLISHED:
+    if facts["leaks"] and splits.reader not in PUBLISHED:
         problems.append(
             f"{_number(len(facts['leaks']), 'image')} in more than one part (--set data.allow_leakage=true allows it)"
         )

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.class_maps import in_words_of
-from gpaco.data.samples import Samples, some
+from gpaco.data.samples import Samples
 from gpaco.errors import UserError, nearest
+from gpaco.system.words import some
 
 
 @dataclass(frozen=True, eq=False)

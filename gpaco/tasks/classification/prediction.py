@@ -13,12 +13,12 @@ import torch
 
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.readers.rows import read_text
-from gpaco.data.samples import printable
 from gpaco.data.views.eval import as_tested
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.classification import groups
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.training.run import Runs, as_runs

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.data.batches import class_shares, epoch_order, views_of
+from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
-from gpaco.errors import UserError
 from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
 from gpaco.losses.contrastive import GPaCoLoss
@@ -83,7 +83,7 @@ def measure(
     predictor = predictor or load_classifier(run, which=which)
     if samples.classes != predictor.classes:
         samples, _ = matched(samples, predictor.classes)
-    order = stratified(samples.labels, images, seed)
+    order = balanced_subset(samples.labels, images, seed)
     found = select_checkpoint(run, which, parts=["extra"])
     counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
@@ -109,28 +109,6 @@ def measure(
         seen += len(chunk)
     columns = [torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)]
     return Probe(seen, counts, shares, settings, *columns)
-
-
-def stratified(labels: Array, images: int, seed: int) -> Array:
-    """Indices of up to `images` samples: one of every class, then a second one of every class, and so on.
-
-    Each class in an order of its own, so that any beginning is spread over the classes as evenly as it can be.
-
-    >>> labels = np.array([0] * 50 + [1, 1, 2])
-    >>> labels[stratified(labels, 7, seed=0)].tolist()
-    [1, 2, 0, 1, 0, 0, 0]
-    """
-    if images < 1 or len(labels) == 0:
-        raise UserError(
-            f"{images} of {len(labels)} images leave nothing to measure", "give at least one image to look at"
-        )
-    draw = np.random.default_rng(seed)
-    mixed = draw.permutation(len(labels))
-    mixed = mixed[np.argsort(labels[mixed], kind="stable")]
-    ordered = labels[mixed]
-    turn = np.arange(len(labels)) - np.searchsorted(ordered, ordered)  # position within the class
-    place = draw.permutation(int(labels.max()) + 1)[ordered]
-    return np.asarray(mixed[np.lexsort((place, turn))][:images])
 
 
 class _Given(nn.Module):

@@ -12,6 +12,7 @@ import torch
 
 from gpaco import __version__
 from gpaco.data.inspection import LOOKED_AT
+from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
@@ -25,7 +26,6 @@ from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import caches
 from gpaco.tasks.classification.card import Tuned
-from gpaco.tasks.classification.check import record
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpaco.data.class_maps import is_imagenet
 from gpaco.data.corruption.corruptions import CONSTANTS, VERSION
 from gpaco.data.corruption.distortions import frost_folder
-from gpaco.data.corruption.images import CLEAN, Pictures, Source, answers_under
+from gpaco.data.corruption.images import CLEAN, Images, Source
 from gpaco.data.corruption.published import Condition, Tree
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.classification import GROUPS, groups
@@ -22,6 +22,7 @@ from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, errors
 from gpaco.metrics.robustness import Bar, Measured, summary, write_result
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Say
+from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
@@ -124,12 +125,12 @@ def robustness(
     found = matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
     conditions = conditions_of(source, corruptions, wanted, notes)
-    if isinstance(source, Pictures) and any(name == "frost" for name, _ in conditions):
+    if isinstance(source, Images) and any(name == "frost" for name, _ in conditions):
         frost_folder()  # an error now rather than in the middle
     place = str(data) if data is not None else run.recipe.data.path
     parts = [part_of(place, source, found, conditions, subset, seed)]
     if clean is not None:
-        if isinstance(source, Pictures):
+        if isinstance(source, Images):
             raise UserError(f"the clean error of {source.reader} images is that of the data", "leave out --clean")
         parts.append(clean_part(run, clean, predictor.classes, subset, seed))
     other = _baseline(baseline, source, found, predictor, which, notes)
@@ -156,7 +157,7 @@ def robustness(
         "n": len(parts[0].indices),
         "subset": subset,
         "seed": seed,
-        "constants": source.corrupting.constants if isinstance(source, Pictures) and source.corrupting else None,
+        "constants": source.corrupting.constants if isinstance(source, Images) and source.corrupting else None,
         "preprocessing": preprocessing,
         "overlap": found.facts(restrict),
         "prior": prior,
@@ -196,7 +197,7 @@ class _Setup:
         return result
 
     def _arguments(self, part: Part, model: Predictor) -> dict[str, Any]:
-        corrupting = part.source.corrupting if isinstance(part.source, Pictures) else None
+        corrupting = part.source.corrupting if isinstance(part.source, Images) else None
         return {
             "version": VERSION,
             "data": part.data,

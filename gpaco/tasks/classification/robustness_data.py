@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.class_maps import class_map, is_imagenet, published_as
-from gpaco.data.corruption.corruptions import SEVERITIES, chosen, constants_for
-from gpaco.data.corruption.images import CLEAN, Corrupting, Pictures, Source, picture_side
+from gpaco.data.corruption.corruptions import SEVERITIES, constants_for, corruption_names
+from gpaco.data.corruption.images import CLEAN, Corrupting, Images, Source, corrupted_side
 from gpaco.data.corruption.published import Arrays, Condition, Tree, read_shifted
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.samples import Samples
@@ -71,20 +71,21 @@ def source_of(
     if published is None and set(samples.classes) == set(class_map("imagenet")) and "sketch" in stem.lower():
         published = "imagenet-sketch"
     if published is not None and is_imagenet(predictor.classes):
-        return Pictures(samples, published), published
+        return Images(samples, published), published
     return corrupted_source(samples, predictor, constants, seed), stem
 
 
-def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Pictures:
+def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Images:
     if not len(samples):
         raise UserError("there is no image to test on", "give data: gpaco robustness RUN DATA")
-    table = constants or constants_for(picture_side(samples, predictor.card.view))
-    return Pictures(samples, "corrupted here", Corrupting(predictor.card.view, table, seed))
+    view = predictor.card.view
+    table = constants or constants_for(corrupted_side(samples, view))
+    return Images(samples, "corrupted here", Corrupting(view, table, seed))
 
 
 def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
     """The clean images of a published corrupted set."""
-    images = Pictures(evaluation_part(run, clean), "as they are")
+    images = Images(evaluation_part(run, clean), "as they are")
     return part_of(str(clean), images, match(images.labels, images.classes, classes), (CLEAN,), subset, seed)
 
 
@@ -119,7 +120,7 @@ def conditions_of(
                 f"{source.reader} is taken as it is, without corruptions", "leave out --corruptions and --severities"
             )
         return there
-    names = chosen(corruptions)
+    names = corruption_names(corruptions)
     absent = [name for name in names if not any(condition[0] == name for condition in there)]
     if corruptions is not None and absent:
         have = ", ".join(dict.fromkeys(name for name, _ in there))
@@ -133,19 +134,19 @@ def conditions_of(
 
 def for_model(source: Source, model: Predictor) -> Source:
     """The same pictures for another model: corrupted at its size."""
-    if isinstance(source, Pictures) and source.corrupting is not None:
+    if isinstance(source, Images) and source.corrupting is not None:
         return replace(source, corrupting=replace(source.corrupting, view=model.card.view))
     return source
 
 
 def view_for(source: Source, model: Predictor, preprocessing: str) -> TestView:
-    """How an image is brought to the size of the model, by the protocol of its set."""
-    view = model.card.view
-    scaled = round(view.size * 256 / 224)
+    """Return how an image gets the size of the model, by the protocol of its data set."""
+    own = model.card.view
+    scaled = replace(own, whole=False, resize=round(own.size * 256 / 224))
     if isinstance(source, Tree):  # 224 pixels already
-        return replace(view, whole=False, resize=scaled if preprocessing == "paper" else view.size)
-    if isinstance(source, Arrays):
-        return view
+        return scaled if preprocessing == "paper" else replace(own, whole=False, resize=own.size)
+    if isinstance(source, Arrays) or source.reader == "as they are":
+        return own
     if source.corrupting is not None:  # at the size of the model already, or small and whole
-        return replace(view, whole=True)
-    return view if source.reader == "as they are" else replace(view, whole=False, resize=scaled)
+        return replace(own, whole=True)
+    return scaled

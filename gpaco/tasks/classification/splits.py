@@ -5,14 +5,15 @@ from pathlib import Path
 
 from gpaco.data.holdout import with_test, with_val_as_test, with_validation
 from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Samples, Splits, in_memory, some
+from gpaco.data.samples import Samples, Splits, in_memory
 from gpaco.errors import UserError
 from gpaco.metrics.classification import groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, told
-from gpaco.tasks.classification.check import refuse_leaks, refuse_one_class
+from gpaco.system.words import some
 from gpaco.training.run import BAD_IMAGES
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from gpaco.data.batches import CPU, apart, stacked, steps_per_epoch
+from gpaco.data.batches import CPU, in_parts, loader, raised, stacked, steps_per_epoch
 from gpaco.data.counter_random import permutation, uniforms
 from gpaco.data.views.views import normalize
 from gpaco.errors import Problem
@@ -20,7 +20,7 @@ from gpaco.tasks.segmentation.transforms import DRAWS, Size, training_crop
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """Normalized pictures (B, 3, h, w) and masks (B, h, w) of classes, 255 for none."""
+    """Normalized images (B, 3, h, w) and masks (B, h, w) of classes, 255 for none."""
 
     images: Tensor
     masks: Tensor
@@ -29,8 +29,8 @@ class SceneBatch:
         return len(self.masks)
 
     def chunks(self, parts: int) -> list[Self]:
-        """The batch in parts, for accumulation."""
-        return [type(self)(x, y) for x, y in zip(self.images.chunk(parts), self.masks.chunk(parts), strict=True)]
+        """Return the batch in parts, for accumulation."""
+        return [type(self)(x, y) for x, y in zip(*in_parts(parts, self.images, self.masks), strict=True)]
 
     def to(self, device: torch.device) -> Self:
         return type(self)(self.images.to(device, non_blocking=True), self.masks.to(device, non_blocking=True))
@@ -63,27 +63,17 @@ def batches(
     workers: int = 0,
     device: torch.device = CPU,
 ) -> Iterator[SceneBatch]:
-    """The batches of one epoch for one of `world` processes, from step `start` on; the last, shorter one is left out.
+    """Yield the batches of one epoch for one of `world` processes, from step `start` on, full ones only.
 
-    Fewer scenes than a batch are shown more than once, in other crops.
+    Where a batch has more images than there are scenes, scenes repeat in different crops.
     """
     shape = (steps_per_epoch(len(scenes), batch_size), batch_size)
     places = np.arange(shape[0] * shape[1])
     keys = permutation(seed, epoch, len(scenes))[places % len(scenes)] + places // len(scenes) * len(scenes)
     mine = keys.reshape(shape)[start:, rank::world]
-    loader: DataLoader[Any] = DataLoader(
-        _Crops(scenes, crops, seed, epoch),
-        batch_sampler=[row.tolist() for row in mine],
-        num_workers=workers,
-        collate_fn=_stack,
-        worker_init_fn=apart,
-        prefetch_factor=2 if workers else None,
-        pin_memory=device.type == "cuda",
-    )
-    for loaded in loader:
-        if isinstance(loaded, Problem):
-            raise loaded
-        pixels, masks = loaded
+    data, pin = _Crops(scenes, crops, seed, epoch), device.type == "cuda"
+    loaded = loader(data, [row.tolist() for row in mine], _stack, workers=workers, ahead=2, pin=pin)
+    for pixels, masks in raised(loaded):
         yield SceneBatch(normalize(pixels.to(device, non_blocking=True), mean, std), masks)
 
 
@@ -93,7 +83,7 @@ Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 class _Crops(Dataset[Crop | Problem]):
     """Training crops by their keys: index + scenes * times that it came before in the epoch.
 
-    A bad file comes as its error, which no worker can raise whole.
+    An unreadable file gives its error: raised by a worker it loses parts.
     """
 
     def __init__(self, scenes: Scenes, crops: Crops, seed: int, epoch: int) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.data.inspection import TOLERATED
-from gpaco.data.samples import some
+from gpaco.data.inspection import TOLERATED, too_many
 from gpaco.errors import UserError
 from gpaco.metrics.classification import GROUPS
 from gpaco.metrics.segmentation import IGNORE, share_groups
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Data
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 from gpaco.tasks.classification.check import imbalance_factor
 from gpaco.tasks.segmentation.defaults import suggest, usual_size
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -161,7 +161,7 @@ def _problems(facts: Mapping[str, Any], *, published: bool) -> list[str]:
         total = sum(facts["images"].values())
         skip = (
             f"more than {TOLERATED:.1%} of {total}: too many for --on-bad-image skip"
-            if len(facts["bad"]) > max(TOLERATED * total, 1)
+            if too_many(len(facts["bad"]), total)
             else "--on-bad-image skip leaves them out"
         )
         problems.append(f"{what} of picture and mask cannot be used ({skip})")

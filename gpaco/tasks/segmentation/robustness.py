@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpaco.data.corruption.corruptions import CORRUPTIONS, VERSION, chosen, constants_for, corrupt
+from gpaco.data.corruption.corruptions import CORRUPTIONS, VERSION, constants_for, corrupt, corruption_names
 from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.images import CLEAN, corrupted
 from gpaco.data.corruption.published import Condition
@@ -49,7 +49,7 @@ def scene_robustness(
     if not len(numbers) or (subset is not None and subset < 1):
         raise UserError(f"a subset of {subset} images is none", "--subset 100 is usual")
     scenes = whole.subset(numbers)
-    names = chosen(corruptions)
+    names = corruption_names(corruptions)
     conditions = [CLEAN, *((name, severity) for name in CORRUPTIONS if name in names for severity in severities)]
     notes = missing_conditions(conditions)
     if "frost" in names:

@@ -1,6 +1,8 @@
-"""Pictures with a mask each: what every reader of segmentation data returns."""
+"""Images with a mask each: what every reader of segmentation data returns."""
 
+import colorsys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,14 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpaco.data.images import read_image, read_stored
-from gpaco.data.samples import BadImage, hash_of_rows, printable
+from gpaco.data.images import read_image, read_stored, stored_mode
+from gpaco.data.samples import DataSplits, hash_of_rows
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system import distributed
+from gpaco.system.words import printable
 
 Color = tuple[int, int, int]
-OWN = "folders of pictures and masks"  # how the reader of anyone's data is called
+OWN = "folders of images and masks"  # the reader of anyone's data
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Decode:
 
 
 def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)) -> Decode:
-    """Files in which class k has the number `first` + k; smaller numbers and those of `ignore` are no class.
+    """Return the decoding of files in which class k has the number `first` + k, and `ignore` are no class.
 
     >>> numbered(3, first=1).values[:5]
     (255, 0, 1, 2, -1)
@@ -48,7 +51,7 @@ def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Pictures and masks as files that `load` decodes; `palette` has a color for each class, for pictures."""
+    """Images and masks as files that `load` decodes; `palette` has a color for each class, to draw masks."""
 
     images: tuple[Path, ...]
     masks: tuple[Path, ...]
@@ -59,7 +62,7 @@ class Scenes:
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.masks):
-            raise ValueError(f"{len(self.images)} pictures need as many masks, got {len(self.masks)}")
+            raise ValueError(f"{len(self.images)} images need as many masks, got {len(self.masks)}")
         if len(self.classes) >= IGNORE:
             raise ValueError(f"at most {IGNORE - 1} classes, got {len(self.classes)}")
         if not self.palette:
@@ -71,27 +74,27 @@ class Scenes:
         return len(self.images)
 
     def subset(self, indices: Sequence[int] | NDArray[np.integer]) -> "Scenes":
-        """The scenes at `indices`, in that order."""
-        chosen = [int(i) for i in indices]
+        """Return the scenes at `indices`, in that order."""
+        rows = [int(i) for i in indices]
         return replace(
             self,
-            images=tuple(self.images[i] for i in chosen),
-            masks=tuple(self.masks[i] for i in chosen),
-            names=tuple(self.names[i] for i in chosen),
+            images=tuple(self.images[i] for i in rows),
+            masks=tuple(self.masks[i] for i in rows),
+            names=tuple(self.names[i] for i in rows),
         )
 
     def list_hash(self) -> str:
-        """SHA-256 of the names of pictures and masks, in order: the same if and only if the list is the same."""
+        """Return the SHA-256 of the names of images and masks, in order."""
         return hash_of_rows((name, printable(mask.name)) for name, mask in zip(self.names, self.masks, strict=True))
 
     def load(self, i: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Picture (H, W, 3) RGB and mask (H, W) of classes, 255 for none; a `UserError` that names what is wrong."""
+        """Return image (H, W, 3) RGB and mask (H, W) of classes, 255 for none; or raise a `UserError`."""
         image, mask = self.load_image(i), self.load_mask(i)
         if image.shape[:2] != mask.shape:
             raise UserError(
-                f"{printable(self.masks[i])} has {mask.shape[1]} x {mask.shape[0]} pixels, its picture "
+                f"{printable(self.masks[i])} has {mask.shape[1]} x {mask.shape[0]} pixels, its image "
                 f"{image.shape[1]} x {image.shape[0]}",
-                "a mask has the size of its picture: make it again, or take the pair out",
+                "a mask has the size of its image: make it again, or remove the pair",
             )
         return image, mask
 
@@ -116,7 +119,7 @@ class Scenes:
 
 
 def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
-    """The scenes with their classes renumbered to those of a model, by name."""
+    """Return the scenes with their classes renumbered to those of a model, by name."""
     if scenes.classes == classes:
         return scenes
     unknown = [name for name in scenes.classes if name not in set(classes)]
@@ -132,43 +135,23 @@ def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
 
 
 @dataclass(frozen=True, eq=False)
-class SceneSplits:
-    """Training, validation and test scenes, all with the same classes; how they were read and what was decided.
+class SceneSplits(DataSplits[Scenes]):
+    """The splits of images with masks. `pixels` are those of each class in training, once they were counted."""
 
-    `pixels` are those of each class in training, once they were counted. `held` names the parts that were drawn from
-    training pictures, not given.
-    """
-
-    train: Scenes
-    val: Scenes | None
-    test: Scenes | None
-    reader: str
-    notes: tuple[str, ...] = ()
     pixels: tuple[int, ...] = ()
-    bad: tuple[BadImage, ...] = ()
-    held: tuple[str, ...] = ()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.train.classes
 
     @property
     def published(self) -> bool:
-        """Whether the parts are a benchmark's, not somebody's own."""
+        """Whether the splits are those of a benchmark."""
         return not self.reader.startswith(OWN)
-
-    def parts(self) -> list[tuple[str, Scenes]]:
-        """The parts there are, with their names."""
-        named = (("train", self.train), ("val", self.val), ("test", self.test))
-        return [(name, part) for name, part in named if part is not None]
 
 
 def read_numbers(path: Path) -> NDArray[np.uint8]:
-    """The number in each pixel of a mask file (H, W); a palette's colors are not looked at."""
+    """Return the number in each pixel of a mask file (H, W); the colors of a palette are ignored."""
     values, mode = read_stored(path)
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise UserError(
-            f"{printable(path)} is a picture in colors ({mode}), expected is a mask of class numbers",
+            f"{printable(path)} is an image in colors ({mode}), expected is a mask of class numbers",
             "for masks in colors write classes.csv beside the folders: name,red,green,blue",
         )
     if values.min(initial=0) < 0 or values.max(initial=0) > 255:
@@ -180,13 +163,9 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
 
 
 def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
-    """The class of each pixel of a mask in colors. One with class numbers is refused: most would count as no class."""
-    from PIL import Image
-
+    """Return the class of each pixel of a mask in colors. Masks of numbers are refused: most would be no class."""
     pixels = read_image(path)
-    with Image.open(path) as image:
-        gray = image.mode in ("L", "LA", "I", "I;16")
-    if gray:
+    if stored_mode(path) in ("L", "LA", "I", "I;16"):
         known = {red for red, green, blue in colors if red == green == blue}
         if numbers := [v for v in np.unique(pixels).tolist() if v < len(colors) and v not in known]:
             raise UserError(
@@ -197,7 +176,7 @@ def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
 
 
 def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.uint8]:
-    """The class of each pixel of a picture whose colors are classes; other colors are 255.
+    """Return the class of each pixel of an image whose colors are classes; other colors are 255.
 
     >>> by_color(np.array([[[9, 9, 9], [0, 0, 1], [5, 5, 5]]], np.uint8), [(0, 0, 1), (9, 9, 9)]).tolist()
     [[1, 0, 255]]
@@ -211,8 +190,7 @@ def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.ui
 
 
 def palette(num_classes: int) -> tuple[Color, ...]:
-    """A color for every class, neighbors in number far apart in hue."""
-    import colorsys
+    """Return a color for every class; classes with neighboring numbers are far apart in hue."""
 
     def color(k: int) -> Color:
         hue, light = (0.61803398875 * k) % 1.0, (0.45, 0.6, 0.35)[k % 3]
@@ -223,8 +201,7 @@ def palette(num_classes: int) -> tuple[Color, ...]:
 
 
 def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
-    """Pixels of each class in all masks, (C,). Each process counts its share, and all get the sum."""
-    from concurrent.futures import ThreadPoolExecutor
+    """Return the pixels of each class in all masks, (C,). Each process counts its share, and all get the sum."""
 
     def count(i: int) -> NDArray[np.int64]:
         return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]

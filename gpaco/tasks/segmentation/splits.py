@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.data.counter_random import permutation
-from gpaco.data.holdout import repeated
-from gpaco.data.inspection import LOOKED_AT, TOLERATED, fingerprints, read_bad
-from gpaco.data.samples import BadImage, some
+from gpaco.data.holdout import hold_back, repeated, stratified_split, with_val_as_test
+from gpaco.data.inspection import LOOKED_AT, TOLERATED, fingerprints, read_bad, too_many
+from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, told
+from gpaco.system.words import some
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
@@ -47,9 +47,8 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
             "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
         )
     check_filled(splits)
-    if splits.test is None and splits.val is not None and settings.evaluate_on != "val":
-        note = "test: none given; the validation part is reported in its place, so it chooses nothing"
-        splits = replace(splits, val=None, test=splits.val, notes=(*splits.notes, note))
+    if settings.evaluate_on != "val":
+        splits = with_val_as_test(splits)
     no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
     if not no_test and not no_val:
         return splits
@@ -79,20 +78,18 @@ def check_filled(splits: SceneSplits) -> None:
 
 
 def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: Set[Path]) -> SceneSplits:
-    """The same with a seeded part of training taken out of it. Copies of a picture all stay in training."""
-    order = permutation(seed, 0, len(splits.train))
-    held = [i for i in order if splits.train.images[i] not in copies][: max(1, round(share * len(order)))]
-    if not held or len(held) == len(order):
+    """Return the splits with a seeded share of training held back. Copies of an image all stay in training."""
+    total = len(splits.train)
+    stay = np.array([path in copies for path in splits.train.images])
+    _, held = stratified_split(np.zeros(total, np.int64), share, seed, stay=stay, smallest=2)
+    if not len(held):
         remedy = ", or leave validation out: --validation 0" if name == "val" else ""
         raise UserError(
-            f"{len(order)} {'picture is' if len(order) == 1 else 'pictures are'} too few to hold some back for the "
-            f"{name} part" + (", as copies stay together" if copies else ""),
-            f"add pictures, or give the parts as folders{remedy}",
+            f"{total} {'image is' if total == 1 else 'images are'} too few to hold some back for the "
+            f"{name} split" + (", as copies stay together" if copies else ""),
+            f"add images, or give the splits as folders{remedy}",
         )
-    kept = np.setdiff1d(order, held)
-    note = f"{name}: {len(held)} of {len(order)} training pictures held back, seed {seed}"
-    parts: dict[str, Any] = {name: splits.train.subset(np.sort(held)), "train": splits.train.subset(kept)}
-    return replace(splits, notes=(*splits.notes, note), held=(*splits.held, name), **parts)
+    return hold_back(splits, name, held, f"{name}: {len(held)} of {total} training images held back, seed {seed}")
 
 
 def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
@@ -117,7 +114,7 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
             "mend it (`gpaco check --task segmentation` lists all), or leave such pairs out: --on-bad-image skip",
         )
     total = sum(map(len, parts.values()))
-    if len(bad) > max(TOLERATED * total, 1):
+    if too_many(len(bad), total):
         raise UserError(
             f"{len(bad)} of {total} pairs cannot be used, more than {TOLERATED:.1%}; the first: {bad[0].reason}",
             "mend or remove them; `gpaco check --task segmentation` lists them all",

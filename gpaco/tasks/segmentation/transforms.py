@@ -1,6 +1,6 @@
-"""Training pictures as the paper makes them: scaled, cropped, mirrored, their colors distorted.
+"""Training images as the paper makes them: scaled, cropped, mirrored, their colors distorted.
 
-Everything is a pure function of a picture, its mask and a row of uniform numbers, which `counter_random.uniforms`
+Everything is a pure function of an image, its mask and a row of uniform numbers, which `counter_random.uniforms`
 makes from (seed, epoch, index): the same crops for any number of workers, kills and processes.
 """
 
@@ -17,7 +17,7 @@ Mask = NDArray[np.uint8]  # (H, W), 255 is no class
 Size = tuple[int, int]  # height, width
 
 TRIES = 10  # crops that are looked at before one with too much of one class is taken
-DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one picture
+DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one image
 
 
 def training_crop(
@@ -32,11 +32,11 @@ def training_crop(
     colors: bool = True,
     fill: tuple[int, int, int] = (124, 116, 104),
 ) -> tuple[Image, Mask]:
-    """A picture and its mask, each of the size `crop`.
+    """An image and its mask, each of the size `crop`.
 
     Args:
         u: (DRAWS,) uniform numbers.
-        crop: height and width of the result; a smaller picture is filled up with `fill`, its mask with 255.
+        crop: height and width of the result; a smaller image is filled up with `fill`, its mask with 255.
         base_size: shorter and longer side that scale 1 fits into.
         scale: least and greatest factor.
         max_share: greatest share of one class in a crop, as far as some tries find one.
@@ -54,7 +54,7 @@ def training_crop(
 
 
 def fitting(size: tuple[int, ...], base_size: Size) -> float:
-    """The factor that makes a picture as large as fits into `base_size` (shorter side, longer side).
+    """The factor that makes an image as large as fits into `base_size` (shorter side, longer side).
 
     >>> fitting((100, 400), (50, 1000)), fitting((100, 400), (50, 100))
     (0.5, 0.25)
@@ -63,7 +63,7 @@ def fitting(size: tuple[int, ...], base_size: Size) -> float:
 
 
 def rescaled(image: Image, mask: Mask, factor: float) -> tuple[Image, Mask]:
-    """Picture (bilinear) and mask (nearest) at `factor` times their size."""
+    """Image (bilinear) and mask (nearest) at `factor` times their size."""
     height, width = (max(1, round(side * factor)) for side in mask.shape)
     if (height, width) == mask.shape:
         return image, mask

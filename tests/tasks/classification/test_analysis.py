@@ -15,18 +15,18 @@ from torch.nn import functional as F
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
-from gpaco.data.corruption.corruptions import chosen
+from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
 from gpaco.methods import METHODS
 from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
-from gpaco.tasks.classification.probe import measure, stratified
+from gpaco.tasks.classification.probe import measure
 from gpaco.tasks.classification.results import write_analysis
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.checkpoint import load
-from gpaco.training.run import Run
+from gpaco.training.run import Run, select_checkpoint
 
 # Formulas
 
@@ -211,7 +211,7 @@ def features_of(run: Run, samples: Samples, rows: Any, seed: int) -> list[Tensor
     found = [predictor.model.features(view).detach() for view in images]
     if recipe.method.name != "paco":
         return found
-    keys, extra = copy.deepcopy(predictor.model), chosen(run).tensors["extra"]
+    keys, extra = copy.deepcopy(predictor.model), select_checkpoint(run).tensors["extra"]
     keys.load_state_dict(
         {k.removeprefix("key_network."): v for k, v in extra.items() if k.startswith("key_network.")}, strict=False
     )
@@ -247,9 +247,9 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     assert norms.images == mass.images == 24
 
     recipe, samples, model = run.recipe, splits_of(run.recipe).train, load(run).model
-    order = stratified(samples.labels, 24, 3)
+    order = balanced_subset(samples.labels, 24, 3)
     batch = epoch_order(samples.labels, "shuffle", 3, 0)[0][:24]
-    extra = chosen(run).tensors["extra"]
+    extra = select_checkpoint(run).tensors["extra"]
     prior = extra.get("loss.log_prior", torch.zeros(10))
     if recipe.method.prior == "unbiased":
         prior = prior + extra["loss.center_share"].log()
@@ -298,7 +298,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
     run = runs[method]
     norms = class_gradient_norms(run, images=40)
     samples, model, settings = splits_of(run.recipe).train, load(run).model, run.recipe.method
-    rows, share = stratified(samples.labels, 40, 0), class_shares(samples.counts, "shuffle")
+    rows, share = balanced_subset(samples.labels, 40, 0), class_shares(samples.counts, "shuffle")
     labels = torch.from_numpy(samples.labels[rows])
     weights = class_balanced_weights(torch.from_numpy(samples.counts), beta=settings.beta)
     mean_weight = float((weights * torch.from_numpy(share)).sum())
@@ -404,7 +404,7 @@ def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> N
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
     assert measure(run, run.recipe, "best", samples, 1000, 0, seconds=0).images == 8  # a quarter of a batch
-    assert len(set(samples.labels[stratified(samples.labels, 10, 0)].tolist())) == 10
+    assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 
 def test_a_training_image_that_is_gone_costs_the_analysis_but_not_the_run(runs: dict[str, Run], tmp_path: Path) -> None:

@@ -15,13 +15,15 @@ from PIL import Image
 import gpaco
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from gpaco.data.corruption.images import CLEAN, Corrupting, Pictures, answers_under
+from gpaco.data.corruption.images import CLEAN, Corrupting, Images
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
 from gpaco.data.readers.read import read
-from gpaco.data.views.views import eval_photo
+from gpaco.data.views.eval import TestView as View
+from gpaco.data.views.eval import eval_photo
 from gpaco.errors import UserError
 from gpaco.metrics.robustness import table
+from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.robustness_data import view_for
 from gpaco.training.run import Run
 
@@ -203,7 +205,7 @@ def _largest(logits: Any) -> Any:
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
     assert samples is not None
-    source = Pictures(samples, "corrupted here", Corrupting(model.card, "cifar", 0))
+    source = Images(samples, "corrupted here", Corrupting(model.card.view, "cifar", 0))
     conditions = [CLEAN, ("shot_noise", 5), ("glass_blur", 4), ("elastic_transform", 1)]
     view = view_for(source, model, "official")
     found = [list(answers_under(model, source, conditions, np.arange(150), view, _largest, workers=n)) for n in (0, 2)]
@@ -220,9 +222,9 @@ def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(worke
     def refuse(logits: Any) -> Any:
         raise UserError("logits are not finite", "train again")
 
-    source = Pictures(samples, "as they are")
+    source = Images(samples, "as they are")
     with pytest.raises(UserError, match="logits are not finite"):
-        list(answers_under(model, source, [CLEAN], np.arange(5), model.card, refuse, skip=True, workers=workers))
+        list(answers_under(model, source, [CLEAN], np.arange(5), model.card.view, refuse, skip=True, workers=workers))
 
 
 def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:

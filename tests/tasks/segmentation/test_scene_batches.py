@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def test_a_batch_has_normalized_pictures_and_masks_of_classes(scenes: Scenes) ->
     assert first.masks.shape == (4, 32, 48)
     assert set(first.masks.unique().tolist()) <= {0, 1, 2, 255}
     assert not torch.equal(first.images, second.images)
-    assert [len(part) for part in first.chunks(2)] == [2, 2]
+    assert [len(part) for part in first.chunks(3)] == [2, 1, 1]  # as many parts as asked for
+    assert len(first.chunks(9)) == 4
 
 
 def test_workers_and_restarts_change_nothing_and_epochs_and_seeds_do(scenes: Scenes) -> None:
@@ -85,6 +87,26 @@ def test_a_fault_of_the_machine_stays_one_also_in_a_worker(
     with pytest.raises(EnvironmentProblem, match="input/output error") as caught:
         epoch(scenes, workers=workers)
     assert caught.value.exit_code == 3
+
+
+def test_loading_leaves_the_global_generator_alone(scenes: Scenes) -> None:
+    before = torch.get_rng_state()
+    epoch(scenes)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path) -> None:
+    folder = scene_folder(tmp_path, train=2)
+    scenes = read_scenes(folder).train
+    whole = epoch(scenes, batch_size=2)
+    for kind in ("images", "masks"):
+        place, good = folder / kind / "train" / "1.png", tmp_path / "good.png"
+        place.rename(good)
+        os.symlink("/proc/self/mem", place)  # reading it is an input/output error
+        fixed = threading.Timer(0.3, good.replace, [place])
+        fixed.start()
+        assert_same(epoch(scenes, batch_size=2), whole)
+        fixed.join()
 
 
 def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:

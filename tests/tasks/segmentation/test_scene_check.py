@@ -66,9 +66,9 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
     Image.fromarray(np.full((40, 56), 255, np.uint8)).save(masks / "7.png")
     text = prints(folder, code=2)
     for part in (
-        "1.png has 9 x 7 pixels, its picture 56 x 40",
+        "1.png has 9 x 7 pixels, its image 56 x 40",
         "2.png has the value 3, but there are 3 classes",
-        "3.png is a picture in colors (RGB), expected is a mask of class numbers",
+        "3.png is an image in colors (RGB), expected is a mask of class numbers",
         "4.png has the value 700; class numbers go to 253",
         "5.png': the file is empty",
         "images/train/6.png",

@@ -132,17 +132,17 @@ def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None:
     picture(tmp_path / "images" / "a.png", size=(5, 5))
     mask(tmp_path / "masks" / "a.png", [0, 1])
-    with pytest.raises(UserError, match=r"a.png has 8 x 6 pixels, its picture 5 x 5"):
+    with pytest.raises(UserError, match=r"a.png has 8 x 6 pixels, its image 5 x 5"):
         read_scenes(tmp_path).train.load(0)
     (tmp_path / "classes.txt").write_text("only\n")
     with pytest.raises(UserError, match=r"a.png has the value 1, but there are 1 classes"):
         read_scenes(tmp_path).train.load_mask(0)
     (tmp_path / "classes.txt").unlink()
     picture(tmp_path / "masks" / "a.png")
-    with pytest.raises(UserError, match="a picture in colors"):
+    with pytest.raises(UserError, match="an image in colors"):
         read_scenes(tmp_path)
     picture(tmp_path / "images" / "alone.png")
-    with pytest.raises(UserError, match=r"1 pictures .* have no mask .*alone.png"):
+    with pytest.raises(UserError, match=r"1 images .* have no mask .*alone.png"):
         read_scenes(tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_a_spoilt_table_of_classes_is_named(tmp_path: Path, table: str) -> None:
 
 
 def test_a_folder_of_another_kind_and_a_missing_one_are_errors_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no layout of pictures and masks"):
+    with pytest.raises(UserError, match="no known layout of images and masks"):
         read_scenes(tmp_path)
     with pytest.raises(UserError, match="there is no folder"):
         read_scenes(tmp_path / "nowhere")
@@ -184,7 +184,7 @@ def test_two_masks_of_one_name_are_an_error(tmp_path: Path) -> None:
     picture(tmp_path / "images" / "a.png")
     for ending in ("png", "bmp"):
         mask(tmp_path / "masks" / f"a.{ending}", [0, 1])
-    with pytest.raises(UserError, match=r"a.png and a.bmp have one name"):
+    with pytest.raises(UserError, match=r"a.png and a.bmp have the same name"):
         read_scenes(tmp_path)
 
 
@@ -245,18 +245,26 @@ def test_more_classes_than_a_mask_can_hold_are_an_error(tmp_path: Path) -> None:
         read_scenes(tmp_path)
 
 
-def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_read_as_latin_1_with_a_note(tmp_path: Path) -> None:
     picture(tmp_path / "own" / "images" / "a.png")
     mask(tmp_path / "own" / "masks" / "a.png", [0, 1])
     (tmp_path / "own" / "classes.txt").write_bytes("road\nstra\xdfe\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"classes.txt, line 2: this is not text in UTF-8"):
-        read_scenes(tmp_path / "own")
+    own = read_scenes(tmp_path / "own")
+    assert own.classes == ("road", "straße")
+    assert "classes.txt: encoding: not UTF-8 (line 2), read as Latin-1" in own.notes
     voc = tmp_path / "voc"
     for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
         (voc / name).mkdir(parents=True)
-    (voc / "ImageSets" / "Segmentation" / "train.txt").write_bytes(b"a\nb\n\xff\n")
-    with pytest.raises(UserError, match=r"train.txt, line 3: this is not text in UTF-8"):
-        read_scenes(voc)
+    for part, name in (("train", "stra\xdfe"), ("val", "b")):
+        (voc / "ImageSets" / "Segmentation" / f"{part}.txt").write_bytes(f"{name}\n".encode("latin-1"))
+        picture(voc / "JPEGImages" / f"{name}.jpg")
+        mask(voc / "SegmentationClass" / f"{name}.png", [0, 1])
+    splits = read_scenes(voc)
+    assert splits.train.names == ("JPEGImages/straße.jpg",)
+    assert "train.txt: encoding: not UTF-8 (line 1), read as Latin-1" in splits.notes
+    (tmp_path / "own" / "classes.txt").write_bytes(b"road\0")
+    with pytest.raises(UserError, match="it has zero bytes"):
+        read_scenes(tmp_path / "own")
 
 
 def test_a_table_of_classes_makes_a_benchmarks_folders_somebodys_own(tmp_path: Path) -> None:

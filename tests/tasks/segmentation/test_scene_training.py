@@ -195,8 +195,8 @@ def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_pat
     options = QUICK | {"epochs": 1, "say": said.append}
     result = gpaco.train(folder, out=tmp_path / "run", settings=SMALL, **options)
     for line in (
-        "test: 2 of 10 training pictures held back, seed 0",
-        "val: 1 of 8 training pictures held back, seed 0",
+        "test: 2 of 10 training images held back, seed 0",
+        "val: 1 of 8 training images held back, seed 0",
         "train.batch_size = 4  (--batch-size overrides)",
     ):
         assert line in said

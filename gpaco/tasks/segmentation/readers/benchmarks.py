@@ -1,20 +1,21 @@
 """Readers of the usual benchmarks in their usual folders. Each returns None where the folder is not of its kind.
 
-Class names are in gpaco/segmentation/classes, one to a line, in the order of the numbers in the mask files: ADE20K as
+Class names are in classes/, one per line, in the order of the numbers in the mask files: ADE20K as
 in the list of the scene-parsing challenge (the first word of each line), the others as their authors publish them.
 """
 
 from pathlib import Path
 
+from gpaco.data.readers.rows import read_text
 from gpaco.errors import UserError
-from gpaco.tasks.segmentation.readers.folders import names_in, pairs, read_text
+from gpaco.tasks.segmentation.readers.folders import names_in, pairs
 from gpaco.tasks.segmentation.scenes import Decode, Scenes, SceneSplits, numbered
 
 # Cityscapes' own numbers (0 to 33) -> the 19 that are evaluated.
 CITYSCAPES_IDS = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
 CITYSCAPES_IDS |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
 
-REPORTED = "the published validation part is the test part here: papers report on it, so it chooses no epoch"
+REPORTED = "the published validation split is the test split here: papers report on it, so it selects no epoch"
 
 
 def class_names(data: str) -> tuple[str, ...]:
@@ -100,20 +101,22 @@ def read_pascal(folder: Path) -> SceneSplits | None:
         decode, reader = numbered(21), "PASCAL VOC, 21 classes"
     else:
         return None
-    parts = {}
+    parts, notes = {}, [REPORTED]
     for part in ("train", "val"):
         file = folder / "ImageSets" / lists / f"{part}.txt"
         if not file.is_file():
-            raise UserError(f"there is no list {file}", "it has the names of the pictures, one to a line")
-        words = read_text(file).split()
+            raise UserError(f"there is no list {file}", "it has the names of the images, one per line")
+        text, decoded = read_text(file)
+        notes += [f"{file.name}: {note}" for note in decoded]
+        words = text.split()
         if out := [word for word in words if Path(word).is_absolute() or ".." in Path(word).parts]:
             raise UserError(
-                f"{file} names {out[0]!r}, which is outside the data", "write names of pictures, one to a line"
+                f"{file} names {out[0]!r}, which is outside the data", "write names of images, one per line"
             )
         images = [folder / "JPEGImages" / f"{word}.jpg" for word in words]
         labels = [folder / masks / f"{word}.png" for word in words]
         parts[part] = _scenes(folder, _existing(images), _existing(labels), names, decode)
-    return SceneSplits(parts["train"], None, parts["val"], reader, (REPORTED,))
+    return SceneSplits(parts["train"], None, parts["val"], reader, tuple(notes))
 
 
 def _scenes(

@@ -1,4 +1,4 @@
-"""Anyone's folders of pictures and masks, and what readers of such folders share."""
+"""Anyone's folders of images and masks, and what readers of such folders share."""
 
 import csv
 import io
@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, some
+from gpaco.data.readers.rows import read_text
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable, some
 from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
@@ -18,24 +20,21 @@ MOST = IGNORE - 1  # classes
 
 
 def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | None:
-    """`images` and `masks` with files of the same names; parts are folders inside them, or around them.
+    """Read `images` and `masks` with files of the same names; splits are folders inside or around them.
 
-    None where the folder is not of that kind. Without a training folder the training part is empty: such data is good
-    for evaluation. Without a table of classes every mask is looked at for the largest number.
+    Return None for other folders. Without a training folder the training split is empty: such data can be evaluated on.
+    Without a table of classes every mask is read to find the largest number.
     """
     listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
     if not listed:
         return None
-    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
-    classes, colors = read_classes(table) if table else ((), ())
-    notes = [f"classes from {table.name}"] if table else []
+    classes, colors, notes = own_classes(folder) or ((), (), [])
     if not classes:
         masks = [mask for _, part in listed.values() for mask in part]
         classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
         notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
-    decode = Decode(colors=colors) if colors else numbered(len(classes))
     parts = {
-        name: Scenes(images, masks, classes, decode, colors, names_in(folder, images))
+        name: Scenes(images, masks, classes, decoding(classes, colors), colors, names_in(folder, images))
         for name, (images, masks) in listed.items()
     }
     reader = OWN + (" in colors" if colors else "")
@@ -44,7 +43,7 @@ def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | 
 
 
 def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
-    """The largest class number in mask files. Those that cannot be read are left to whoever loads them."""
+    """Return the largest class number in mask files. Unreadable ones are reported when they are loaded."""
 
     def largest(path: Path) -> int | UserError:
         try:
@@ -54,7 +53,7 @@ def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
         return int(numbers.max(where=numbers != IGNORE, initial=0))
 
     found: list[int] = []
-    problem = UserError("there is no mask to tell the classes by", "put pictures and masks into the folders")
+    problem = UserError("there is no mask to find the classes in", "put images and masks into the folders")
     with ThreadPoolExecutor(2) as pool:
         for done, (path, one) in enumerate(zip(masks, pool.map(largest, masks), strict=True), 1):
             if isinstance(one, UserError):
@@ -79,7 +78,7 @@ def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
 
 
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Where pictures and masks of each part are: {"train": (images, masks), ...}; without parts all is training."""
+    """Return the folders of each split: {"train": (images, masks), ...}; without splits all is training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
     if image and mask:
         inner = {
@@ -103,50 +102,50 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Pictures and their masks, matched by folder and name without ending.
+    """Return images and their masks, matched by folder and name without ending.
 
-    `suffix` is what a mask's name has beyond that of its picture, such as "_mask"; found by looking unless given.
+    `suffix` is what the name of a mask has beyond that of its image, such as "_mask"; found by looking unless given.
     """
     if not images.is_dir():
         raise UserError(f"there is no folder {images}", "complete the data set")
     if not masks.is_dir():
-        raise UserError(f"there are pictures in {images} but no masks in {masks}", "put a mask for each picture there")
-    pictures, by_name = _by_name(images), _by_name(masks)
+        raise UserError(f"there are images in {images} but no masks in {masks}", "put a mask for each image there")
+    by_image, by_mask = _by_name(images), _by_name(masks)
     if suffix is None:
-        suffix = _common_suffix(list(pictures), list(by_name))
-    alone = [printable(path.name) for name, path in pictures.items() if name + suffix not in by_name]
+        suffix = _common_suffix(list(by_image), list(by_mask))
+    alone = [printable(path.name) for name, path in by_image.items() if name + suffix not in by_mask]
     if alone:
         raise UserError(
-            f"{len(alone)} pictures in {images} have no mask in {masks}: {some(alone)}",
-            "give the mask the name of its picture, or take the picture out",
+            f"{len(alone)} images in {images} have no mask in {masks}: {some(alone)}",
+            "give the mask the name of its image, or remove the image",
         )
-    return tuple(pictures.values()), tuple(by_name[name + suffix] for name in pictures)
+    return tuple(by_image.values()), tuple(by_mask[name + suffix] for name in by_image)
 
 
-def _common_suffix(pictures: list[str], masks: list[str]) -> str:
-    """What the names of all masks have beyond those of their pictures; nothing if that is not one thing."""
+def _common_suffix(images: list[str], masks: list[str]) -> str:
+    """Return what the names of all masks have beyond those of their images; "" if they differ in that."""
     known = set(masks)
-    endings = {name.removeprefix(pictures[0]) for name in masks if pictures and name.startswith(pictures[0])}
-    return next((end for end in sorted(endings, key=len) if all(name + end in known for name in pictures)), "")
+    endings = {name.removeprefix(images[0]) for name in masks if images and name.startswith(images[0])}
+    return next((end for end in sorted(endings, key=len) if all(name + end in known for name in images)), "")
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
-    """The pictures below a folder by their path in it without ending, in order."""
+    """Return the images below a folder by their path in it without ending, in order."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder)):
             name = str(path.relative_to(folder).with_suffix(""))
             if name in found:
                 raise UserError(
-                    f"{path} and {found[name].name} have one name, so nobody knows which is meant",
-                    "take one of them out",
+                    f"{path} and {found[name].name} have the same name: which one is meant?",
+                    "remove one of them",
                 )
             found[name] = path
     return found
 
 
 def _hidden(path: Path) -> bool:
-    """Whether some program left it there: .ipynb_checkpoints, ._a.png, __MACOSX."""
+    """Return whether some program left it there: .ipynb_checkpoints, ._a.png, __MACOSX."""
     return any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
@@ -154,22 +153,25 @@ def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:
     return tuple(printable(path.relative_to(folder)) for path in images)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, which somebody wrote."""
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: this is not text in UTF-8", "save the file as UTF-8") from error
+def own_classes(folder: Path) -> tuple[tuple[str, ...], tuple[Color, ...], list[str]] | None:
+    """Return names, colors if there are any, and notes from the table of classes in a folder; None without a table."""
+    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
+    if table is None:
+        return None
+    text, decoded = read_text(table)
+    return *read_classes(text, table), [f"classes from {table.name}", *(f"{table.name}: {note}" for note in decoded)]
 
 
-def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
-    """Names, and colors if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
+def decoding(classes: tuple[str, ...], colors: tuple[Color, ...]) -> Decode:
+    return Decode(colors=colors) if colors else numbered(len(classes))
+
+
+def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
+    """Return names, and colors if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
     names: list[str] = []
     colors: list[Color] = []
     try:
-        rows = list(csv.reader(io.StringIO(read_text(path), newline="")))
+        rows = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
         raise UserError(f"{path} is no table of classes: {error}", "write a class to a line") from error
     for line, row in enumerate(rows, 1):
@@ -183,7 +185,7 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
         if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
             raise UserError(
                 f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
-                "mend the line",
+                "fix the line",
             )
         names.append(cells[0])
         if numbers:

@@ -1,0 +1,89 @@
+"""Copies of images: within a split, in two classes, or in two splits (leaks); and the record that a run keeps."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpaco.data.inspection import digests, over_parts
+from gpaco.data.samples import Splits
+from gpaco.errors import UserError
+from gpaco.system.progress import Progress
+
+PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers whose splits are not ours
+
+
+def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list[list[str]]]:
+    """Return groups of images with the same bytes, each image as `split: name`.
+
+    `found` are the digests of each split, as `over_parts(splits, digests)` returns them.
+    """
+    parts = dict(splits.parts())
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for split in parts:
+        for i, digest in enumerate(found[split]):
+            if digest:
+                places[digest].append((split, i))
+    groups: dict[str, list[list[str]]] = {"within_a_part": [], "in_two_classes": [], "in_two_parts": []}
+    for group in places.values():
+        if len(group) == 1:
+            continue
+        named = [(split, parts[split].names[i]) for split, i in group]
+        names = [name if name.startswith(f"{split}/") else f"{split}: {name}" for split, name in named]
+        inside = len({split for split, _ in group})
+        if inside < len(group):
+            groups["within_a_part"].append(names)
+        if len({int(parts[split].labels[i]) for split, i in group}) > 1:
+            groups["in_two_classes"].append(names)
+        if inside > 1:
+            groups["in_two_parts"].append(names)
+    return groups
+
+
+def leaks(splits: Splits, *, progress: Progress | None = None) -> list[list[str]]:
+    """Return groups of images with the same bytes in more than one split, each image as `split: name`."""
+    return copies(splits, over_parts(splits, digests, progress))["in_two_parts"]
+
+
+def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
+    """Return the same splits, or raise a `UserError` if images of one split are in another one too.
+
+    Published data sets have published splits, and some leak (10 images of CIFAR-100): that is only noted.
+    """
+    groups = leaks(splits, progress=progress)
+    if not groups:
+        return splits
+    if splits.reader in PUBLISHED:
+        return splits.noting(f"leak: {len(groups)} images of one split are in another split too, as published")
+    raise UserError(
+        f"{len(groups)} image{'' if len(groups) == 1 else 's'} in more than one split, "
+        f"for instance {' = '.join(groups[0][:3])}",
+        "remove them from one split (gpaco check lists them), or allow it: --set data.allow_leakage=true",
+    )
+
+
+def refuse_one_class(splits: Splits) -> None:
+    """Raise an error if all training images are of one class: any model would get them all right."""
+    there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
+    if len(there) == 1:
+        raise UserError(
+            f"all training images are of one class, {there[0]!r}: nothing to tell apart",
+            "a folder of class folders is expected: perhaps its parent"
+            if splits.reader.startswith("folder")
+            else "images of two classes or more are needed",
+        )
+
+
+def record(splits: Splits, *, limit: int) -> dict[str, Any]:
+    """Return what a run records about its data, ready for JSON: reader, splits with counts and a hash, copies.
+
+    The hash covers the names and labels of a split, in order. `copies` is None for more than `limit` images.
+    """
+    parts = {
+        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash()}
+        for name, part in splits.parts()
+    }
+    few = sum(map(len, dict(splits.parts()).values())) <= limit
+    found = copies(splits, over_parts(splits, digests)) if few else None
+    return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": found}
