@@ -3,12 +3,12 @@
     python benchmarks/camvid.py DATA --weights tf_efficientnet_lite0.safetensors --out DIR
 
 DATA is CamVid with 11 classes in SegNet's layout (train/, trainannot/, test/, testannot/). DeepLabV3+ on
-EfficientNet-Lite0 pretrained on ImageNet-1k (output stride 16), pictures of 360 x 480 seen at 144 x 192, and scored at
-their own size. The last epoch counts: there is nothing to choose, so the validation part is not used. All variants
-share every setting but those named in `VARIANTS`, also order and crops for a seed.
+EfficientNet-Lite0 pretrained on ImageNet-1k (output stride 16), images of 360 x 480 resized to 144 x 192 and scored at
+their own size. The last epoch counts, so the validation split is not used. All variants share every setting but those
+named in `VARIANTS`, including order and crops for a seed.
 
-Two runs go on at a time, each with one thread (--jobs): about forty minutes in all on two cores. Every run is a folder
-in DIR; the same command goes on where it stopped. camvid.csv has a row for each run as soon as it is done: mIoU, and
+Two runs train at a time, each with one thread (--jobs): about forty minutes in all on two cores. Every run is a folder
+in DIR; rerun the same command to resume. camvid.csv has a row for each run as soon as it is done: mIoU, and
 the mean IoU of the four classes with the fewest training pixels. When all are done the table of docs/segmentation.md is
 printed: means over seeds, half of their 95 % interval, and differences paired by seed.
 """
@@ -128,7 +128,7 @@ def folder_of(out: Path, variant: str, seed: int) -> Path:
 
 
 def in_a_process(variant: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run in a process with one thread, and its figures."""
+    """One run in a process with one thread, and its metrics."""
     command = [sys.executable, __file__, options.data, "--weights", options.weights, "--out", options.out]
     command += ["--epochs", options.epochs, "--one", variant, "--seeds", seed]
     done = subprocess.run([str(word) for word in command], env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -1,9 +1,9 @@
-"""What the long-tailed benchmarks share: every figure comes from a run folder, tuning sees validation data only.
+"""What the long-tailed benchmarks share: every number comes from a run folder, tuning sees validation data only.
 
 A method is tuned on the training images of one long tail, of which a part is held back: each of its settings is trained
-once, and macro recall on what was held back decides. So does tau, by which the log frequencies of the classes are
-subtracted from the logits afterwards. Then the method trains on all images with several seeds, and the last epoch is
-tested, as it is and with tau. Everything can be stopped and started again: finished runs are not repeated.
+once, and macro recall on the held-back part selects one. It also selects tau, the factor by which the log frequencies
+of the classes are subtracted from the logits afterwards. Then the method trains on all images with several seeds, and
+the last epoch is tested, as it is and with tau. Everything can be stopped and resumed: finished runs are not repeated.
 """
 
 import csv
@@ -69,7 +69,7 @@ def tuned_tau(study: Study, method: str, grid: Sequence[Sequence[str]], chosen: 
 
 
 def figures(run: Run, tau: float) -> dict[str, Any]:
-    """Figures of a run's predictions with tau times the log frequency of each class subtracted."""
+    """Metrics of a run's predictions with tau times the log frequency of each class subtracted."""
     stored, metrics = np.load(run.folder / "predictions.npz"), run.metrics
     counts = np.maximum(np.asarray(metrics["counts"], float), 1)
     logits = stored["logits"] - (tau * np.log(counts / counts.sum())).astype(np.float32)

@@ -1,12 +1,12 @@
-"""Fine-tuning a pretrained backbone on CIFAR-100-LT: its last block, or all of it. For machines with patience.
+"""Fine-tuning a pretrained backbone on CIFAR-100-LT: its last block, or all of it. Slow on a CPU.
 
     python benchmarks/fine_tuning.py DATA --weights FILE --out DIR [--parts last-block all] [--factors 100] [--seeds 2]
 
 DATA and FILE as for frozen_features.py; images are enlarged to 64 pixels, two random crops of each are trained on, in
 batches of 64 images: with 128, three epochs are few steps. Every method is tuned with two learning rates for each part
 (cells.py says how), all else is as written below.
-Results are added to benchmarks/results/fine_tuning.csv as they come. What is finished is kept, and a run that
-was stopped goes on after its last epoch: the same command goes on.
+Results are added to benchmarks/results/fine_tuning.csv as they come. Rerun the same command to resume: finished runs
+are kept, and a stopped run resumes after its last epoch.
 """
 
 import argparse

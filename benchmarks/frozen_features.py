@@ -1,4 +1,4 @@
-"""Heads on frozen features, five methods on CIFAR-100-LT: which one makes the best of what a backbone knows already?
+"""Heads on frozen features, five methods on CIFAR-100-LT: which one makes the most of pretrained features?
 
     python benchmarks/frozen_features.py DATA --weights FILE --out DIR [--factors 100 50 10] [--seeds 5]
 
@@ -14,8 +14,7 @@ views at a time. Every method is tuned with eight settings on the first factor (
 
 A first round with other grids showed, on validation data, that a rate of 0.2 is too high for every method. paco has
 momentum keys (0.99, for 20 epochs are few) and the published prior. The three contrastive methods start balanced.
-Results are added to benchmarks/results/frozen_features.csv as they come. Whatever is finished is kept: the same command
-goes on.
+Results are added to benchmarks/results/frozen_features.csv as they come. Rerun the same command to resume.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What a step of `fit` costs beyond the same forward, loss, backward and step written bare. About two minutes.
+"""What a step of `fit` costs beyond the same forward, loss, backward and step in a bare loop. About two minutes.
 
     python benchmarks/loop.py [--out benchmarks/results]
 
 Both do the same steps (resnet8, two views of 128 images of 32 px, GPaCo with a memory of 1,024, SGD), in turn, in one
-process, with batches made beforehand, so that only the loop is compared. Random images will do: nothing is learned.
+process, with batches made beforehand, so that only the loop is compared. Images are random: nothing is learned.
 """
 
 import argparse

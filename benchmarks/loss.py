@@ -1,4 +1,4 @@
-"""Time and peak memory of the loss, forward and backward, beside what others would do. About ten minutes on two cores.
+"""Time and peak memory of the loss, forward and backward, beside other implementations. About ten minutes on two cores.
 
     python benchmarks/loss.py [--out benchmarks/results] [--quick]
 
@@ -11,7 +11,7 @@ Contestants, all float32, all with the same numbers:
                 transposed product for the batch, nothing else
 
 Each measurement is a process of its own. Times are medians of repeated runs, taken in turn within one process per
-shape, so that a noisy machine is noisy for all. Memory is the rise of the peak resident size during one forward and
+shape, so that a noisy machine affects all alike. Memory is the rise of the peak resident size during one forward and
 backward pass, the gradients of the inputs included. Writes loss.csv (one row per measurement, with the machine) and
 loss.svg, and prints the table of docs/benchmarks.md.
 """

@@ -1,15 +1,15 @@
-"""The loss among pixels: time and memory beside the released formula, and its share of a training step.
+"""The loss among pixels: time and memory compared with the released formula, and its share of a training step.
 
     python benchmarks/pixels.py [--out benchmarks/results] [--quick]
 
-1. One picture of a 128 x 256 map (a crop of 512 x 1,024), 150 classes, embeddings of 128, forward and backward:
+1. One image with a map of 128 x 256 (a crop of 512 x 1,024), 150 classes, embeddings of 128, forward and backward:
    8,192, 16,384 and all 32,768 positions as anchors. "released" is the formula of the released code, transcribed from
    its description, with matrices of (anchors, classes + anchors). What would need more than 70 % of the machine's
    memory is not run but extrapolated from the largest size that was: by the square of the anchors. Memory is the rise
    of the peak resident size in a process of its own. First both are held against each other on a smaller map.
 2. A training step of DeepLabV3+ on ResNet-18 as in the paper's table (19 classes, decoder 128 wide) with crops of
    360 x 360 (a map of 90 x 90 = 8,100 positions), auxiliary head included: cross entropy alone, with the loss among
-   4,096 pixels of each picture, and among all of them.
+   4,096 pixels of each image, and among all of them.
 
 Times are medians of rounds in which all contestants take their turn. Writes pixels.csv and prints its table. About
 five minutes on two quiet cores.

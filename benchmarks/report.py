@@ -2,7 +2,7 @@
 
     python benchmarks/report.py [--out benchmarks/results] [--classes 1000] [--images 50000] [--runs 1] [--keep FOLDER]
 
-Predictions are made up: logits of a model whose features grow worse with rarity, on a test set with as many images of
+Predictions are synthetic: logits of a model whose features grow worse with rarity, on a test set with as many images of
 each class, as ImageNet-LT has. Opening is measured in headless Chromium, from navigation to the last chart drawn, the
 best and the median of five. Writes report.csv with the machine.
 """
@@ -30,7 +30,7 @@ SWITCHES = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-b
 
 
 def made_up_run(folder: Path, classes: int, images: int, *, method: str = "gpaco", seed: int = 0) -> Path:
-    """A run folder without a model: figures, predictions and gradients that look like those of a real one."""
+    """A run folder without a model: metrics, predictions and gradients that look like those of a real one."""
     rng = np.random.default_rng(seed)
     counts = np.array(class_sizes(classes, 1280, 256))
     labels = np.repeat(np.arange(classes), images // classes)

@@ -1,4 +1,4 @@
-"""Images per second of the views, beside Pillow and torchvision doing the same, one core. About two minutes.
+"""Images per second of the views, compared with Pillow and torchvision, one core. About two minutes.
 
     python benchmarks/views.py [--out benchmarks/results] [--quick]
 
@@ -42,7 +42,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TARGETS = {"strong pair": 3, "crop": 8, "cifar pair": 7}
 
 
-def picture(height: int, width: int, seed: int) -> Array:
+def random_image(height: int, width: int, seed: int) -> Array:
     """Smooth colors, shapes and noise, about as hard to compress as a photograph."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width] / max(height, width)
@@ -161,8 +161,8 @@ def cifar_pair(images: Array) -> tuple[Callable[[], Tensor], Callable[[], Tensor
     )
 
     def theirs() -> Tensor:
-        pictures = [Image.fromarray(image) for image in images]
-        return torch.stack([regular(image) for image in pictures] + [aug(image) for image in pictures])
+        pil_images = [Image.fromarray(image) for image in images]
+        return torch.stack([regular(image) for image in pil_images] + [aug(image) for image in pil_images])
 
     return ours, theirs
 
@@ -185,13 +185,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
-    small = np.stack([picture(32, 32, seed) for seed in range(128)])
+    small = np.stack([random_image(32, 32, seed) for seed in range(128)])
     rounds = 2 if options.quick else 10
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{i}.jpg" for i in range(64)]
         for i, file in enumerate(files):
-            Image.fromarray(picture(375, 500, i)).save(file, quality=90)
+            Image.fromarray(random_image(375, 500, i)).save(file, quality=90)
         size = sum(file.stat().st_size for file in files) / len(files) / 1024
         print(f"{len(files)} JPEG files of {size:.0f} KB on average", flush=True)
         for name, pair, images in (

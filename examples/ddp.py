@@ -1,4 +1,4 @@
-"""Several processes: the same loop under torchrun, with DistributedDataParallel. Long-tailed digits, some seconds.
+"""Several processes: the same loop under torchrun, with DistributedDataParallel. Long-tailed digits, a few seconds.
 
     torchrun --nproc_per_node 2 examples/ddp.py
 

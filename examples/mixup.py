@@ -1,4 +1,4 @@
-"""Mixup with parametric contrast: the loss takes rows of probabilities as labels. Long-tailed digits, some seconds.
+"""Mixup with parametric contrast: the loss takes rows of probabilities as labels. Long-tailed digits, a few seconds.
 
     python examples/mixup.py
 

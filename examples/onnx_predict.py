@@ -47,17 +47,17 @@ def prepared(path: str) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + width, top + height))).transpose(2, 0, 1)
 
 
-bad = 0
+unreadable = 0
 for path in files:
     try:
         images = prepared(path)[None]  # any number of them at a time will do
     except Exception as error:  # damaged files make decoders raise nearly anything
         print(f"{path}: {' '.join(str(error).split())}", file=sys.stderr)
-        bad += 1
+        unreadable += 1
         continue
     (logits,) = session.run(["logits"], {"images": images})
     probabilities = np.exp(logits[0] - logits[0].max())
     probabilities /= probabilities.sum()
     best = int(probabilities.argmax())
     print(f"{path}: {about['classes'][best]} ({probabilities[best]:.3f})")
-sys.exit(1 if bad else 0)
+sys.exit(1 if unreadable else 0)

@@ -1,10 +1,10 @@
 """Use an exported segmenter where neither gpaco nor torch is installed: numpy, OpenCV and onnxruntime are enough.
 
     gpaco export RUN --out model.onnx
-    python examples/onnx_segment.py model.onnx picture.jpg ...
+    python examples/onnx_segment.py model.onnx image.jpg ...
 
-Writes picture.mask.png with the number of its class in each pixel. Whole pictures or windows, as the model was trained;
-a picture smaller than a window is filled up with the pixels of its edge, where `gpaco predict` has a smaller window.
+Writes image.mask.png with the index of its class in each pixel. Whole images or windows, as the model was trained;
+an image smaller than a window is padded with its edge pixels, where `gpaco predict` uses a smaller window.
 """
 
 import json
@@ -24,7 +24,7 @@ down, right = about["stride"] or (max(1, height * 2 // 3), max(1, width * 2 // 3
 
 
 def seen(tall: int, wide: int) -> tuple[int, int]:
-    """Height and width at which a picture is looked at."""
+    """Height and width at which an image is seen."""
     if not about["window"]:
         return height, width
     shorter, longer = sorted(about["base_size"] or (tall, wide))
@@ -33,18 +33,18 @@ def seen(tall: int, wide: int) -> tuple[int, int]:
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows start; the last one ends with the picture."""
+    """Where windows start; the last one ends with the image."""
     last = max(length - window, 0)
     return [*range(0, last, stride), last]
 
 
 for file in files:
-    picture = cv2.imread(file, cv2.IMREAD_COLOR_RGB)
-    if picture is None:
+    image = cv2.imread(file, cv2.IMREAD_COLOR_RGB)
+    if image is None:
         sys.exit(f"{file} cannot be read")
-    tall, wide = picture.shape[:2]
+    tall, wide = image.shape[:2]
     rows, columns = seen(tall, wide)
-    small = cv2.resize(picture, (columns, rows), interpolation=cv2.INTER_LINEAR).transpose(2, 0, 1)
+    small = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_LINEAR).transpose(2, 0, 1)
     small = np.pad(small, ((0, 0), (0, max(height - rows, 0)), (0, max(width - columns, 0))), mode="edge")
     summed = np.zeros((len(about["classes"]), *small.shape[1:]), np.float32)
     covered = np.zeros(small.shape[1:], np.float32)

@@ -3,7 +3,7 @@
     python examples/own_loop.py
 
 The lines that the loss adds to a loop are marked (1) to (5); `balance` is one more, for a better start. The settings
-are chosen for some seconds on a laptop and are not the paper's.
+are chosen for a few seconds on a laptop and are not the paper's.
 """
 
 import torch

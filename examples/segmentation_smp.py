@@ -1,9 +1,9 @@
-"""The pixel loss in a model of segmentation-models-pytorch: mosaics of handwritten digits, some seconds on a CPU.
+"""The pixel loss in a model of segmentation-models-pytorch: mosaics of handwritten digits, a few seconds on a CPU.
 
     python examples/segmentation_smp.py
 
-The lines that the loss adds to a loop are marked (1) to (5). Sizes are chosen for some seconds on a laptop; for real
-pictures take the defaults: 8,192 pixels, alpha 0.01, temperature 0.07.
+The lines that the loss adds to a loop are marked (1) to (5). Sizes are chosen for a few seconds on a laptop; for real
+images use the defaults: 8,192 pixels, alpha 0.01, temperature 0.07.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""The pixel loss in a model of transformers': SegFormer on mosaics of handwritten digits, some seconds on a CPU.
+"""The pixel loss in a model of transformers': SegFormer on mosaics of handwritten digits, a few seconds on a CPU.
 
     python examples/segmentation_transformers.py
 

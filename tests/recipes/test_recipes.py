@@ -488,9 +488,9 @@ def test_test_images_are_resized_as_the_recipe_says() -> None:
     image = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     for name, resample in (("imagenet-vit-b-gpaco", Image.BICUBIC), ("imagenet-resnet50-gpaco", Image.BILINEAR)):
         with torch.device("meta"):
-            about = describe(load(name), pretend(1000))
+            card = describe(load(name), pretend(1000))
         large = Image.fromarray(image).resize((341, 256), resample).crop((58, 16, 58 + 224, 16 + 224))
-        difference = as_tested(image, EvalView.of(about)).astype(float) - np.asarray(large)
+        difference = as_tested(image, card.view).astype(float) - np.asarray(large)
         assert np.abs(difference).mean() < 0.5, name
 
 
