@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from gpaco.errors import UserError
 from gpaco.losses.checks import class_counts_tensor
 from gpaco.losses.classical import class_balanced_weights, log_frequencies
-from gpaco.losses.contrastive import GPaCoLoss, supcon_loss
+from gpaco.losses.contrastive import supcon_loss
+from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.methods.method import Method, Setup, each_view, trial
 from gpaco.models.classifier import momentum_copy, update_momentum

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError, nearest
 from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, ghost_batch
+from gpaco.models.classifier import Classifier
+from gpaco.models.ghost_norm import ghost_batch
 from gpaco.models.lora import merged
 from gpaco.recipes.recipe import load as load_recipe
 from gpaco.recipes.recipe import stages

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError
 from gpaco.models.backbones import build
-from gpaco.models.classifier import Classifier, GhostBatchNorm, freeze, ghost_batch, momentum_copy, update_momentum
+from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
+from gpaco.models.freezing import freeze
+from gpaco.models.ghost_norm import GhostBatchNorm, ghost_batch
 
 
 def _model(name: str = "resnet8", *, size: int = 8, dim: int = 16, projector: str = "gpaco") -> Classifier:

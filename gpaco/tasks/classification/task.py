@@ -21,7 +21,8 @@ from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.classification import summarize
 from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, freeze
+from gpaco.models.classifier import Classifier
+from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
