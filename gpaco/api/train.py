@@ -14,6 +14,7 @@ from gpaco.data.inspection import write_bad
 from gpaco.errors import UserError
 from gpaco.models import backbones
 from gpaco.models.lora import merged
+from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
@@ -53,7 +54,7 @@ def kind_of(recipe: Recipe) -> Kind:
         return Kind(network.refuse_unknown, preparing.prepare, task.begin, task.finish, preparing.some_scenes)
     from gpaco.tasks.classification import task as own
 
-    return Kind(backbones.refuse_unknown, own.prepare, own.begin, own.finish, own.some_samples)
+    return Kind(backbones.check_name, own.prepare, own.begin, own.finish, own.some_samples)
 
 
 def train(
@@ -105,7 +106,7 @@ def refuse_model(kind: Kind, recipe: Recipe) -> None:
     for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
         kind.refuse_unknown(name)
     if recipe.model.weights and not is_hub(recipe.model.weights):
-        backbones.refuse_unreadable(Path(recipe.model.weights))
+        check_readable(Path(recipe.model.weights))
 
 
 def refuse_folder(folder: Path, data: str) -> None:
