@@ -15,10 +15,11 @@ from typing import TypeVar
 import numpy as np
 
 from gpaco.data.images import BadImageError, describe_image
-from gpaco.data.samples import BadImage, Samples, Splits, some
+from gpaco.data.samples import BadImage, Samples, Splits
 from gpaco.errors import UserError
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 
 TOLERATED = 0.01  # share of bad images that may be left out
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from gpaco.data.images import read_image
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.words import printable, some
 
 Labels = npt.NDArray[np.int64]
 
@@ -155,27 +155,12 @@ class Splits:
         return replace(self, notes=(*self.notes, *notes))
 
 
-def printable(path: os.PathLike[str] | str) -> str:
-    """A path as text that every terminal and JSON file takes, also where its bytes are not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def hash_of_rows(rows: Iterable[tuple[str, str]]) -> str:
     """SHA-256 of a list of names and what is known of each."""
     state = hashlib.sha256()
     for row in rows:
         state.update(json.dumps(row).encode() + b"\n")
     return state.hexdigest()
-
-
-def some(words: Sequence[str], limit: int = 5) -> str:
-    """The first few of many words, for a message.
-
-    >>> some(["a", "b", "c"], 2)
-    "'a', 'b' and 1 more"
-    """
-    shown = ", ".join(map(repr, words[:limit]))
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
 def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:

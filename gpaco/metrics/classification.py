@@ -11,36 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
+from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.groups import FEW, GROUPS, MANY, groups
+from gpaco.metrics.intervals import wilson
 
-GROUPS = ("many", "medium", "few")
 _ROWS = 2048  # rows of logits handled at once: a block of 10,000 classes stays below 200 MB
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-def groups(counts: ArrayLike, many: float = 100, few: float = 20) -> NDArray[np.str_]:
-    """The group of each class (C,) by its training images: "many" above `many`, "few" below `few`, else "medium".
-
-    >>> groups([101, 100, 20, 19]).tolist()
-    ['many', 'medium', 'medium', 'few']
-    """
-    counts = np.asarray(counts)
-    return np.where(counts > many, "many", np.where(counts < few, "few", "medium"))
-
-
-def wilson(k: float, n: float, z: float = 1.959963984540054) -> tuple[float, float] | None:
-    """Wilson's interval for a rate of which k of n were seen, 95 % unless `z` says otherwise; None for n = 0.
-
-    >>> tuple(round(bound, 3) for bound in wilson(8, 10))
-    (0.49, 0.943)
-    """
-    if n == 0:
-        return None
-    rate, share = k / n, z * z / n
-    center = (rate + share / 2) / (1 + share)
-    half = z * (rate * (1 - rate) / n + share / (4 * n)) ** 0.5 / (1 + share)
-    return (0.0 if k == 0 else center - half, 1.0 if k == n else center + half)
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | None:
@@ -112,8 +87,8 @@ def summarize(
     counts: ArrayLike | None,
     classes: Sequence[str],
     *,
-    many: float = 100,
-    few: float = 20,
+    many: float = MANY,
+    few: float = FEW,
 ) -> dict[str, Any]:
     """Everything that is reported about a test set, ready for JSON.
 

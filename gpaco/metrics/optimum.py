@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gpaco.errors import UserError
-
-Floats = NDArray[np.float64]
+from gpaco.metrics.arrays import Floats
 
 
 @dataclass(frozen=True)

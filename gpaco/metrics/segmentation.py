@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.groups import GROUPS
 
 IGNORE = 255
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass

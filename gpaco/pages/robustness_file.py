@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.groups import GROUPS
 
 KEYS = {"all": "error", **{name: name for name in GROUPS}}  # what the page calls it: what the file calls it
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gpaco.data.samples import printable
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import SECTIONS, Recipe
+from gpaco.system.words import printable
 
 # Flags of the command line and keyword arguments of train(): the setting each stands for.
 FLAGS = {

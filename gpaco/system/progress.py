@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 Say = Callable[[str], None]  # a line for the user
 Progress = Callable[[int, int], None]  # (done, total) of some work
+Bar = Callable[[str], AbstractContextManager[Progress]]  # shows the progress of some work under a title
 Show = Callable[[dict[str, Any]], None]  # what happens in training: a note, a step, an epoch
 
 

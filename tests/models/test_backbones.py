@@ -410,7 +410,7 @@ for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"w
 """
 FETCHING = """
 import sys
-from gpaco.hub import fetch
+from gpaco.models.weights.hub import fetch
 
 print(fetch("test_vit"), fetch("test_vit", sys.argv[1]))
 """

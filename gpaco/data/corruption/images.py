@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, SMALLEST, corrupt
-from gpaco.data.corruption.published import Arrays, Condition, Pixels, Tree
+from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Pixels, Tree
 from gpaco.data.samples import Labels, Samples
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.evaluation import as_tested
 from gpaco.training.run import Predictor
 
-CLEAN: Condition = ("clean", 0)
 Answers = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
 
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, KINDS, SEVERITIES
 from gpaco.data.images import SUFFIXES, read_image
-from gpaco.data.samples import Labels, printable
+from gpaco.data.samples import Labels
 from gpaco.errors import UserError, nearest
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable
 
 Condition = tuple[str, int]  # a corruption and its severity
+CLEAN: Condition = ("clean", 0)
 Pixels = NDArray[np.uint8]
 
 _LEVELS = tuple(map(str, SEVERITIES))

@@ -8,17 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import (
-    IMAGE_WORDS,
-    MASK_WORDS,
-    SPLIT_WORDS,
-    Samples,
-    Splits,
-    printable,
-    some,
-    with_training_images,
-)
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.words import printable, some
 
 
 def read_folder(path: Path, *, allow_empty_classes: bool = False) -> Splits:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.samples import Samples, printable
+from gpaco.data.samples import Samples
 from gpaco.errors import UserError
+from gpaco.system.words import printable
 
 _MISSING_SHOWN = 100  # so many missing files and the rest is not looked at
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpaco.data.readers.rows import Found, Row, find, read_text
-from gpaco.data.samples import SPLIT_WORDS, Splits, some, with_training_images
+from gpaco.data.samples import SPLIT_WORDS, Splits, with_training_images
 from gpaco.errors import UserError, nearest
+from gpaco.system.words import some
 
 # Column names, the likeliest first.
 _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")

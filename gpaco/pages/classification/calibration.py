@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.metrics.classification import GROUPS, Ints, ece
+from gpaco.metrics.arrays import Ints
+from gpaco.metrics.classification import ece
+from gpaco.metrics.groups import GROUPS
 from gpaco.pages.classification.evidence import Evidence, Facts, blocks, confidence, probabilities
 
 BINS = 15

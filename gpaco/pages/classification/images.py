@@ -6,7 +6,7 @@ import numpy as np
 
 from gpaco.data.samples import Samples
 from gpaco.errors import Problem
-from gpaco.metrics.classification import Ints
+from gpaco.metrics.arrays import Ints
 from gpaco.pages.classification.evidence import Evidence, Facts, blocks, probabilities
 from gpaco.pages.render import thumbnail
 

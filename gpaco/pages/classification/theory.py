@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.metrics.classification import Floats
+from gpaco.metrics.arrays import Floats
 from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.classification.evidence import Evidence, Facts
 

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from gpaco.data.inspection import Inspection, digests, inspect, over_parts, places_of, without
 from gpaco.data.readers.read import read
-from gpaco.data.samples import BadImage, Splits, some
+from gpaco.data.samples import BadImage, Splits
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
-from gpaco.metrics.classification import groups as groups_of
+from gpaco.metrics.groups import FEW, GROUPS, MANY, gini, imbalance_factor, one_group
+from gpaco.metrics.groups import groups as groups_of
 from gpaco.recipes.request import overrides
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 from gpaco.tasks.classification.defaults import suggest
 
-MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
 _PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers whose splits are not ours
 
@@ -131,49 +131,6 @@ def record(splits: Splits, *, limit: int) -> dict[str, Any]:
             "in_two_parts": [_named(splits, group) for group in same if len({name for name, _ in group}) > 1],
         }
     return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": copies}
-
-
-def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:
-    """The largest class divided by the smallest that has images."""
-    present = counts[counts > 0]
-    return None if not len(present) else float(present.max() / present.min())
-
-
-def gini(counts: npt.ArrayLike) -> float:
-    """How unequal class counts are: 0 for equal ones, near 1 if one class has nearly all.
-
-    Half the mean absolute difference of all pairs of classes, divided by the mean.
-
-    >>> gini([5, 5, 5]), gini([0, 0, 0, 12])
-    (0.0, 0.75)
-    """
-    ordered = np.sort(np.asarray(counts, np.float64))
-    number, total = len(ordered), ordered.sum()
-    if not total:
-        return 0.0
-    ranks = 2 * np.arange(1, number + 1) - number - 1
-    return float((ranks * ordered).sum() / (number * total))
-
-
-def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
-
-    Limits are named that make groups of about a third of the classes each.
-
-    >>> one_group([3, 5, 8])
-    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
-    >>> one_group([3, 200]), one_group([500, 500, 500])
-    ('', '')
-    """
-    found, ordered = set(groups_of(counts, many, few).tolist()), np.sort(np.asarray(counts)).tolist()
-    third = len(ordered) // 3
-    high, low = ordered[-third - 1], ordered[third]
-    if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
-        return ""
-    return (
-        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
-        f"other limits: --set data.many={high} --set data.few={low}"
-    )
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:

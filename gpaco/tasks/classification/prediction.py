@@ -13,11 +13,11 @@ import torch
 
 from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.readers.rows import read_text
-from gpaco.data.samples import printable
 from gpaco.errors import Problem, UserError, nearest
-from gpaco.metrics.classification import groups
+from gpaco.metrics.groups import groups
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable
 from gpaco.tasks.classification.evaluation import as_tested, check_correction
 from gpaco.tasks.classification.priors import final_logits
 from gpaco.training.run import Predictor, Runs, as_runs, load_classifiers

@@ -10,15 +10,16 @@ from gpaco.data.holdout import with_test, with_val_as_test, with_validation
 from gpaco.data.inspection import find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Samples, Splits, in_memory, some
+from gpaco.data.samples import Samples, Splits, in_memory
 from gpaco.errors import UserError
-from gpaco.metrics.classification import groups
+from gpaco.metrics.groups import groups, one_group
 from gpaco.models import backbones
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Data, Recipe, Stage
 from gpaco.system.progress import Say, told
-from gpaco.tasks.classification.check import one_group, refuse_leaks, refuse_one_class
+from gpaco.system.words import some
+from gpaco.tasks.classification.check import refuse_leaks, refuse_one_class
 from gpaco.tasks.classification.defaults import suggest
 from gpaco.tasks.classification.priors import no_validation
 

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.inspection import TOLERATED
-from gpaco.data.samples import some
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.groups import GROUPS, imbalance_factor
 from gpaco.metrics.segmentation import IGNORE, share_groups
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Data
 from gpaco.system.progress import Progress
-from gpaco.tasks.classification.check import imbalance_factor
+from gpaco.system.words import some
 from gpaco.tasks.segmentation.defaults import suggest, usual_size
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits

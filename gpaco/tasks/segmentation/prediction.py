@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco.data.images import read_image
-from gpaco.data.samples import printable
 from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
+from gpaco.system.words import printable
 from gpaco.tasks.classification.prediction import find_files
 from gpaco.tasks.segmentation.evaluation import ScenePredictor, load_segmenter, segment
 from gpaco.training.run import Run, as_run

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco.data.images import read_image, read_stored
-from gpaco.data.samples import BadImage, hash_of_rows, printable
+from gpaco.data.samples import BadImage, hash_of_rows
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system import distributed
+from gpaco.system.words import printable
 
 Color = tuple[int, int, int]
 OWN = "folders of pictures and masks"  # how the reader of anyone's data is called

@@ -11,10 +11,11 @@ import torch
 from gpaco.data.counter_random import permutation
 from gpaco.data.holdout import repeated
 from gpaco.data.inspection import TOLERATED, fingerprints, read_bad
-from gpaco.data.samples import BadImage, some
+from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, told
+from gpaco.system.words import some
 from gpaco.tasks.classification.splits import BAD_IMAGES, LOOKED_AT
 from gpaco.tasks.segmentation.defaults import refuse_unused, resolve
 from gpaco.tasks.segmentation.readers.read import read_scenes

@@ -12,7 +12,8 @@ from gpaco.data.inspection import digests, find_bad, inspect, over_parts, withou
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
-from gpaco.tasks.classification.check import check, gini, imbalance_factor, leaks, lines, refuse_leaks
+from gpaco.metrics.groups import gini, imbalance_factor
+from gpaco.tasks.classification.check import check, leaks, lines, refuse_leaks
 from gpaco.tasks.classification.defaults import suggest
 
 

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, printable, some
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
+from gpaco.system.words import printable, some
 from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
