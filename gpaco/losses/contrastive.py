@@ -1,11 +1,11 @@
 """Parametric contrastive losses: PaCo, GPaCo, SupCon and the segmentation variant are one soft-target cross entropy,
 
-    scores  = [ logits + log prior | embeddings @ references.T / temperature ]     the anchor itself left out
+    scores  = [ logits + log prior | embeddings @ references.T / temperature ]     without the anchor itself
     targets = [ (smoothed) one-hot | alpha * same class ]                          each row normalized to sum 1
     loss    = mean over anchors of -sum(targets * log_softmax(scores))
 
-computed without ever holding `scores` (contrast.py). Shapes: N anchors, C classes, D numbers in an embedding, M rows
-of a memory.
+computed without ever storing `scores` (contrast.py). Shapes: N anchors, C classes, D the length of an embedding, M
+rows of a memory.
 """
 
 import torch
@@ -37,29 +37,29 @@ def gpaco_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Parametric contrastive loss of a batch in which every row is an anchor and a reference of the others.
+    """Parametric contrastive loss of a batch in which every row is an anchor, and a reference for the others.
 
     For anchor i of class y, with the P other references of class y as its positives,
 
         logsumexp(scores_i) - (logit_y + alpha * sum of its positives' similarities) / (1 + alpha * P)
 
     With two views of each image in the batch and a memory this is GPaCo. With queries in the batch and momentum keys
-    at the front of `memory` it is PaCo. One row without references is `F.cross_entropy`. Rows of probabilities cost
-    the mixture of what their classes cost, class c's positives being all references weighted by their own
-    probability of c; so mixup and cutmix work as they do with cross entropy.
+    at the front of `memory` it is PaCo. A single row without references gives `F.cross_entropy`. The loss of a row of
+    probabilities is the weighted mean of the losses of its classes, where the positives of class c are all references,
+    weighted by their own probability of c; so mixup and cutmix work as with cross entropy.
 
     Args:
-        logits: (N, C), the class centers' scores, without temperature.
+        logits: (N, C), the scores of the class centers, without temperature.
         embeddings: (N, D), of unit length.
         labels: class indices (N,) or rows of probabilities (N, C). Rows labeled `ignore_index`, or with probabilities
-            that are all 0, are no anchors and no positives, but stay references.
-        memory: (M, D), further references. They get a gradient only if they require one.
+            that are all 0, are neither anchors nor positives, but remain references.
+        memory: (M, D), additional references. They get a gradient only if they require one.
         memory_labels: (M,) or (M, C).
-        alpha: weight of a positive sample; the center's weight is 1. The paper's alpha.
+        alpha: weight of a positive; the weight of the center is 1. The paper's alpha.
         temperature: of the similarities. The paper's tau.
         log_prior: (C,), or (N, C), added to the logits; log q of the paper's rebalanced centers.
-        label_smoothing: s gives 1 - s to the label's center and s / (C - 1) to each other one.
-        reduction: "mean" (over anchors; 0 if there is none), "sum" or "none" (ignored rows cost 0).
+        label_smoothing: s gives 1 - s to the center of the label and s / (C - 1) to each other center.
+        reduction: "mean" (over anchors; 0 if there are none), "sum" or "none" (0 for ignored rows).
 
     >>> logits, embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
     >>> gpaco_loss(logits, embeddings, torch.tensor([0, 1]))
@@ -90,10 +90,10 @@ def supcon_loss(
     """Supervised contrastive loss (Khosla et al., 2020) with the averages outside the logarithm.
 
     For each anchor the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``. An anchor
-    without positives costs 0 and does not count in the mean; with rows of probabilities that holds for each class of an
-    anchor of which all others together have less than a thousandth of its mass. Arguments as in `gpaco_loss`; indices
-    may be any integers, unless there is a `log_prior` (C,): it is added to the similarity with each reference by its
-    class, which is balanced softmax among samples.
+    without positives has loss 0 and is left out of the mean; with rows of probabilities the same holds for each class
+    of an anchor of which the positives hold less than a thousandth of the mass. Arguments as in `gpaco_loss`. Labels
+    may be any integers, unless there is a `log_prior` (C,), which is added to the similarity with each reference by its
+    class: balanced softmax among samples.
 
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
     tensor(0.0067)
@@ -106,7 +106,7 @@ def supcon_loss(
     references = batch_and_memory(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
     with no_autocast(embeddings):
         seen = contrast(references, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
-        # Of a class that others hardly have, the positives are a difference of near-equal sums: all of it is rounding.
+        # If others hardly have a class, its positives are a difference of nearly equal sums: only rounding error.
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
@@ -123,7 +123,7 @@ def parametric_loss(
     label_smoothing: float,
     ignore_index: int = -100,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each anchor and whether it counts. The anchors are the given rows of the first part."""
+    """Return the loss of each anchor and whether it counts. Anchors are the given rows of the first references."""
     num_classes = logits.shape[1]
     labels = references[0].labels[anchors]
     check_options(num_classes, alpha, temperature, label_smoothing)
@@ -139,7 +139,7 @@ def parametric_loss(
         if labels.dim() == 1:
             target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
         cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        # A class that an anchor has no share of may have a logit of -inf: somebody has masked it.
+        # A class without a share in the label may be masked, with a logit of -inf.
         return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
 
 
@@ -160,12 +160,12 @@ def check_options(num_classes: int, alpha: float, temperature: float, label_smoo
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
-    # Similarities and sums are taken in float32 or float64, whatever the precision around.
+    # Similarities and sums are computed in float32 or float64 even under autocast.
     return torch.autocast(x.device.type, enabled=False)
 
 
 def mean_over_anchors(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses / weights.where(weights > 0, 1)  # 0, not nan, where there is no anchor
+    return losses / weights.where(weights > 0, 1)  # 0, not nan, if there is no anchor
 
 
 def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:

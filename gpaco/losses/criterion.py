@@ -20,32 +20,32 @@ class GPaCoLoss(nn.Module):
 
     In training mode a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
     under `no_grad` nothing is pushed. Save and restore it with the model: memory and prior are in its `state_dict`. It
-    has no parameters. Compile the model rather than the criterion, whose memory changes its size; keep it in float32.
+    has no parameters. Compile the model, not the criterion, whose memory changes its size; keep it in float32.
 
     Args:
         num_classes: C.
         alpha, temperature, label_smoothing: as in `gpaco_loss`.
         memory: rows of the memory; the paper's length(queue). 0 for none.
         dim: length of an embedding.
-        views: views of each image in a batch, one after the other; the last one is remembered.
-        class_counts: images per class **as the loop shows them**: with a sampler that changes the frequencies, its
-            counts. Without them no prior is added.
+        views: views of each image in a batch, one after the other; the memory stores the last one.
+        class_counts: images per class **as seen in training**: if a sampler changes the frequencies, its counts.
+            Without them no prior is added.
         prior: what is added to the logits in training.
             "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
             itself takes mass from their centers (their images have more positives).
-            "unbiased": log q + log w, so that raw logits learn log p(x | class). w is what the loss leaves to the
-            center of each class, the mean of 1 / (1 + alpha * positives), counted over the positives that really
-            occur: it follows a filling memory and any sampler. docs/decisions.md has the derivation.
+            "unbiased": log q + log w, so that raw logits learn log p(x | class). w is the mass that the loss leaves to
+            the center of each class, the mean of 1 / (1 + alpha * positives), measured on the actual positives: it
+            follows a filling memory and any sampler. docs/decisions.md has the derivation.
             None: nothing.
         contrast: between processes. "local": each contrasts its own views and the shared memory, as released.
-            "global": in training, views are gathered with their gradient, and all processes together compute what
-            one would: the same loss on each, and under DistributedDataParallel the same gradient.
+            "global": in training, views are gathered with their gradient, so that all processes compute the loss of
+            a single process, and under DistributedDataParallel its gradient.
 
     Attributes:
         memory: the `Memory`.
         log_prior: log q, (C,), or None.
-        center_share: w, (C,), a running mean, kept whatever the prior: the logits of a model trained with "counts" are
-            made unbiased afterwards by subtracting its logarithm.
+        center_share: w, (C,), a running mean, updated with any prior: subtract its logarithm to make the logits of a
+            model trained with "counts" unbiased afterwards.
     """
 
     log_prior: Tensor | None
@@ -84,25 +84,25 @@ class GPaCoLoss(nn.Module):
         self.memory = Memory(memory, dim)
         self.register_buffer("log_prior", None)
         self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
-        self.register_buffer("steps", torch.tensor(0))  # that center_share is a mean of, since the memory is full
+        self.register_buffer("steps", torch.tensor(0))  # that center_share averages, since the memory is full
         if class_counts is not None and prior is not None:
             self.log_prior = log_frequencies(class_counts, num_classes).to(self.center_share)
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Scalar loss.
+        """Return the scalar loss.
 
         Args:
             logits: (views * B, C), all images of the first view, then all of the next.
             embeddings: (views * B, dim), of unit length.
             labels: (views * B,), one label per row, or (views * B, C).
-            keys: (B, dim), embeddings of the same images by a momentum copy of the network: further references, and
-                what is remembered instead of the last view. With views = 1 and keys this is PaCo.
+            keys: (B, dim), embeddings of the same images by a momentum copy of the network: additional references,
+                which the memory stores instead of the last view. With views = 1 and keys this is PaCo.
         """
         labels = widened(labels)
         references, anchors = self._references(logits, embeddings, labels, keys)
         share, learning = self.center_share, self.training and torch.is_grad_enabled()
         if learning:
-            # While the memory fills, what this batch says; then a mean, in the end over about a hundred steps.
+            # The value of this batch while the memory fills; then a running mean over up to about a hundred steps.
             full = len(self.memory) == len(self.memory.embeddings)
             steps = self.steps + 1 if full else torch.ones_like(self.steps)
             weight = steps.to(share).reciprocal().clamp_min(0.01)
@@ -111,7 +111,7 @@ class GPaCoLoss(nn.Module):
             logits, references, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
         )
         cost, count = losses.sum(), weights.sum()
-        if self._gathers():  # anchors may be spread unevenly: the mean is over all of them, not of the means
+        if self._gathers():  # processes may have different numbers of anchors: average over anchors, not processes
             cost, count = distributed.total(cost), distributed.total(count)
         loss = mean_over_anchors(cost, count)
         if learning:
@@ -126,16 +126,16 @@ class GPaCoLoss(nn.Module):
     def balance(
         self, centers: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None
     ) -> float:
-        """Shift the bias of `centers` so that training starts balanced; returns the shift. Once, before the first step.
+        """Shift the bias of `centers` so that training starts balanced, and return the shift. Call it before training.
 
-        At the first step all embeddings look alike and the similarities weigh exp(1 / temperature) * references: the
-        centers get next to no mass of the softmax, and until their biases have climbed that far every class logit is
-        only pulled up. After the shift the centers' share, averaged over the batch, is the one the loss asks for,
-        the mean of 1 / (1 + alpha * positives). Differences between classes stay as they are.
+        At the first step all embeddings are alike, and the similarities weigh exp(1 / temperature) * references: the
+        centers get almost no mass of the softmax, and every class logit is only pulled up until the biases have caught
+        up. After the shift the share of the centers, averaged over the batch, is the optimum of the loss, the mean of
+        1 / (1 + alpha * positives). Differences between classes do not change.
 
         Args:
-            centers: the last layer, the one that made `logits`; any module with a `bias` of shape (C,).
-            logits, embeddings, labels, keys: a first batch, as for the call. Nothing is pushed.
+            centers: the last layer, which computed `logits`; any module with a `bias` of shape (C,).
+            logits, embeddings, labels, keys: a first batch, as in a call. Nothing is pushed.
 
         >>> layer = nn.Linear(8, 3)
         >>> x, labels = torch.randn(4, 8), torch.tensor([0, 1, 0, 1])
@@ -167,7 +167,7 @@ class GPaCoLoss(nn.Module):
             raise ValueError("balance() needs finite logits and embeddings, got some that are not; nothing was changed")
         low, high = -float(ahead.max()), -float(ahead.min())
         edge = float(torch.tensor(target, dtype=torch.float64).logit())
-        for _ in range(100):  # the share rises with the shift: halve the interval down to rounding
+        for _ in range(100):  # the share increases with the shift: bisect to machine precision
             shift = (low + high) / 2
             if float((ahead + shift + edge).sigmoid().mean()) < target:
                 low = shift
@@ -188,7 +188,7 @@ class GPaCoLoss(nn.Module):
     def _references(
         self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None
     ) -> tuple[list[References], slice]:
-        """All references of a batch, checked, and the rows of the first part that are this process's anchors."""
+        """Return all references of a batch, checked, and which rows of the first are the anchors of this process."""
         self._check_batch(logits, embeddings, labels)
         references = self._collected(embeddings, labels, keys)
         if self._gathers():
@@ -218,7 +218,7 @@ class GPaCoLoss(nn.Module):
             )
 
     def _collected(self, embeddings: Tensor, labels: Tensor, keys: Tensor | None) -> list[References]:
-        """The batch, the keys if there are some, and in training the memory if there is one."""
+        """Return the batch, the keys if there are any, and in training the memory if there is one."""
         references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
         if keys is not None:
             last = labels[-(len(labels) // self.views) :]
@@ -230,7 +230,7 @@ class GPaCoLoss(nn.Module):
         return references
 
     def _gathered(self, references: list[References], *, with_keys: bool) -> tuple[list[References], slice]:
-        """The references of all processes, and which rows of the batch are ours."""
+        """Return the references of all processes, and which rows of the batch are ours."""
         counts = distributed.row_counts(references[0].embeddings)
         rows = [counts, [count // self.views for count in counts]][: 1 + with_keys]
         gathered = [
@@ -239,7 +239,7 @@ class GPaCoLoss(nn.Module):
         ]
         first = sum(counts[: distributed.rank()])
         ours = slice(first, first + len(references[0].embeddings))
-        return gathered + references[len(rows) :], ours  # the memory is the same everywhere already
+        return gathered + references[len(rows) :], ours  # every process already has the same memory
 
     def _prior(self, center_share: Tensor) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":
@@ -248,15 +248,15 @@ class GPaCoLoss(nn.Module):
 
     @torch.no_grad()
     def _center_share(self, references: list[References], keys: Tensor | None) -> Tensor:
-        """Mean over this batch of 1 / (1 + alpha * positives), for every class: had the anchor been of that class.
+        """Return the batch mean of 1 / (1 + alpha * positives) for every class, as if the anchors were of that class.
 
-        Its positives would then be its own other views and the references of that class from other images, a number
-        that does not depend on its label. So every step tells about every class, also about those it does not show.
+        The positives of an anchor would then be its own other views and the references of that class from other images,
+        a number that does not depend on its label. So every step updates every class, even those not in the batch.
         """
         dtype = self.center_share.dtype
         shown = class_counts([references[0].labels], self.num_classes, -100, dtype)
         held = class_counts([part.labels for part in references], self.num_classes, -100, dtype)
-        of_class = shown / shown.sum().clamp_min(1)  # anchors that are: all but themselves are positives
+        of_class = shown / shown.sum().clamp_min(1)  # anchors of that class: all others of it are positives
         share = of_class / (1 + self.alpha * (held - 1).clamp_min(0))
         appearances = self.views if keys is None else self.views + 1
         share += (1 - of_class) / (1 + self.alpha * (held + appearances - 1))

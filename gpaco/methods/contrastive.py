@@ -43,7 +43,7 @@ def balanced_start(criterion: GPaCoLoss, model: Classifier, *batch: Tensor) -> f
     except ValueError as error:
         raise UserError(
             f"cannot balance the start: {error}",
-            "use two views (--set views.second=plain) or a larger --batch-size, or turn it off: --set method.start=released",
+            "use two views (--set views.second=plain), a larger --batch-size, or --set method.start=released",
         ) from error
 
 

@@ -43,9 +43,9 @@ def gini(counts: ArrayLike) -> float:
 
 
 def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
+    """Return a note if classes of different size are all in one group, which makes groups useless; else "".
 
-    Limits are named that make groups of about a third of the classes each.
+    It suggests limits for groups of about a third of the classes each.
 
     >>> one_group([3, 5, 8])
     'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'

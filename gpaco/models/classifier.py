@@ -13,20 +13,19 @@ from gpaco.losses.checks import at_least_float32, check_choice, check_number
 class Classifier(nn.Module):
     """Backbone, class centers and projector: images -> logits and embeddings.
 
-    `model(view1, view2)` gives logits (2B, C) and embeddings (2B, D) of unit length, view 1's rows first. The views go
-    through the network one after another, so batch norm sees one view at a time, as in the released code. Any number
-    of views works; `model(images)` is one view, in training and in evaluation. `classify` skips the projector, and
-    `gpaco.load` gives a module that does only that.
+    `model(view1, view2)` returns logits (2B, C) and embeddings (2B, D) of unit length, the rows of view 1 first. The
+    views go through the network one after another, so batch norm sees one view at a time, as in the released code. Any
+    number of views works. `classify` skips the projector, and `gpaco.load` returns a module that does only that.
 
     Args:
-        backbone: images -> features (N, F), after pooling; `gpaco.models.backbones.build` has some.
+        backbone: images -> features (N, F), after pooling, for example from `gpaco.models.backbones.build`.
         num_features: F.
-        num_classes: C; the centers are a linear layer with bias, on the features as they are.
+        num_classes: C; the centers are a linear layer with bias on the features.
         dim: D, length of an embedding.
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
-            "two-layer": two with ReLU between, the paper's; "mae": as "gpaco" with GELU; "none": embeddings are not
-            computed, and come as (2B, 0).
-        hidden: width of a layer with ReLU between the backbone and both heads; 0 for none.
+            "two-layer": two with ReLU between, as in the paper; "mae": as "gpaco" with GELU; "none": embeddings are
+            not computed and have shape (2B, 0).
+        hidden: width of a linear layer with ReLU between the backbone and both heads; 0 for none.
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
     >>> logits, embeddings = model(torch.randn(3, 3, 2, 2), torch.randn(3, 3, 2, 2))
@@ -55,7 +54,7 @@ class Classifier(nn.Module):
         self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.centers = nn.Linear(hidden or num_features, num_classes)
         self.projector = _projector(projector, hidden or num_features, dim)
-        self.backbone_fixed = False  # set by freeze: the backbone then stays in evaluation mode
+        self.backbone_fixed = False  # set by `freeze`: the backbone then stays in evaluation mode
         self.fixed_norms: list[nn.Module] = []  # the same for some of its layers
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,14 +68,14 @@ class Classifier(nn.Module):
         return torch.cat(logits), torch.cat(embeddings)
 
     def classify(self, images: Tensor) -> Tensor:
-        """Logits (N, C), without embeddings."""
+        """Return logits (N, C), without embeddings."""
         logits: Tensor = self.centers(self.features(images))
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """What the centers and the projector see of images: (N, F), or (N, hidden)."""
+        """Return the input of the centers and the projector: (N, F), or (N, hidden)."""
         features = self.backbone(images)
-        expected = (images.shape[0], self.num_features)  # len() would fix the number in an exported graph
+        expected = (images.shape[0], self.num_features)  # len() would fix the batch size in an exported graph
         if not isinstance(features, Tensor) or features.shape != expected:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(
@@ -86,10 +85,10 @@ class Classifier(nn.Module):
         return result
 
     def embed(self, features: Tensor) -> Tensor:
-        """Embeddings (N, D) of unit length from features; (N, 0) without a projector."""
+        """Return embeddings (N, D) of unit length from features; (N, 0) without a projector."""
         if self.projector is None:
             return features.new_zeros(len(features), 0)
-        # Rows of half precision would be off unit length by a few thousandths.
+        # In half precision the length would be off by a few thousandths.
         return F.normalize(at_least_float32(self.projector(features)), dim=1)
 
     def train(self, mode: bool = True) -> Self:
@@ -113,18 +112,18 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
 
 
 def momentum_copy(model: Classifier) -> Classifier:
-    """A copy of `model` that gets no gradient: PaCo's key network. Move it along with `update_momentum`.
+    """Return a copy of `model` without gradients, PaCo's key network, to be updated with `update_momentum`.
 
-    It is meant to stay in training mode: its batch norm uses the keys' own statistics and keeps its own running ones.
-    The released code also shuffles keys over GPUs before batch norm, so that a key does not share statistics with its
-    query; on one device that changes nothing, and it is left out.
+    Keep it in training mode: its batch norm uses the statistics of the keys and has its own running statistics. The
+    released code also shuffles keys over GPUs before batch norm, so that a key does not share statistics with its
+    query. On one device that has no effect, and it is left out here.
     """
     return deepcopy(model).requires_grad_(False)
 
 
 @torch.no_grad()
 def update_momentum(copy: nn.Module, model: nn.Module, momentum: float = 0.999) -> None:
-    """Set each parameter of `copy` to momentum * copy + (1 - momentum) * model. Buffers stay as they are."""
+    """Set each parameter of `copy` to momentum * copy + (1 - momentum) * model. Buffers do not change."""
     if not 0 <= momentum <= 1:
         raise ValueError(f"momentum must be 0 to 1, got {momentum}")
     for kept, new in zip(copy.parameters(), model.parameters(), strict=True):

@@ -11,21 +11,21 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
-    """Choose what is trained; the number of parameters that are.
+    """Select the parameters to train, and return their number.
 
     Centers and projector are always trained. Of the backbone,
 
         "all"         everything;
-        "last-block"  the last block of the last stage, what comes after it, and scale and shift of every batch norm,
-                      whose statistics go on moving: Places-LT as released;
-        "head"        nothing. It stays in evaluation mode, whatever `model.train()` says: stored statistics in batch
-                      norm, no dropout, so that an image has the same features in each epoch;
-        "lora"        changes of low rank to its linear layers, which start at nothing (lora.py). Its norms do not
-                      train, statistics of batch norm included; dropout and drop path work.
+        "last-block"  the last block of the last stage, the layers after it, and scale and shift of every batch norm,
+                      whose statistics keep updating: as released for Places-LT;
+        "head"        nothing. It stays in evaluation mode even after `model.train()`: stored statistics in batch norm,
+                      no dropout, so that an image has the same features in each epoch;
+        "lora"        low-rank updates of its linear layers, which start at zero (lora.py). Its norms are frozen,
+                      including batch-norm statistics; dropout and drop path stay on.
     """
     parts = ("all", "last-block", "head", "lora")
     if part not in parts:
-        raise UserError(f"there is no part {part!r} to train{nearest(part, parts)}", f"take one of {', '.join(parts)}")
+        raise UserError(f"there is no part {part!r} to train{nearest(part, parts)}", f"use one of {', '.join(parts)}")
     chosen: list[nn.Module] | list[nn.Parameter] = []
     if part == "last-block":
         chosen = _last_block(model.backbone)
@@ -46,7 +46,7 @@ def _batch_norms(backbone: nn.Module) -> list[nn.Module]:
 
 
 def _last_block(backbone: nn.Module) -> list[nn.Module]:
-    """The last block of the last stage, the modules after the stages, and all batch norms."""
+    """Return the last block of the last stage, the modules after the stages, and all batch norms."""
     children = dict(backbone.named_children())
     # ResNets (four stages, ours three), ViT and EfficientNet, ConvNeXt, Swin
     stages = next((name for name in ("layer4", "layer3", "blocks", "stages", "layers") if name in children), "")
@@ -55,7 +55,7 @@ def _last_block(backbone: nn.Module) -> list[nn.Module]:
         block = inner[-1]
     if not list(block.children()):  # not found, or a single layer
         raise UserError(
-            f"the last block of {type(backbone).__name__} is not known",
+            f"the last block of {type(backbone).__name__} is unknown",
             "train the head or all of it (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
         )
     after = list(children)[list(children).index(stages) + 1 :]

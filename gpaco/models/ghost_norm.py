@@ -8,12 +8,12 @@ from gpaco.errors import UserError
 
 
 def ghost_batch(model: nn.Module, size: int) -> int:
-    """Let every batch norm in `model` see `size` rows at a time, as one GPU of several does; the number of them.
+    """Let every batch norm in `model` see `size` rows at a time, as on one GPU of several; return how many there are.
 
-    Parameters, buffers and the keys of the state dict stay what they were.
+    Parameters, buffers and the keys of the state dict do not change.
     """
     if size < 2:
-        raise UserError(f"ghost_batch must be at least 2, got {size}", "batch norm needs two images to compare")
+        raise UserError(f"ghost_batch must be at least 2, got {size}", "batch norm needs at least two images")
     replaced = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -24,18 +24,18 @@ def ghost_batch(model: nn.Module, size: int) -> int:
 
 
 class GhostBatchNorm(nn.BatchNorm2d):
-    """`norm`, but in training consecutive groups of `size` rows are normalized each by itself.
+    """`norm`, but in training each group of `size` consecutive rows is normalized separately.
 
-    A last group of one row joins the one before it. Each batch moves the running statistics once, towards the mean over
-    groups of the groups' means and (unbiased) variances: what the devices of a multi-GPU run see on average, where the
-    run itself keeps those of its first device. One group is plain batch norm, and so is evaluation.
+    A last group of one row joins the one before it. Each batch updates the running statistics once, with the average
+    over groups of their means and (unbiased) variances: the average over the devices of a multi-GPU run, which itself
+    keeps the statistics of its first device. With one group, and in evaluation, this is plain batch norm.
     """
 
     def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, size: int) -> None:
         plain = type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d)
         if not plain and not (hasattr(norm, "drop") and hasattr(norm, "act")):
             raise UserError(
-                f"ghost_batch does not know how {type(norm).__name__} works", "leave it out, or choose another model"
+                f"ghost_batch does not support {type(norm).__name__}", "leave it out, or choose another model"
             )
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         self.size = size
@@ -43,7 +43,7 @@ class GhostBatchNorm(nn.BatchNorm2d):
         self.weight, self.bias = norm.weight, norm.bias
         self.running_mean, self.running_var = norm.running_mean, norm.running_var
         self.num_batches_tracked = norm.num_batches_tracked
-        self.drop: nn.Module = getattr(norm, "drop", nn.Identity())  # timm has one with dropout and activation inside
+        self.drop: nn.Module = getattr(norm, "drop", nn.Identity())  # timm's BatchNormAct2d includes both
         self.act: nn.Module = getattr(norm, "act", nn.Identity())
         self.training = norm.training
 
@@ -59,7 +59,7 @@ class GhostBatchNorm(nn.BatchNorm2d):
             return torch.cat(
                 [F.batch_norm(part, None, None, self.weight, self.bias, True, 0, self.eps) for part in parts]
             )
-        # With momentum 1 batch norm writes the statistics of its rows into the buffers that it is given.
+        # With momentum 1 batch norm writes the statistics of its rows into the given buffers.
         means = self.running_mean.new_zeros(len(groups), self.num_features)
         variances = torch.zeros_like(means)
         normalized = [
@@ -75,11 +75,11 @@ class GhostBatchNorm(nn.BatchNorm2d):
         return torch.cat(normalized)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Rows or maps, whatever the layer was for that this one replaces."""
+        """Accept rows and maps: the replaced layer may have been for either."""
 
 
 def _group_sizes(rows: int, size: int) -> list[int]:
-    """Rows in each group: `size`, and what is left over, but not one row alone.
+    """Return the number of rows in each group: `size`, and the rest, but never a single row.
 
     >>> _group_sizes(10, 4), _group_sizes(9, 4), _group_sizes(3, 4)
     ([4, 4, 2], [4, 5], [3])

@@ -319,7 +319,7 @@ def test_a_ghost_batch_that_cannot_work_is_an_error() -> None:
 
     with pytest.raises(UserError, match="ghost_batch must be at least 2, got 1"):
         ghost_batch(_model(), 1)
-    with pytest.raises(UserError, match="does not know how OwnNorm works"):
+    with pytest.raises(UserError, match="does not support OwnNorm"):
         ghost_batch(nn.Sequential(OwnNorm(3)), 4)
 
 
@@ -390,6 +390,6 @@ def test_a_part_or_an_architecture_that_is_not_known_is_an_error() -> None:
     model = Classifier(nn.Flatten(), 12, 5)
     with pytest.raises(UserError, match="no part 'haed' to train; did you mean 'head'"):
         freeze(model, "haed")
-    with pytest.raises(UserError, match=r"the last block of Flatten is not known\n.*--train head"):
+    with pytest.raises(UserError, match=r"the last block of Flatten is unknown\n.*--train head"):
         freeze(model, "last-block")
     assert len(_trained(model)) == len(list(model.parameters()))  # nothing was changed
