@@ -52,6 +52,7 @@ class Errors:
     rows: dict[Condition, dict[str, Any]]
     skipped: list[str]
     name: str = ""
+    by_group: bool = True  # its groups are those of the other model: compare them
     published: Means | None = None
     published_clean: float | None = None
 
@@ -111,7 +112,8 @@ def summary(
         result["groups"] = {name: {"classes": sizes[name], "error": mine.clean(name)} for name in GROUPS}
         return result | {"notes": notes, "skipped": mine.skipped}
     result |= _means(mine, baseline, "error", notes)
-    result["groups"] = {name: {"classes": sizes[name], **_means(mine, baseline, name, [])} for name in GROUPS}
+    in_groups = baseline if baseline and baseline.by_group else None
+    result["groups"] = {name: {"classes": sizes[name], **_means(mine, in_groups, name, [])} for name in GROUPS}
     means = {key: mine.means(key) for key in _KEYS}
     result["corruptions"] = {
         name: {

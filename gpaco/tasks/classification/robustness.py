@@ -302,7 +302,7 @@ def _baseline(
             )
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are of the published files of ImageNet-C, not of images corrupted here")
-        return Errors({}, [], "AlexNet", ALEXNET, ALEXNET_CLEAN)
+        return Errors({}, [], "AlexNet", by_group=False, published=ALEXNET, published_clean=ALEXNET_CLEAN)
     other = load_classifier(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
