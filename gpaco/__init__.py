@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.losses.classical import class_balanced_weights as class_balanced_weights
     from gpaco.losses.classical import focal_loss as focal_loss
     from gpaco.losses.classical import ldam_loss as ldam_loss
-    from gpaco.losses.contrastive import GPaCoLoss as GPaCoLoss
     from gpaco.losses.contrastive import gpaco_loss as gpaco_loss
     from gpaco.losses.contrastive import supcon_loss as supcon_loss
+    from gpaco.losses.criterion import GPaCoLoss as GPaCoLoss
     from gpaco.losses.memory import Memory as Memory
     from gpaco.losses.pixels import pixel_gpaco_loss as pixel_gpaco_loss
     from gpaco.models.classifier import Classifier as Classifier
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Classifier": "gpaco.models.classifier",
-    "GPaCoLoss": "gpaco.losses.contrastive",
+    "GPaCoLoss": "gpaco.losses.criterion",
     "Memory": "gpaco.losses.memory",
     "analysis": "gpaco.analysis",  # the module itself
     "balanced_softmax_loss": "gpaco.losses.classical",

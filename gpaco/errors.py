@@ -1,11 +1,11 @@
-"""What goes wrong for reasons that are not ours: a cause, a remedy, one line each, and the exit code."""
+"""Errors for the user: a cause and a remedy, one line each, and the exit code."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class Problem(Exception):
-    """A cause, and what to do about it."""
+    """What went wrong, and what to do about it."""
 
     exit_code = 1
 
@@ -25,19 +25,19 @@ class UserError(Problem, ValueError):
 
 
 class EnvironmentProblem(Problem, RuntimeError):
-    """The machine will not: disk, memory, other processes."""
+    """A problem of the machine: disk, memory, other processes."""
 
     exit_code = 3
 
 
 class Diverged(Problem, RuntimeError):
-    """Training ran into numbers that are not finite."""
+    """Training produced numbers that are not finite."""
 
     exit_code = 4
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the nearest known one, or nothing.
+    """Return the end of a message about an unknown word: the nearest known one, or nothing.
 
     >>> nearest("gpcao", ["gpaco", "paco", "ce"])
     "; did you mean 'gpaco'?"

@@ -9,7 +9,7 @@ from typing import Any
 from gpaco.api.report import report
 from gpaco.api.tasks import task_of
 from gpaco.errors import UserError
-from gpaco.models import backbones
+from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
@@ -85,7 +85,7 @@ def check_model(kind: type[Task], recipe: Recipe) -> None:
     for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
         kind.check_model(name)
     if recipe.model.weights and not is_hub(recipe.model.weights):
-        backbones.check_readable(Path(recipe.model.weights))
+        check_readable(Path(recipe.model.weights))
 
 
 def check_folder(folder: Path, data: str) -> None:

@@ -238,7 +238,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
-    from gpaco.tasks.classification.class_match import counted
+    from gpaco.system.words import counted
     from gpaco.tasks.classification.prediction import predict as predict_files
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, unfinished
@@ -370,12 +370,12 @@ def robustness(
 ) -> None:
     """Errors on corrupted images, by corruption, severity and group of classes. Resumes where it stopped."""
     options = {name: value for name, value in locals().items() if name != "as_json"}
-    from gpaco.metrics.robustness import table
+    from gpaco.cli.tables import robustness_table
     from gpaco.tasks.classification.robustness import robustness as test_robustness
 
     screen = display(as_json)
     result = test_robustness(**options, say=screen, bar=screen.working)
-    print(json.dumps(result) if as_json else table(result))
+    print(json.dumps(result) if as_json else robustness_table(result))
     if data is None and out is None:
         words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
         screen(f"on the run's page: {words}")

@@ -1,4 +1,4 @@
-"""Bad input to a loss: one `ValueError` that says what was expected, what came and what to do."""
+"""Checks of the input to a loss: a `ValueError` says what was expected, what was given and what to do."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def check_scores(x: Tensor, name: str, shape: str = "(N, C)") -> None:
-    """A matrix of floats with at least one column."""
+    """Require a matrix of floats with at least one column."""
     if x.dim() != 2 or x.shape[1] == 0 or not x.is_floating_point():
         raise ValueError(f"{name} must be a float tensor of shape {shape}, got {_describe(x)}")
 
@@ -22,7 +22,7 @@ def check_same_rows(x: Tensor, y: Tensor, names: str) -> None:
 
 
 def check_match(x: Tensor, other: Tensor, names: str) -> None:
-    """Two float tensors that may be used together: one device; float64 does not mix with narrower types."""
+    """Require two tensors on one device that are both float64 or both narrower."""
     if x.device != other.device:
         raise ValueError(f"{names} must be on one device, got {x.device} and {other.device}; move one with .to()")
     if (x.dtype == torch.float64) != (other.dtype == torch.float64):
@@ -35,7 +35,7 @@ def check_match(x: Tensor, other: Tensor, names: str) -> None:
 def check_labels(
     labels: Tensor, rows: Tensor, num_classes: int | None, ignore_index: int, name: str = "labels"
 ) -> None:
-    """Class indices (N,) or rows of probabilities (N, C); a row of zeros is ignored like `ignore_index`."""
+    """Require class indices (N,) or rows of probabilities (N, C); a row of zeros is ignored like `ignore_index`."""
     if labels.device != rows.device:
         raise ValueError(f"{name} are on {labels.device} but their rows on {rows.device}; move one with .to()")
     if labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
@@ -52,7 +52,7 @@ def check_labels(
         check_same_rows(rows, labels, f"rows and {name}")
         if values_can_be_read(labels):
             sums = at_least_float32(labels).sum(1)
-            far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision keeps sums to three digits; nan is far
+            far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
             if bool(far.any()) or bool((labels < 0).any()):
                 raise ValueError(
                     f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
@@ -66,20 +66,20 @@ def check_labels(
 
 
 def check_number(value: float, name: str, low: float, high: float = float("inf"), *, low_too: bool = True) -> None:
-    """low <= value < high, or low < value where `low` itself will not do."""
+    """Require low <= value < high, or low < value < high without `low_too`."""
     if not (low <= value < high and (low_too or value > low)):
         bounds = f"{'at least' if low_too else 'above'} {low}" + ("" if high == float("inf") else f" and below {high}")
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
 def check_contrast(alpha: float, temperature: float) -> None:
-    """Weight of a positive and temperature; beyond these bounds float32 has no room for sums and similarities."""
+    """Check the weight of positives and the temperature: float32 overflows beyond these bounds."""
     check_number(alpha, "alpha", 0, MAX_ALPHA)
     check_number(temperature, "temperature", MIN_TEMPERATURE)
 
 
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
-    """One weight for each class, none of them negative."""
+    """Require one weight for each class, none negative."""
     if weight is None:
         return
     if weight.shape != (num_classes,):
@@ -94,14 +94,14 @@ def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
 
 
 def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
-    """Class counts as float64 (C,) on the CPU, since some devices have no float64; each above 0."""
+    """Return class counts, all above 0, as float64 (C,) on the CPU, since some devices have no float64."""
     if isinstance(class_counts, Mapping):
         raise ValueError(
             "class_counts must be a list or tensor, the images of class 0, 1 and so on, "
             f"got {type(class_counts).__name__}; "
             f"[class_counts[c] for c in range({num_classes})] makes one"
         )
-    # As an array: its values can be read wherever tensors of the program live.
+    # As an array, so that values can be read even if the default device is another.
     counts = np.asarray(class_counts.detach().cpu().double() if isinstance(class_counts, Tensor) else class_counts)
     if counts.shape != (num_classes,):
         raise ValueError(
@@ -118,7 +118,7 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
 
 
 def widened(labels: Tensor) -> Tensor:
-    """Indices as int64: in a narrow type, 156 would equal -100. Anything else as it is, for `check_labels` to judge."""
+    """Return indices as int64: in a narrow type, 156 would equal -100. `check_labels` handles anything else."""
     return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
 
 
@@ -127,9 +127,9 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def values_can_be_read(x: Tensor) -> bool:
-    """Whether to check values: looking at them breaks a compiled graph, and makes the host wait for an accelerator.
+    """Return whether values may be checked: reading them breaks compiled graphs and synchronizes with accelerators.
 
-    There the shapes are checked and the values trusted.
+    In those cases only shapes are checked.
     """
     return x.device.type == "cpu" and len(x) > 0 and not torch.compiler.is_compiling()
 

@@ -1,7 +1,7 @@
 """The classical losses for long-tailed labels, as plain functions.
 
 Each is `F.cross_entropy` on changed logits or with changed weights, takes class indices (N,) or rows of probabilities
-(N, C), and reduces as `F.cross_entropy` does, but for a batch where everything is ignored: that costs 0.
+(N, C), and reduces as `F.cross_entropy` does, except that the loss is 0 if every row is ignored.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ def balanced_softmax_loss(
     """Cross entropy of ``logits + tau * log(class_counts / total)``: the logits learn log p(x | class).
 
     tau = 1 is balanced softmax (Ren et al., 2020); the same with another tau is the logit-adjusted loss
-    (Menon et al., 2021). `label_smoothing` is torch's.
+    (Menon et al., 2021). `label_smoothing` works as in `F.cross_entropy`.
 
     >>> logits = torch.tensor([[2.0, 0.0]])
     >>> balanced_softmax_loss(logits, torch.tensor([0]), [1, 1])
     tensor(0.1269)
-    >>> balanced_softmax_loss(logits, torch.tensor([0]), [10, 90])  # the rare class has to win by more
+    >>> balanced_softmax_loss(logits, torch.tensor([0]), [10, 90])  # the rare class needs a larger margin
     tensor(0.7966)
     """
     check_number(tau, "tau", 0)
@@ -53,7 +53,7 @@ def balanced_softmax_loss(
 
 
 def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
-    """Log of the share of each class, float64 (C,) on the CPU."""
+    """Return the log of the share of each class, float64 (C,) on the CPU."""
     counts = class_counts_tensor(class_counts, num_classes)
     return (counts / counts.sum()).log()
 
@@ -117,8 +117,8 @@ def ldam_loss(
     """Cross entropy with a margin on the label's logit, larger the rarer its class (LDAM, Cao et al., 2019).
 
     Equals ``F.cross_entropy(scale * (logits - margin), labels, weight)``, margin_c proportional to n_c ** (-1/4),
-    `max_margin` for the rarest class, 0 in the columns of other classes. The logits are meant to be cosines. With rows
-    of probabilities each class is charged its share of its margin.
+    `max_margin` for the rarest class, 0 in the columns of other classes. The logits should be cosines. With rows of
+    probabilities each class gets its margin times its probability.
 
     >>> ldam_loss(torch.tensor([[0.9, 0.1]]), torch.tensor([1]), [16, 1])
     tensor(39.)
@@ -173,11 +173,11 @@ def _cross_entropy(
 
 
 def _as(x: Tensor, like: Tensor) -> Tensor:
-    return x.to(like.dtype).to(like.device)  # in this order: float64 cannot go to every device
+    return x.to(like.dtype).to(like.device)  # in this order: not every device has float64
 
 
 def _finite(x: Tensor) -> Tensor:
-    # A masked class has a logit of -inf, of which a label without it must take 0, not 0 * inf.
+    # A masked class has a logit of -inf, and its zero label must give 0, not 0 * inf.
     return x.clamp_min(torch.finfo(x.dtype).min / 4)
 
 
@@ -187,4 +187,4 @@ def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
     if reduction == "sum":
         return losses.sum()
     total = weights.sum()
-    return losses.sum() / total.where(total > 0, 1)  # 0, not nan, where everything is ignored
+    return losses.sum() / total.where(total > 0, 1)  # 0, not nan, if every row is ignored

@@ -1,10 +1,10 @@
-"""What anchors see of their references: the one mechanism behind every contrastive loss here.
+"""Anchors against their references: the computation behind every contrastive loss here.
 
-The logsumexp of the similarities runs in blocks (similarity.py). The sum over the positives of an anchor needs no
-similarities at all: it is the anchor's product with the sum of the embeddings of its class, itself taken off.
+The logsumexp of the similarities is computed in blocks (similarity.py). The sum over the positives of an anchor needs
+no similarity matrix: it is the product of the anchor with the sum of the embeddings of its class, minus itself.
 
-Shapes: N anchors, R references, C classes, D numbers in an embedding, J columns: 1 for labels that are indices (the
-label's class), C for rows of probabilities.
+Shapes: N anchors, R references, C classes, D the length of an embedding, J columns: 1 for class indices (the class of
+the label), C for rows of probabilities.
 """
 
 from typing import NamedTuple
@@ -25,9 +25,9 @@ class References(NamedTuple):
 
 
 class Contrast(NamedTuple):
-    """What each anchor sees of its references."""
+    """Each anchor compared with its references."""
 
-    share: Tensor  # (N, J) its probability of each class; 0 for an ignored row
+    share: Tensor  # (N, J) probability of each class; 0 for an ignored row
     logsumexp: Tensor  # (N,) of the similarities to all references
     pull: Tensor  # (N, J) sum of the similarities to the positives of that class
     positives: Tensor  # (N, J) their number
@@ -41,7 +41,7 @@ def batch_and_memory(
     num_classes: int | None,
     ignore_index: int,
 ) -> list[References]:
-    """The batch and, if there is one, the memory. Without `num_classes`, indices may be any integers."""
+    """Return the batch and the memory, if there is one. Without `num_classes`, labels may be any integers."""
     if (memory is None) != (memory_labels is None):
         raise ValueError("memory and memory_labels go together: pass both or neither")
     if num_classes is None:
@@ -65,7 +65,7 @@ def checked_references(
     ignore_index: int,
     name: str = "memory",
 ) -> References:
-    """Further references, fit to be compared with the embeddings."""
+    """Return additional references, after checking that they match the embeddings."""
     check_scores(references, name, "(M, D)")
     check_match(embeddings, references, f"embeddings and {name}")
     if references.shape[1] != embeddings.shape[1]:
@@ -84,10 +84,10 @@ def contrast(
     ignore_index: int,
     log_prior: Tensor | None = None,
 ) -> Contrast:
-    """Rows `anchors` of the first part against all references but themselves.
+    """Compare the rows `anchors` of the first part with all references except themselves.
 
-    With `log_prior` (C,), each similarity gets that of the reference's class added: references of frequent classes
-    weigh more in the logsumexp, as in balanced softmax. It needs `num_classes`.
+    `log_prior` (C,) is added to each similarity by the class of the reference: references of frequent classes weigh
+    more in the logsumexp, as in balanced softmax. It needs `num_classes`.
     """
     num_classes = num_classes or _columns(*(part.labels for part in references))
     if num_classes is None:
@@ -104,7 +104,7 @@ def contrast(
     else:
         parts = [similarity_logsumexp(scaled, references[0].embeddings, own=anchors.start)]
     parts += [similarity_logsumexp(scaled, part.embeddings) for part in references[1:]]
-    # An anchor without references has -inf here. A hugely negative number does the same without nan in the gradient.
+    # An anchor without references has -inf here. A large negative number avoids nan in the gradient.
     lse = torch.stack(parts).clamp_min(torch.finfo(scaled.dtype).min / 4).logsumexp(0)
 
     sums = torch.stack([_class_sums(part, num_classes, ignore_index) for part in references]).sum(0)
@@ -125,16 +125,16 @@ def contrast(
 def _with_prior_column(
     scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
 ) -> tuple[Tensor, list[References]]:
-    """Anchors with a column of ones, references with a column of priors: each product gets its prior added."""
+    """Append a column of ones to the anchors and one of priors to the references: products then include the prior."""
     wider = []
     for embeddings, labels in references:
-        prior = reference_priors(labels, log_prior, ignore_index).to(scaled)
+        prior = _reference_priors(labels, log_prior, ignore_index).to(scaled)
         wider.append(References(torch.cat([embeddings, prior.unsqueeze(1)], 1), labels))
     return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
 
 
 def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
-    """Number of references of each class, (C,); of probabilities their sum."""
+    """Return the number of references of each class, (C,); for probabilities their sum."""
     total = torch.zeros(num_classes + 1, dtype=dtype, device=labels[0].device)
     for part in labels:
         if part.dim() == 2:
@@ -146,15 +146,15 @@ def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtyp
 
 
 def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor:
-    """Sum of the embeddings of each class, (C, D)."""
+    """Return the sum of the embeddings of each class, (C, D)."""
     if part.labels.dim() == 2:
         return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
     zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
     return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
 
 
-def reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int = -100) -> Tensor:
-    """Log prior of each reference, (R,): of its class, of its mixture of classes, or of a mean class if ignored."""
+def _reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
+    """Return the log prior of each reference, (R,): of its class or mixture; of the mean prior if ignored."""
     prior = log_prior.exp()
     if labels.dim() == 2:
         return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
@@ -163,7 +163,7 @@ def reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int = -100
 
 
 def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:
-    # Ignored rows go to a class of their own behind the others, which is then cut off.
+    # Ignored rows get an extra class after the others, which is cut off later.
     return labels.where(labels != ignore_index, num_classes).long()
 
 
@@ -172,7 +172,7 @@ def _columns(*labels: Tensor | None) -> int | None:
 
 
 def _renumber(references: list[References], ignore_index: int) -> tuple[list[References], int]:
-    """The references with their labels numbered from 0, ignored ones -1, and a bound on the number of classes.
+    """Return the references with labels renumbered from 0 (ignored: -1), and a bound on the number of classes.
 
     The bound is the number of references, so that shapes do not depend on values.
     """

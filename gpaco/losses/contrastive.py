@@ -1,15 +1,15 @@
 """Parametric contrastive losses: PaCo, GPaCo, SupCon and the segmentation variant are one soft-target cross entropy,
 
-    scores  = [ logits + log prior | embeddings @ references.T / temperature ]     the anchor itself left out
+    scores  = [ logits + log prior | embeddings @ references.T / temperature ]     without the anchor itself
     targets = [ (smoothed) one-hot | alpha * same class ]                          each row normalized to sum 1
     loss    = mean over anchors of -sum(targets * log_softmax(scores))
 
-computed without ever holding `scores` (contrast.py). Shapes: N anchors, C classes, D numbers in an embedding, M rows
-of a memory.
+computed without ever storing `scores` (contrast.py). Shapes: N anchors, C classes, D the length of an embedding, M
+rows of a memory.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpaco.losses.checks import (
     at_least_float32,
@@ -19,12 +19,8 @@ from gpaco.losses.checks import (
     check_number,
     check_same_rows,
     check_scores,
-    widened,
 )
-from gpaco.losses.classical import Counts, log_frequencies
-from gpaco.losses.contrast import References, batch_and_memory, checked_references, class_counts, contrast
-from gpaco.losses.memory import Memory
-from gpaco.system import distributed
+from gpaco.losses.contrast import References, batch_and_memory, contrast
 
 
 def gpaco_loss(
@@ -41,29 +37,29 @@ def gpaco_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Parametric contrastive loss of a batch in which every row is an anchor and a reference of the others.
+    """Parametric contrastive loss of a batch in which every row is an anchor, and a reference for the others.
 
     For anchor i of class y, with the P other references of class y as its positives,
 
         logsumexp(scores_i) - (logit_y + alpha * sum of its positives' similarities) / (1 + alpha * P)
 
     With two views of each image in the batch and a memory this is GPaCo. With queries in the batch and momentum keys
-    at the front of `memory` it is PaCo. One row without references is `F.cross_entropy`. Rows of probabilities cost
-    the mixture of what their classes cost, class c's positives being all references weighted by their own
-    probability of c; so mixup and cutmix work as they do with cross entropy.
+    at the front of `memory` it is PaCo. A single row without references gives `F.cross_entropy`. The loss of a row of
+    probabilities is the weighted mean of the losses of its classes, where the positives of class c are all references,
+    weighted by their own probability of c; so mixup and cutmix work as with cross entropy.
 
     Args:
-        logits: (N, C), the class centers' scores, without temperature.
+        logits: (N, C), the scores of the class centers, without temperature.
         embeddings: (N, D), of unit length.
         labels: class indices (N,) or rows of probabilities (N, C). Rows labeled `ignore_index`, or with probabilities
-            that are all 0, are no anchors and no positives, but stay references.
-        memory: (M, D), further references. They get a gradient only if they require one.
+            that are all 0, are neither anchors nor positives, but remain references.
+        memory: (M, D), additional references. They get a gradient only if they require one.
         memory_labels: (M,) or (M, C).
-        alpha: weight of a positive sample; the center's weight is 1. The paper's alpha.
+        alpha: weight of a positive; the weight of the center is 1. The paper's alpha.
         temperature: of the similarities. The paper's tau.
         log_prior: (C,), or (N, C), added to the logits; log q of the paper's rebalanced centers.
-        label_smoothing: s gives 1 - s to the label's center and s / (C - 1) to each other one.
-        reduction: "mean" (over anchors; 0 if there is none), "sum" or "none" (ignored rows cost 0).
+        label_smoothing: s gives 1 - s to the center of the label and s / (C - 1) to each other center.
+        reduction: "mean" (over anchors; 0 if there are none), "sum" or "none" (0 for ignored rows).
 
     >>> logits, embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
     >>> gpaco_loss(logits, embeddings, torch.tensor([0, 1]))
@@ -74,7 +70,7 @@ def gpaco_loss(
     check_same_rows(logits, embeddings, "logits and embeddings")
     references = batch_and_memory(embeddings, labels, memory, memory_labels, logits.shape[1], ignore_index)
     everyone = slice(0, len(embeddings))
-    losses, weights = _parametric(
+    losses, weights = parametric_loss(
         logits, references, everyone, alpha, temperature, log_prior, label_smoothing, ignore_index
     )
     return _reduce(losses, weights, reduction)
@@ -94,10 +90,10 @@ def supcon_loss(
     """Supervised contrastive loss (Khosla et al., 2020) with the averages outside the logarithm.
 
     For each anchor the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``. An anchor
-    without positives costs 0 and does not count in the mean; with rows of probabilities that holds for each class of an
-    anchor of which all others together have less than a thousandth of its mass. Arguments as in `gpaco_loss`; indices
-    may be any integers, unless there is a `log_prior` (C,): it is added to the similarity with each reference by its
-    class, which is balanced softmax among samples.
+    without positives has loss 0 and is left out of the mean; with rows of probabilities the same holds for each class
+    of an anchor of which the positives hold less than a thousandth of the mass. Arguments as in `gpaco_loss`. Labels
+    may be any integers, unless there is a `log_prior` (C,), which is added to the similarity with each reference by its
+    class: balanced softmax among samples.
 
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
     tensor(0.0067)
@@ -108,268 +104,16 @@ def supcon_loss(
         raise ValueError(f"log_prior must be (C,), one number for each class, got shape {tuple(log_prior.shape)}")
     num_classes = None if log_prior is None else len(log_prior)
     references = batch_and_memory(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
-    with _no_autocast(embeddings):
+    with no_autocast(embeddings):
         seen = contrast(references, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
-        # Of a class that others hardly have, the positives are a difference of near-equal sums: all of it is rounding.
+        # If others hardly have a class, its positives are a difference of nearly equal sums: only rounding error.
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
     return _reduce(losses, share.sum(1), reduction)
 
 
-class GPaCoLoss(nn.Module):
-    """`gpaco_loss` with a memory and a class prior: the loss to drop into a training loop.
-
-        criterion = GPaCoLoss(num_classes, class_counts=counts)
-        logits, embeddings = model(torch.cat([view1, view2]))
-        loss = criterion(logits, embeddings, labels.repeat(2))
-
-    In training mode a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
-    under `no_grad` nothing is pushed. Save and restore it with the model: memory and prior are in its `state_dict`. It
-    has no parameters. Compile the model rather than the criterion, whose memory changes its size; keep it in float32.
-
-    Args:
-        num_classes: C.
-        alpha, temperature, label_smoothing: as in `gpaco_loss`.
-        memory: rows of the memory; the paper's length(queue). 0 for none.
-        dim: length of an embedding.
-        views: views of each image in a batch, one after the other; the last one is remembered.
-        class_counts: images per class **as the loop shows them**: with a sampler that changes the frequencies, its
-            counts. Without them no prior is added.
-        prior: what is added to the logits in training.
-            "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
-            itself takes mass from their centers (their images have more positives).
-            "unbiased": log q + log w, so that raw logits learn log p(x | class). w is what the loss leaves to the
-            center of each class, the mean of 1 / (1 + alpha * positives), counted over the positives that really
-            occur: it follows a filling memory and any sampler. docs/decisions.md has the derivation.
-            None: nothing.
-        contrast: between processes. "local": each contrasts its own views and the shared memory, as released.
-            "global": in training, views are gathered with their gradient, and all processes together compute what
-            one would: the same loss on each, and under DistributedDataParallel the same gradient.
-
-    Attributes:
-        memory: the `Memory`.
-        log_prior: log q, (C,), or None.
-        center_share: w, (C,), a running mean, kept whatever the prior: the logits of a model trained with "counts" are
-            made unbiased afterwards by subtracting its logarithm.
-    """
-
-    log_prior: Tensor | None
-    center_share: Tensor
-    steps: Tensor
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        alpha: float = 0.05,
-        temperature: float = 0.2,
-        memory: int = 8192,
-        dim: int = 128,
-        views: int = 2,
-        class_counts: Counts | None = None,
-        prior: str | None = "counts",
-        label_smoothing: float = 0.0,
-        contrast: str = "local",
-    ) -> None:
-        super().__init__()
-        check_number(num_classes, "num_classes", 1)
-        check_number(views, "views", 1)
-        _check_options(num_classes, alpha, temperature, label_smoothing)
-        check_choice(prior, "prior", ("counts", "unbiased", None))
-        check_choice(contrast, "contrast", ("local", "global"))
-        if prior == "unbiased" and class_counts is None:
-            raise ValueError('prior="unbiased" needs class_counts: pass the number of images of each class')
-        self.num_classes = num_classes
-        self.alpha = alpha
-        self.temperature = temperature
-        self.views = views
-        self.prior = prior
-        self.label_smoothing = label_smoothing
-        self.contrast = contrast
-        self.memory = Memory(memory, dim)
-        self.register_buffer("log_prior", None)
-        self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
-        self.register_buffer("steps", torch.tensor(0))  # that center_share is a mean of, since the memory is full
-        if class_counts is not None and prior is not None:
-            self.log_prior = log_frequencies(class_counts, num_classes).to(self.center_share)
-
-    def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
-        """Scalar loss.
-
-        Args:
-            logits: (views * B, C), all images of the first view, then all of the next.
-            embeddings: (views * B, dim), of unit length.
-            labels: (views * B,), one label per row, or (views * B, C).
-            keys: (B, dim), embeddings of the same images by a momentum copy of the network: further references, and
-                what is remembered instead of the last view. With views = 1 and keys this is PaCo.
-        """
-        labels = widened(labels)
-        references, anchors = self._references(logits, embeddings, labels, keys)
-        share, learning = self.center_share, self.training and torch.is_grad_enabled()
-        if learning:
-            # While the memory fills, what this batch says; then a mean, in the end over about a hundred steps.
-            full = len(self.memory) == len(self.memory.embeddings)
-            steps = self.steps + 1 if full else torch.ones_like(self.steps)
-            weight = steps.to(share).reciprocal().clamp_min(0.01)
-            share = torch.lerp(share, self._center_share(references, keys), weight)
-        losses, weights = _parametric(
-            logits, references, anchors, self.alpha, self.temperature, self._prior(share), self.label_smoothing
-        )
-        cost, count = losses.sum(), weights.sum()
-        if self._gathers():  # anchors may be spread unevenly: the mean is over all of them, not of the means
-            cost, count = distributed.total(cost), distributed.total(count)
-        loss = _mean(cost, count)
-        if learning:
-            self.center_share.copy_(share)
-            self.steps.copy_(steps if full else torch.zeros_like(steps))
-            if len(self.memory.embeddings):
-                last = len(embeddings) // self.views
-                self.memory.push(embeddings[-last:] if keys is None else keys, labels[-last:])
-        return loss
-
-    @torch.no_grad()
-    def balance(
-        self, centers: nn.Module, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None
-    ) -> float:
-        """Shift the bias of `centers` so that training starts balanced; returns the shift. Once, before the first step.
-
-        At the first step all embeddings look alike and the similarities weigh exp(1 / temperature) * references: the
-        centers get next to no mass of the softmax, and until their biases have climbed that far every class logit is
-        only pulled up. After the shift the centers' share, averaged over the batch, is the one the loss asks for,
-        the mean of 1 / (1 + alpha * positives). Differences between classes stay as they are.
-
-        Args:
-            centers: the last layer, the one that made `logits`; any module with a `bias` of shape (C,).
-            logits, embeddings, labels, keys: a first batch, as for the call. Nothing is pushed.
-
-        >>> layer = nn.Linear(8, 3)
-        >>> x, labels = torch.randn(4, 8), torch.tensor([0, 1, 0, 1])
-        >>> criterion = GPaCoLoss(3, dim=8, temperature=0.07)
-        >>> shift = criterion.balance(layer, layer(x), nn.functional.normalize(x, dim=1), labels)
-        """
-        bias = getattr(centers, "bias", None)
-        if not isinstance(bias, Tensor) or bias.shape != (self.num_classes,):
-            raise ValueError(
-                f"balance() shifts the bias of the class layer, shape ({self.num_classes},), but "
-                f"{type(centers).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
-            )
-        labels = widened(labels)
-        references, anchors = self._references(logits, embeddings, labels, keys)
-        with _no_autocast(logits):
-            seen = contrast(references, anchors, self.temperature, self.num_classes, -100)
-            logits = _with_prior(logits, self._prior(self._center_share(references, keys)))
-            ahead = logits.logsumexp(1) - seen.logsumexp  # share = sigmoid(ahead)
-            wanted = (seen.share / (1 + self.alpha * seen.positives)).sum(1)
-            valid = seen.share.any(1)
-        ahead, wanted = (distributed.gather(x[valid]).cpu().double() for x in (ahead, wanted))
-        target = float(wanted.mean())
-        if not 0 < target < 1:  # nan without anchors, 1 without positives
-            raise ValueError(
-                "balance() needs alpha above 0 and a batch in which some image has a positive; pass all views, or a "
-                "larger batch"
-            )
-        if not bool(ahead.isfinite().all()):
-            raise ValueError("balance() needs finite logits and embeddings, got some that are not; nothing was changed")
-        low, high = -float(ahead.max()), -float(ahead.min())
-        edge = float(torch.tensor(target, dtype=torch.float64).logit())
-        for _ in range(100):  # the share rises with the shift: halve the interval down to rounding
-            shift = (low + high) / 2
-            if float((ahead + shift + edge).sigmoid().mean()) < target:
-                low = shift
-            else:
-                high = shift
-        bias += high + edge
-        return high + edge
-
-    def extra_repr(self) -> str:
-        return (
-            f"num_classes={self.num_classes}, alpha={self.alpha}, temperature={self.temperature}, views={self.views}, "
-            f"prior={self.prior!r}, label_smoothing={self.label_smoothing}, contrast={self.contrast!r}"
-        )
-
-    def _gathers(self) -> bool:
-        return self.contrast == "global" and self.training
-
-    def _references(
-        self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None
-    ) -> tuple[list[References], slice]:
-        """All references of a batch, checked, and the rows of the first part that are this process's anchors."""
-        self._check_batch(logits, embeddings, labels)
-        references = self._collected(embeddings, labels, keys)
-        if self._gathers():
-            return self._gathered(references, with_keys=keys is not None)
-        return references, slice(0, len(embeddings))
-
-    def _check_batch(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        if logits.dim() != 2 or logits.shape[1] != self.num_classes or len(logits) % self.views:
-            raise ValueError(
-                f"logits must be ({self.views} * B, {self.num_classes}): {self.views} views of each image, one view "
-                f"after the other, got {tuple(logits.shape)}; set views or num_classes"
-            )
-        check_scores(logits, "logits")
-        check_same_rows(logits, embeddings, "logits and embeddings")
-        if len(labels) * self.views == len(logits) and self.views > 1 and len(labels):
-            raise ValueError(
-                f"labels must have one row per row of logits, got {len(labels)} for {len(logits)}: repeat them for "
-                f"each view, labels.repeat({self.views}{', 1' if labels.dim() == 2 else ''})"
-            )
-        if self.center_share.dtype in (torch.float16, torch.bfloat16):
-            raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
-        rows, dim = self.memory.embeddings.shape
-        if rows and embeddings.dim() == 2 and embeddings.shape[1] != dim:
-            raise ValueError(
-                f"embeddings have {embeddings.shape[1]} columns, dim is {dim}: "
-                f"GPaCoLoss(..., dim={embeddings.shape[1]})"
-            )
-
-    def _collected(self, embeddings: Tensor, labels: Tensor, keys: Tensor | None) -> list[References]:
-        """The batch, the keys if there are some, and in training the memory if there is one."""
-        references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
-        if keys is not None:
-            last = labels[-(len(labels) // self.views) :]
-            references.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
-        if self.training and len(self.memory.embeddings):
-            if labels.dim() == 2:
-                self.memory.hold_probabilities(self.num_classes)
-            references.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
-        return references
-
-    def _gathered(self, references: list[References], *, with_keys: bool) -> tuple[list[References], slice]:
-        """The references of all processes, and which rows of the batch are ours."""
-        counts = distributed.row_counts(references[0].embeddings)
-        rows = [counts, [count // self.views for count in counts]][: 1 + with_keys]
-        gathered = [
-            References(distributed.gather(embeddings, each), distributed.gather(labels, each))
-            for each, (embeddings, labels) in zip(rows, references, strict=False)
-        ]
-        first = sum(counts[: distributed.rank()])
-        ours = slice(first, first + len(references[0].embeddings))
-        return gathered + references[len(rows) :], ours  # the memory is the same everywhere already
-
-    def _prior(self, center_share: Tensor) -> Tensor | None:
-        if self.log_prior is None or self.prior != "unbiased":
-            return self.log_prior
-        return self.log_prior + center_share.log()
-
-    @torch.no_grad()
-    def _center_share(self, references: list[References], keys: Tensor | None) -> Tensor:
-        """Mean over this batch of 1 / (1 + alpha * positives), for every class: had the anchor been of that class.
-
-        Its positives would then be its own other views and the references of that class from other images, a number
-        that does not depend on its label. So every step tells about every class, also about those it does not show.
-        """
-        dtype = self.center_share.dtype
-        shown = class_counts([references[0].labels], self.num_classes, -100, dtype)
-        held = class_counts([part.labels for part in references], self.num_classes, -100, dtype)
-        of_class = shown / shown.sum().clamp_min(1)  # anchors that are: all but themselves are positives
-        share = of_class / (1 + self.alpha * (held - 1).clamp_min(0))
-        appearances = self.views if keys is None else self.views + 1
-        share += (1 - of_class) / (1 + self.alpha * (held + appearances - 1))
-        return distributed.total(share) / distributed.world_size()
-
-
-def _parametric(
+def parametric_loss(
     logits: Tensor,
     references: list[References],
     anchors: slice,
@@ -379,13 +123,13 @@ def _parametric(
     label_smoothing: float,
     ignore_index: int = -100,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each anchor and whether it counts. The anchors are the given rows of the first part."""
+    """Return the loss of each anchor and whether it counts. Anchors are the given rows of the first references."""
     num_classes = logits.shape[1]
     labels = references[0].labels[anchors]
-    _check_options(num_classes, alpha, temperature, label_smoothing)
+    check_options(num_classes, alpha, temperature, label_smoothing)
     check_match(logits, references[0].embeddings, "logits and embeddings")
-    with _no_autocast(logits):
-        logits = _with_prior(logits, log_prior)
+    with no_autocast(logits):
+        logits = with_prior(logits, log_prior)
         seen = contrast(references, anchors, temperature, num_classes, ignore_index)
         total = torch.logaddexp(logits.logsumexp(1), seen.logsumexp).unsqueeze(1)
         target = logits
@@ -395,11 +139,11 @@ def _parametric(
         if labels.dim() == 1:
             target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
         cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        # A class that an anchor has no share of may have a logit of -inf: somebody has masked it.
+        # A class without a share in the label may be masked, with a logit of -inf.
         return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
 
 
-def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
+def with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
     logits = at_least_float32(logits)
     if log_prior is None:
         return logits
@@ -408,23 +152,23 @@ def _with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
     return logits + log_prior.to(logits)
 
 
-def _check_options(num_classes: int, alpha: float, temperature: float, label_smoothing: float) -> None:
+def check_options(num_classes: int, alpha: float, temperature: float, label_smoothing: float) -> None:
     check_contrast(alpha, temperature)
     check_number(label_smoothing, "label_smoothing", 0, 1)
     if label_smoothing and num_classes == 1:
         raise ValueError("label_smoothing needs at least two classes, got one; set it to 0")
 
 
-def _no_autocast(x: Tensor) -> torch.autocast:
-    # Similarities and sums are taken in float32 or float64, whatever the precision around.
+def no_autocast(x: Tensor) -> torch.autocast:
+    # Similarities and sums are computed in float32 or float64 even under autocast.
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _mean(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses / weights.where(weights > 0, 1)  # 0, not nan, where there is no anchor
+def mean_over_anchors(losses: Tensor, weights: Tensor) -> Tensor:
+    return losses / weights.where(weights > 0, 1)  # 0, not nan, if there is no anchor
 
 
 def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return losses
-    return losses.sum() if reduction == "sum" else _mean(losses.sum(), weights.sum())
+    return losses.sum() if reduction == "sum" else mean_over_anchors(losses.sum(), weights.sum())

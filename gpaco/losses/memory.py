@@ -1,4 +1,4 @@
-"""A ring of past embeddings and their labels: the queue of MoCo and PaCo, without its restrictions."""
+"""A ring buffer of past embeddings and their labels: the queue of MoCo and PaCo, for any size and batch."""
 
 from typing import Any
 
@@ -15,18 +15,17 @@ IGNORED = -100
 class Memory(nn.Module):
     """The last `size` embeddings pushed, with their labels. Any size, 0 included, and any batch.
 
-    Only rows that were written are read. All state is in persistent buffers updated in place, so it is saved and
-    restored with the module. Labels are kept as indices, or as rows of probabilities if `num_classes` is given. Nothing
-    here waits for an accelerator: how many rows were written is known to the host as well.
+    Only rows that were written are read. All state is in persistent buffers that are updated in place, so it is saved
+    and restored with the module. Labels are stored as indices, or as rows of probabilities if `num_classes` is given.
+    Nothing here synchronizes with an accelerator: the number of rows is also known on the host.
 
     Args:
         size: number of rows; the paper's length(queue).
         dim: length of an embedding.
-        num_classes: keep labels as rows of probabilities over that many classes.
-        official_start: begin as the released code does, full of random rows with random labels. The rows are
-            normalized over the wrong axis there (their length is about sqrt(dim / size), not 1), and the random
-            labels act as false positives until the memory has been filled once. Needs `num_classes` to draw from, and
-            keeps labels as indices.
+        num_classes: store labels as rows of probabilities over that many classes.
+        official_start: start full of random rows with random labels, as the released code does. It normalizes the rows
+            over the wrong axis (their length is about sqrt(dim / size), not 1), and the random labels act as false
+            positives until the memory has been filled once. Needs `num_classes`, and stores labels as indices.
 
     >>> memory = Memory(size=3, dim=2)
     >>> memory.push(torch.eye(2), torch.tensor([7, 8]))
@@ -54,27 +53,26 @@ class Memory(nn.Module):
             labels = torch.zeros(size, num_classes)
         self.register_buffer("embeddings", embeddings)
         self.register_buffer("labels", labels)
-        self.rows = size if official_start else 0  # pushed since the start; `pushed` is the same, for the state_dict
+        self.rows = size if official_start else 0  # pushed so far; `pushed` is the same for the state_dict
         self.register_buffer("pushed", torch.tensor(self.rows))
 
     def __len__(self) -> int:
         return min(self.rows, len(self.embeddings))
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """The rows written so far: embeddings (M, D) and labels (M,) or (M, C). Views: the next push changes them."""
+        """Return views of the rows written so far: embeddings (M, D) and labels (M,) or (M, C). A push changes them."""
         written = len(self)
         return self.embeddings[:written], self.labels[:written]
 
     @torch.no_grad()
     def push(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Write the rows of all processes, in order of rank, over the oldest ones.
+        """Overwrite the oldest rows with the rows of all processes, in order of rank.
 
-        Not written are ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite,
-        one of which would spoil every loss until it is overwritten. What is in their place stays; where there is
-        nothing yet, that is a row of zeros, ignored.
+        Ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite, which would spoil
+        every loss until overwritten, are skipped: their slots keep the old row, or an ignored row of zeros.
 
         Args:
-            embeddings: (B, D), of this process.
+            embeddings: (B, D), those of this process.
             labels: class indices (B,) or rows of probabilities (B, C).
         """
         if embeddings.dim() != 2 or embeddings.shape[1] != self.embeddings.shape[1]:
@@ -99,7 +97,7 @@ class Memory(nn.Module):
             self._write(embeddings[-size:], labels[-size:])
 
     def _write(self, embeddings: Tensor, labels: Tensor) -> None:
-        """The last rows that were pushed, as many as fit."""
+        """Write the last pushed rows, no more than fit."""
         places = torch.arange(self.rows - len(labels), self.rows, device=labels.device) % len(self.embeddings)
         good = embeddings.isfinite().all(1)
         if labels.dim() == 1:
@@ -111,7 +109,7 @@ class Memory(nn.Module):
         self.embeddings[places] = embeddings.where(good.unsqueeze(1), self.embeddings[places])
 
     def hold_probabilities(self, num_classes: int) -> None:
-        """Keep labels as rows of probabilities from now on; rows that are here already become one-hot."""
+        """Store labels as rows of probabilities from now on; labels stored before become one-hot."""
         if self.labels.dim() == 1:
             if values_can_be_read(self.labels) and int(self.labels.max()) >= num_classes:
                 raise ValueError(f"the memory holds labels of {num_classes} and above; renumber them from 0")
@@ -134,7 +132,7 @@ class Memory(nn.Module):
         return labels.to(self.labels.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # One memory may have turned to rows of probabilities while the other has not: take the form that comes.
+        # The saved memory may hold rows of probabilities and this one indices, or the reverse: adopt the saved form.
         labels = state_dict.get(f"{prefix}labels")
         if labels is not None and labels.dim() != self.labels.dim():
             self.labels = torch.zeros_like(labels, device=self.labels.device)
@@ -143,5 +141,5 @@ class Memory(nn.Module):
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    """Rows (N, C); all False for an ignored label."""
+    """Return rows (N, C), all False for an ignored label."""
     return labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)

@@ -20,16 +20,16 @@ def pixel_gpaco_loss(
     ignore_index: int = 255,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`gpaco_loss` among sampled pixels of each image, then the mean over images; the auxiliary loss for segmentation.
+    """`gpaco_loss` among sampled pixels of each image, averaged over images: the auxiliary loss for segmentation.
 
-    An image without any labeled pixel costs 0.
+    The loss of an image without labeled pixels is 0.
 
     Args:
-        logits: (B, C, h, w), the segmentation logits before they are enlarged.
+        logits: (B, C, h, w), the segmentation logits before upsampling.
         embeddings: (B, D, h, w), of unit length along D.
-        masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the label nearest to it.
-        pixels: positions drawn from each image without replacement; -1, or more than there are: all.
-        generator: source of the draw.
+        masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the nearest label.
+        pixels: positions drawn from each image without replacement; -1, or more than there are, for all.
+        generator: random generator for the draw.
 
     >>> logits, embeddings = torch.zeros(1, 2, 4, 4), torch.nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
     >>> pixel_gpaco_loss(logits, embeddings, torch.zeros(1, 8, 8, dtype=torch.uint8), pixels=1)
@@ -69,14 +69,14 @@ def pixel_gpaco_loss(
 
 
 def _labels(masks: Tensor, height: int, width: int) -> Tensor:
-    """Labels (B, height * width) of a smaller map's pixels: of each the one nearest to it in `masks` (B, H, W)."""
+    """Return the labels (B, height * width) of the pixels of a smaller map: the nearest in `masks` (B, H, W)."""
     row = torch.arange(height, device=masks.device) * masks.shape[1] // height
     column = torch.arange(width, device=masks.device) * masks.shape[2] // width
     return masks[:, row][:, :, column].flatten(1).long()
 
 
 def _draw(labels: Tensor, pixels: int, generator: torch.Generator | None) -> Tensor:
-    """Positions drawn from one image without replacement."""
+    """Return positions drawn from one image without replacement."""
     if pixels < 0 or pixels >= len(labels):
         return torch.arange(len(labels), device=labels.device)
     device = labels.device if generator is None else generator.device

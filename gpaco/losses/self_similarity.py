@@ -1,14 +1,14 @@
-"""Row-wise logsumexp of the dot products of points with each other, each product computed once for both of its rows.
+"""Row-wise logsumexp of the dot products of points with each other, computing each product once for both rows.
 
 With s_ij = scale * z_i . z_j and E_ij = exp(s_ij - c), where c is no less than any s_ij, lse_i = c + log sum_j E_ij, j
 not i, and for a weight g_i on each lse_i
 
     d / d z_i = scale * sum_j E_ij (a_i + a_j) z_j        a_i = g_i exp(c - lse_i)
 
-E is symmetric, so blocks on and above its diagonal are enough: half of the products and of the exponentials
-that similarity.py needs for the same gradient. One c for all rows must not lose small terms: where products may
-differ by more than REACH, which points of unit length do at temperatures below 0.025 only, that file does the work. So
-does it on an accelerator, where finding out by how much they differ would make the host wait in every step.
+E is symmetric, so blocks on and above its diagonal are enough: half of the products and exponentials that similarity.py
+needs for the same gradient. With one c for all rows, small terms could underflow: if products may differ by more than
+REACH, which for points of unit length happens only at temperatures below 0.025, similarity.py is used instead. So it is
+on an accelerator, where finding the range of the products would synchronize with the host in every step.
 """
 
 import math
@@ -27,11 +27,11 @@ from gpaco.losses.similarity import (
 )
 
 REACH = 80.0  # exp(-80) and exp(80) are within the range of float32
-SIDE = 1024  # a block should stay in a processor's cache
+SIDE = 1024  # a block should fit in the cache of a CPU
 
 
 def self_similarity_logsumexp(points: Tensor, scale: float) -> Tensor:
-    """Logsumexp of each point's scaled dot products with all others, (N,), exact, in memory linear in N.
+    """Return the logsumexp of the scaled dot products of each point with all others, (N,), in memory linear in N.
 
     Equals ``(scale * points @ points.T).fill_diagonal_(-inf).logsumexp(1)``.
 
@@ -47,7 +47,7 @@ def self_similarity_logsumexp(points: Tensor, scale: float) -> Tensor:
 
 
 def _ceiling(points: Tensor, scale: float) -> float | None:
-    """A number that no scaled product exceeds; None if there is none near enough to the smallest."""
+    """Return an upper bound on the scaled products; None if it may be too far above the smallest."""
     most = abs(scale) * float(points.square().sum(1).max())
     return most if 2 * most <= REACH else None
 
@@ -95,7 +95,7 @@ def _gradient(points: Tensor, scale: float, lse: Tensor, grad: Tensor) -> Tensor
 
 
 def _blocks(points: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Rows and columns of the blocks on and above the diagonal, each with room for it: the same room for all."""
+    """Yield rows and columns of the blocks on and above the diagonal, and a shared buffer of their shape."""
     count, side = len(points), SIDE
     parts = [slice(start, min(start + side, count)) for start in range(0, count, side)]
     room = points.new_empty(min(side, count) ** 2)

@@ -1,11 +1,11 @@
-"""Row-wise logsumexp of dot products, in blocks, so that the matrix of products is never held.
+"""Row-wise logsumexp of dot products, in blocks, so that the matrix of products is never stored.
 
 With p the softmax over the references of one anchor, the two gradients of lse = logsumexp(anchor . references) are
 
-    d lse_i / d anchor_i    = sum_k p_ik reference_k        a mean of the references: the forward pass has p at hand
+    d lse_i / d anchor_i    = sum_k p_ik reference_k        a mean of the references: the forward pass has p
     d lse_i / d reference_k = p_ik anchor_i                 needs lse_i of every anchor: recomputed in the backward pass
 
-so references without a gradient, a memory above all, cost two products in all and nothing in the backward pass.
+so references without a gradient, such as a memory, cost two products in all and nothing in the backward pass.
 """
 
 import math
@@ -17,10 +17,10 @@ from torch.autograd.forward_ad import unpack_dual
 
 
 def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = None) -> Tensor:
-    """Logsumexp of each anchor's dot products with the references, (N,), exact, in memory linear in N + R.
+    """Return the logsumexp of the dot products of each anchor with the references, (N,), in memory linear in N + R.
 
     Equals ``(anchors @ references.T).logsumexp(1)``; with `own` the product of anchor i and reference own + i is
-    left out, since an anchor is no reference of itself. A row with nothing left is -inf.
+    left out, since an anchor is not its own reference. A row without references is -inf.
 
     Args:
         anchors: (N, D), float32 or float64.
@@ -49,15 +49,15 @@ def refuse_second_derivative() -> None:
 
 
 def _block_rows(columns: int, device: torch.device) -> int:
-    # A block of products should stay in a CPU's cache but be large enough to fill an accelerator; below 64 rows
-    # matrix products lose their speed.
+    # A block of products should fit in the cache of a CPU, but keep an accelerator busy; matrix products are slow below
+    # 64 rows.
     elements = 2**20 if device.type == "cpu" else 2**24
     return max(64, elements // max(columns, 1))
 
 
 @torch.library.custom_op("gpaco::similarity_logsumexp", mutates_args=())
 def logsumexp_and_mean(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
-    """(logsumexp (N,), softmax-weighted mean of the references (N, D) or an empty tensor)."""
+    """Return the logsumexp (N,), and the softmax-weighted mean of the references (N, D) or an empty tensor."""
     size = min(len(anchors), _block_rows(len(references), anchors.device))
     lse = anchors.new_empty(len(anchors))
     mean = anchors.new_empty(len(anchors) if with_mean else 0, anchors.shape[1])
@@ -83,11 +83,11 @@ def logsumexp_and_mean(anchors: Tensor, references: Tensor, own: int, with_mean:
 
 @torch.library.custom_op("gpaco::similarity_reference_gradient", mutates_args=())
 def reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tensor, grad: Tensor) -> Tensor:
-    """Gradient of ``(lse * grad).sum()`` with respect to the references, (R, D): the same blocks, transposed."""
+    """Return the gradient of ``(lse * grad).sum()`` for the references, (R, D): the same blocks, transposed."""
     size = min(len(references), _block_rows(len(anchors), anchors.device))
     result = torch.empty_like(references)
     block = anchors.new_empty(size, len(anchors))
-    lse = lse.masked_fill(lse == -math.inf, math.inf)  # such a row has no reference: its weights are 0, not nan
+    lse = lse.masked_fill(lse == -math.inf, math.inf)  # a row without references: its weights are 0, not nan
     for start in range(0, len(references), max(size, 1)):
         rows = slice(start, min(start + size, len(references)))
         scores = block[: rows.stop - start]
@@ -101,7 +101,7 @@ def reference_gradient(anchors: Tensor, references: Tensor, own: int, lse: Tenso
 
 @logsumexp_and_mean.register_fake
 def _(anchors: Tensor, references: Tensor, own: int, with_mean: bool) -> tuple[Tensor, Tensor]:
-    rows, dim = anchors.shape  # not len(), which would bind a compiled graph to one size
+    rows, dim = anchors.shape  # not len(), which would fix the size in a compiled graph
     return anchors.new_empty(rows), anchors.new_empty(rows if with_mean else 0, dim)
 
 

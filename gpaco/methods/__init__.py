@@ -1,12 +1,10 @@
-"""How a batch becomes a loss: every method is a word here.
+"""How a batch becomes a loss: the methods by name.
 
-A method is an `nn.Module` that holds whatever state it has (a memory, a momentum copy), so that it is saved with the
-run. It is called with the model, the views of a batch and their labels, and returns the loss; `after_step` is called
-when the optimizer has moved; `start` once, before the first step; `begin_epoch` before every epoch.
+A method is an `nn.Module` that holds its own state (a memory, a momentum copy), so that this is saved with the run. It
+is called with the model, the views of a batch and their labels, and returns the loss. method.py lists its hooks.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,10 +13,8 @@ from gpaco.methods.contrastive import GPaCo, MultiTask, SupCon
 from gpaco.methods.method import Method, Setup
 from gpaco.methods.paco import PaCo
 from gpaco.methods.plain import balanced_softmax, class_balanced, cross_entropy, focal
-
-if TYPE_CHECKING:
-    from gpaco.models.classifier import Classifier
-    from gpaco.recipes.settings import Recipe
+from gpaco.models.classifier import Classifier
+from gpaco.recipes.settings import Recipe
 
 METHODS: dict[str, Callable[[Setup], Method]] = {
     "gpaco": GPaCo,
@@ -30,14 +26,14 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "focal": focal,
     "class-balanced": class_balanced,
 }
-# Which class distribution at test time the raw logits are right for: that of training, or a uniform one.
+# Methods whose raw logits assume the training class distribution at test time; the others assume a uniform one.
 ASSUMES_TRAIN = {"ce", "focal"}
-WITHOUT_CLASSIFIER = {"supcon"}  # trains features; the class centers stay as they were
+WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
 WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
 
 
-def build(recipe: "Recipe", model: "Classifier", num_classes: int, class_counts: Tensor) -> Method:
-    """The method that a recipe names, for data with these counts."""
+def build(recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor) -> Method:
+    """Return the method of a recipe, for data with these class counts."""
     name = recipe.method.name
     if name not in METHODS:
         raise UserError(
@@ -47,8 +43,8 @@ def build(recipe: "Recipe", model: "Classifier", num_classes: int, class_counts:
     return METHODS[name](Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views))
 
 
-def assumed_prior(recipe: "Recipe") -> str:
-    """The class distribution that raw logits of this recipe assume at test time: "train" or "uniform"."""
+def assumed_prior(recipe: Recipe) -> str:
+    """Return the class distribution that raw logits assume at test time: "train" or "uniform"."""
     plain = recipe.method.name == "multitask" and recipe.method.base == "ce"
     parametric = recipe.method.name in ("gpaco", "paco") and recipe.method.prior == "none"
     return "train" if recipe.method.name in ASSUMES_TRAIN or plain or parametric else "uniform"

@@ -1,25 +1,22 @@
 """GPaCo, SupCon, and the multi-task sum of cross entropy and SupCon."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError
-from gpaco.losses.checks import class_counts_tensor
 from gpaco.losses.classical import class_balanced_weights, log_frequencies
-from gpaco.losses.contrastive import GPaCoLoss, supcon_loss
+from gpaco.losses.contrastive import supcon_loss
+from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.methods.method import Method, Setup, each_view, trial
-from gpaco.models.classifier import momentum_copy, update_momentum
-
-if TYPE_CHECKING:
-    from gpaco.models.classifier import Classifier
+from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 
 
 class GPaCo(Method):
-    """`GPaCoLoss` of all views, all of them anchors."""
+    """`GPaCoLoss` with every view of every image as an anchor."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -31,7 +28,7 @@ class GPaCo(Method):
         loss: Tensor = self.loss(logits, embeddings, each_view(labels, views))
         return loss
 
-    def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
+    def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
         with trial(model):
@@ -39,19 +36,19 @@ class GPaCo(Method):
         return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
 
 
-def balanced_start(criterion: GPaCoLoss, model: "Classifier", *batch: Tensor) -> float:
-    """Shift the centers of the model by what this batch asks for."""
+def balanced_start(criterion: GPaCoLoss, model: Classifier, *batch: Tensor) -> float:
+    """Shift the bias of the class centers so that training starts balanced on this batch."""
     try:
         return criterion.balance(model.centers, *batch)
     except ValueError as error:
         raise UserError(
-            f"the start cannot be balanced: {error}",
-            "two views (--set views.second=plain) or a larger --batch-size help; without: --set method.start=released",
+            f"cannot balance the start: {error}",
+            "use two views (--set views.second=plain), a larger --batch-size, or --set method.start=released",
         ) from error
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:
-    """The criterion that the settings describe."""
+    """Return the criterion that the settings describe."""
     settings = setup.settings
     criterion = GPaCoLoss(
         setup.num_classes,
@@ -71,28 +68,28 @@ def gpaco_criterion(setup: Setup) -> GPaCoLoss:
 
 
 def memory_of(setup: Setup) -> Memory:
-    """The memory that the settings describe: empty, or full of random rows as released."""
+    """Return an empty memory, or one full of random rows as in the released code."""
     if setup.settings.start == "released":
         return Memory(setup.settings.memory, setup.dim, num_classes=setup.num_classes, official_start=True)
     return Memory(setup.settings.memory, setup.dim)
 
 
 class Seen(NamedTuple):
-    """What the network makes of a batch."""
+    """The outputs of the network for a batch."""
 
     logits: Tensor
     embeddings: Tensor  # the anchors
     labels: Tensor  # one for each anchor
-    keys: Tensor  # of the images in their last view, to be remembered
+    keys: Tensor  # embeddings of the last view, for the memory
 
 
 class SupCon(Method):
     """Supervised contrastive learning of the features; a later stage trains the classifier.
 
-    With `momentum_keys` the anchors are the first view's, and a momentum copy of the network makes keys, as in PaCo.
+    With `momentum_keys` the anchors come from the first view, and a momentum copy of the network computes keys of the
+    last view, as in PaCo.
     """
 
-    counts: Tensor
     log_prior: Tensor
     class_weights: Tensor
 
@@ -103,13 +100,12 @@ class SupCon(Method):
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
         log_prior = log_frequencies(setup.class_counts, setup.num_classes).float()
-        self.register_buffer("counts", class_counts_tensor(setup.class_counts, setup.num_classes).float())
         self.register_buffer("log_prior", log_prior, persistent=False)
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         seen = self.see(model, views, labels)
-        # DistributedDataParallel wants every parameter in the loss; the centers wait for their stage.
+        # DistributedDataParallel needs every parameter in the loss; the centers are trained in a later stage.
         waiting: Tensor = 0 * seen.logits.sum()
         return self.contrast(seen, labels) + waiting
 
@@ -123,7 +119,7 @@ class SupCon(Method):
         return Seen(logits, queries, labels, keys)
 
     def contrast(self, seen: Seen, labels: Tensor) -> Tensor:
-        """SupCon of the anchors, rebalanced as the settings say; then the keys are remembered."""
+        """Return the SupCon loss of the anchors, rebalanced as configured, then push the keys to the memory."""
         if labels.dim() == 2:
             self.memory.hold_probabilities(labels.shape[1])
         references, their_labels = self.memory.read()
@@ -146,7 +142,7 @@ class SupCon(Method):
         weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
         return (costs * weights).sum() / weights.sum()
 
-    def after_step(self, model: "Classifier") -> None:
+    def after_step(self, model: Classifier) -> None:
         if self.key_network is not None:
             update_momentum(self.key_network, model, self.momentum)
 

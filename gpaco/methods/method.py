@@ -1,22 +1,21 @@
-"""What a method is made from, and the face that all methods have."""
+"""The interface of all methods, and what they are built from."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from gpaco.models.classifier import Classifier
-    from gpaco.recipes.settings import MethodSettings
+from gpaco.models.classifier import Classifier
+from gpaco.recipes.settings import MethodSettings
 
 
 class Setup(NamedTuple):
-    """Everything a method may need to know."""
+    """Everything a method may need when it is built."""
 
-    model: "Classifier"
-    settings: "MethodSettings"
+    model: Classifier
+    settings: MethodSettings
     num_classes: int
     class_counts: Tensor  # images per class as the sampler shows them
     dim: int
@@ -24,31 +23,31 @@ class Setup(NamedTuple):
 
 
 class Method(nn.Module):
-    """The face of a method; most of it does nothing."""
+    """The interface of a method. Only `forward` is required."""
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        """The loss of a batch: `views` are (B, 3, H, W) each, `labels` (B,) or (B, C)."""
+        """Return the loss of a batch: `views` are (B, 3, H, W) each, `labels` (B,) or (B, C)."""
         raise NotImplementedError
 
-    def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
-        """Called once before the first step with a first batch; returns what it has added to the centers' biases."""
+    def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
+        """Called once with the first batch, before the first step; returns the shift of the bias of the centers."""
         return 0.0
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Called before every epoch of `epochs`: for methods that change over training."""
+        """Called before every epoch, for methods that change during training."""
 
-    def after_step(self, model: "Classifier") -> None:
-        """Called when the optimizer has moved."""
+    def after_step(self, model: Classifier) -> None:
+        """Called after every optimizer step."""
 
 
 def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:
-    """One label per row of logits: the labels once per view."""
+    """Return one label per row of logits: the labels repeated for each view."""
     return labels.repeat(len(views), *[1] * (labels.dim() - 1))
 
 
 @contextmanager
 def trial(model: nn.Module) -> Iterator[None]:
-    """Inside, the model may be run in training mode: without gradients, and its buffers are put back afterwards."""
+    """Run the model in training mode without gradients, and restore its buffers afterwards."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         yield

@@ -1,20 +1,15 @@
-"""PaCo: queries are the anchors; a momentum copy of the network makes the keys, which get no gradient."""
-
-from typing import TYPE_CHECKING
+"""PaCo: the queries are anchors; a momentum copy of the network computes the keys, which get no gradient."""
 
 import torch
 from torch import Tensor, nn
 
 from gpaco.methods.contrastive import balanced_start, gpaco_criterion
 from gpaco.methods.method import Method, Setup, trial
-from gpaco.models.classifier import momentum_copy, update_momentum
-
-if TYPE_CHECKING:
-    from gpaco.models.classifier import Classifier
+from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 
 
 class PaCo(Method):
-    """`GPaCoLoss` of the first view's queries, with the keys of the last view as further references."""
+    """`GPaCoLoss` of the queries of the first view, with the keys of the last view as additional references."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -30,14 +25,14 @@ class PaCo(Method):
         loss: Tensor = self.loss(logits, queries, labels, keys)
         return loss
 
-    def start(self, model: "Classifier", views: list[Tensor], labels: Tensor) -> float:
+    def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
         with trial(model):
-            (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy is still the same network
+            (logits, queries), (_, keys) = model(views[0]), model(views[-1])  # the copy still has the same weights
         shift = balanced_start(self.loss, model, logits, queries, labels, keys)
         self.key_network.load_state_dict(model.state_dict())
         return shift
 
-    def after_step(self, model: "Classifier") -> None:
+    def after_step(self, model: Classifier) -> None:
         update_momentum(self.key_network, model, self.momentum)

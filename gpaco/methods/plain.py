@@ -1,11 +1,10 @@
-"""Methods that need class logits only: cross entropy and its relatives."""
+"""Methods that need only class logits: cross entropy and its variants."""
 
 from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.losses.checks import class_counts_tensor
 from gpaco.losses.classical import class_balanced_weights, focal_loss, log_frequencies
 from gpaco.methods.method import Method, Setup, each_view
 
@@ -15,20 +14,15 @@ class Plain(Method):
 
     Args:
         loss: takes logits (N, C), labels (N,) or (N, C), and `per_class`.
-        per_class: what the loss makes of the class counts, (C,): computed once, so that no step waits for it.
+        per_class: (C,), what the loss needs of the class counts, computed once.
     """
 
-    counts: Tensor
     per_class: Tensor
 
-    def __init__(
-        self, setup: Setup, loss: Callable[[Tensor, Tensor, Tensor], Tensor], per_class: Tensor | None = None
-    ) -> None:
+    def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor], per_class: Tensor) -> None:
         super().__init__()
         self.loss = loss
-        counts = class_counts_tensor(setup.class_counts, setup.num_classes).float()
-        self.register_buffer("counts", counts)
-        self.register_buffer("per_class", counts if per_class is None else per_class.float(), persistent=False)
+        self.register_buffer("per_class", per_class.float(), persistent=False)
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         logits, _ = model(*views)
@@ -37,14 +31,15 @@ class Plain(Method):
 
 def cross_entropy(setup: Setup) -> Method:
     smoothing = setup.settings.label_smoothing
-    return Plain(setup, lambda logits, labels, _: F.cross_entropy(logits, labels, label_smoothing=smoothing))
+    return Plain(
+        lambda logits, labels, _: F.cross_entropy(logits, labels, label_smoothing=smoothing), setup.class_counts
+    )
 
 
 def balanced_softmax(setup: Setup) -> Method:
     """Cross entropy of logits + log frequencies."""
     smoothing = setup.settings.label_smoothing
     return Plain(
-        setup,
         lambda logits, labels, log_prior: F.cross_entropy(logits + log_prior, labels, label_smoothing=smoothing),
         log_frequencies(setup.class_counts, setup.num_classes),
     )
@@ -52,14 +47,13 @@ def balanced_softmax(setup: Setup) -> Method:
 
 def focal(setup: Setup) -> Method:
     gamma = setup.settings.gamma
-    return Plain(setup, lambda logits, labels, _: focal_loss(logits, labels, gamma=gamma))
+    return Plain(lambda logits, labels, _: focal_loss(logits, labels, gamma=gamma), setup.class_counts)
 
 
 def class_balanced(setup: Setup) -> Method:
     """Cross entropy weighted by the effective number of images of each class."""
     smoothing = setup.settings.label_smoothing
     return Plain(
-        setup,
         lambda logits, labels, weights: F.cross_entropy(logits, labels, weights, label_smoothing=smoothing),
         class_balanced_weights(setup.class_counts, beta=setup.settings.beta),
     )

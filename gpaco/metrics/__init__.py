@@ -1,1 +1,1 @@
-"""Metrics: arrays in, figures out."""
+"""Metrics: arrays in, numbers out."""

@@ -1,7 +1,7 @@
-"""What is said about predictions: pure functions on NumPy arrays, all rates as fractions between 0 and 1.
+"""Metrics of a classifier: pure functions on NumPy arrays, all rates as fractions between 0 and 1.
 
-A class without test images has no recall: it is None, is left out of every mean, and is counted as absent. A group
-without such a class is None too, never 0. Shapes: N test images, C classes.
+The recall of a class without test images is None: it is left out of every mean and counted as absent. A group that has
+only such classes is None too, not 0. Shapes: N test images, C classes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,42 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
+from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.groups import FEW, GROUPS, MANY, groups
+from gpaco.metrics.intervals import wilson
 
-GROUPS = ("many", "medium", "few")
-_ROWS = 2048  # rows of logits handled at once: a block of 10,000 classes stays below 200 MB
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-def groups(counts: ArrayLike, many: float = 100, few: float = 20) -> NDArray[np.str_]:
-    """The group of each class (C,) by its training images: "many" above `many`, "few" below `few`, else "medium".
-
-    >>> groups([101, 100, 20, 19]).tolist()
-    ['many', 'medium', 'medium', 'few']
-    """
-    counts = np.asarray(counts)
-    return np.where(counts > many, "many", np.where(counts < few, "few", "medium"))
-
-
-def wilson(k: float, n: float, z: float = 1.959963984540054) -> tuple[float, float] | None:
-    """Wilson's interval for a rate of which k of n were seen, 95 % unless `z` says otherwise; None for n = 0.
-
-    >>> tuple(round(bound, 3) for bound in wilson(8, 10))
-    (0.49, 0.943)
-    """
-    if n == 0:
-        return None
-    rate, share = k / n, z * z / n
-    center = (rate + share / 2) / (1 + share)
-    half = z * (rate * (1 - rate) / n + share / (4 * n)) ** 0.5 / (1 + share)
-    return (0.0 if k == 0 else center - half, 1.0 if k == n else center + half)
+_ROWS = 2048  # rows of logits at a time: with 10,000 classes a block stays below 200 MB
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | None:
     """Expected calibration error: mean distance between accuracy and confidence over bins of equal width.
 
-    A bin holds lower < confidence <= upper (Guo et al., 2017) and weighs as much as it has images. None without images.
+    A bin holds lower < confidence <= upper (Guo et al., 2017) and is weighted by its images. None without images.
     """
     confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
     if len(confidence) == 0:
@@ -58,14 +33,14 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | No
 
 
 def adjust(logits: NDArray[Any], from_log_prior: ArrayLike, to_log_prior: ArrayLike) -> NDArray[Any]:
-    """Logits that were right under one class distribution, made right under another: both priors are (C,) logs."""
+    """Return logits adjusted from one class distribution to another; both priors are (C,) logs."""
     shift = np.asarray(to_log_prior, np.float64) - np.asarray(from_log_prior, np.float64)
     adjusted: NDArray[Any] = logits + shift.astype(logits.dtype)
     return adjusted
 
 
 def long_tailed_prior(counts: ArrayLike) -> Floats:
-    """The class distribution of training.
+    """Return the class distribution of the training set.
 
     >>> long_tailed_prior([6, 3, 1]).tolist()
     [0.6, 0.3, 0.1]
@@ -74,9 +49,9 @@ def long_tailed_prior(counts: ArrayLike) -> Floats:
 
 
 def reversed_prior(counts: ArrayLike) -> Floats:
-    """Training's distribution turned round: the k-th rarest class has the share of the k-th most frequent one.
+    """Return the reversed training distribution: the k-th rarest class has the share of the k-th most frequent one.
 
-    Classes with equal counts share alike.
+    Classes with equal counts get equal shares.
 
     >>> reversed_prior([6, 3, 1]).tolist()
     [0.1, 0.3, 0.6]
@@ -88,9 +63,9 @@ def reversed_prior(counts: ArrayLike) -> Floats:
 
 
 def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
-    """Accuracy if classes came with the probabilities of `prior`: its mean of the recalls (C,).
+    """Return the accuracy under the class distribution `prior`: the weighted mean of the recalls (C,).
 
-    Absent classes have a recall of NaN; their share goes to the others. None if nothing is left.
+    Absent classes have a recall of NaN; their share goes to the others. None if no class is left.
 
     >>> reweighted_accuracy([1.0, 0.5, float("nan")], [0.25, 0.25, 0.5])
     0.75
@@ -98,7 +73,7 @@ def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
     recalls, prior = np.asarray(recalls, np.float64), np.asarray(prior, np.float64)
     if prior.shape != recalls.shape or not np.isfinite(prior).all() or (prior < 0).any():
         raise UserError(
-            f"a class prior needs one probability, not negative, for each of {len(recalls)} classes",
+            f"a class prior needs one non-negative probability for each of {len(recalls)} classes",
             f"got {prior.shape[0] if prior.ndim == 1 else prior.shape} values; check the file given with --prior",
         )
     seen = ~np.isnan(recalls)
@@ -112,22 +87,22 @@ def summarize(
     counts: ArrayLike | None,
     classes: Sequence[str],
     *,
-    many: float = 100,
-    few: float = 20,
+    many: float = MANY,
+    few: float = FEW,
 ) -> dict[str, Any]:
-    """Everything that is reported about a test set, ready for JSON.
+    """Return all metrics of a test set, ready for JSON.
 
-    `top1` and `top5` count images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 as soon
-    as one class is never found. `long_tailed` and `reversed` are top-1 accuracy with the test images re-weighted to
-    that class distribution. Equal logits go to the class that comes first.
+    `top1` and `top5` count images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 if any
+    class is never found. `long_tailed` and `reversed` are top-1 accuracy with the test images reweighted to that class
+    distribution. Ties go to the first class.
 
     Args:
         logits: (N, C).
         labels: class indices (N,).
-        counts: training images of each class (C,): they make the groups. Where they are not known (None), there are no
-            groups, and nothing is said about training's distribution.
-        classes: C names.
-        many, few: cuts of the groups, see `groups`.
+        counts: training images of each class (C,), which define the groups. If unknown (None), groups and metrics of
+            the training distribution are None.
+        classes: C class names.
+        many, few: limits of the groups, see `groups`.
     """
     num_classes, known = len(classes), counts is not None
     train = np.zeros(num_classes, np.int64) if counts is None else np.asarray(counts)
@@ -138,7 +113,7 @@ def summarize(
         )
     labels = _labels(labels, num_classes)
     if len(labels) != len(logits):
-        raise UserError(f"{len(logits)} rows of logits do not fit {len(labels)} labels", "one row for each label")
+        raise UserError(f"{len(logits)} rows of logits do not fit {len(labels)} labels", "pass a row for each label")
     predictions, rank, confidence = _read_logits(logits, labels)
     correct = predictions == labels
 
@@ -186,7 +161,7 @@ def summarize(
 
 
 def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats]:
-    """Of each row: the winner, how many classes come before the label, and the winner's probability."""
+    """Return for each row the prediction, the rank of the label, and the probability of the prediction."""
     predictions, rank = np.empty(len(labels), np.int64), np.empty(len(labels), np.int64)
     confidence = np.empty(len(labels))
     columns = np.arange(logits.shape[1])
@@ -195,7 +170,7 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
         best = scores.max(1, keepdims=True)
         if not np.isfinite(best).all():  # the maximum is NaN if anything in its row is
             raise UserError(
-                "the model gives logits that are not finite: nothing can be said about its predictions",
+                "the logits of the model are not finite: there are no predictions to evaluate",
                 "training has diverged: lower the learning rate (optimizer.lr), or evaluate an older checkpoint",
             )
         at_label = np.take_along_axis(scores, own, 1)
@@ -226,7 +201,7 @@ def _labels(labels: ArrayLike, num_classes: int) -> Ints:
 
 def _distribution(shares: Floats) -> Floats:
     if shares.ndim != 1 or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
-        raise UserError("class counts must not be negative and not all 0", "count the training images again")
+        raise UserError("class counts must not be negative, and not all 0", "check the training images of each class")
     distribution: Floats = shares / shares.sum()
     return distribution
 

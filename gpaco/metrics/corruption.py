@@ -1,24 +1,26 @@
-"""What is said about corrupted pictures: errors by group, and Hendrycks' means of them, all as fractions.
+"""Errors on corrupted images: by group, and their means as defined by Hendrycks and Dietterich, all as fractions.
 
-    mean_error     the mean over 15 corruptions of the mean over 5 severities     (called mCE in the GPaCo paper)
-    mce            the mean over corruptions of error / error of a baseline       (called rel. mCE there)
-    relative_mce   the mean of (error - clean error) / the same of the baseline
+    mean_error     mean over 15 corruptions of the mean over 5 severities      (called mCE in the GPaCo paper)
+    mce            mean over corruptions of error / error of a baseline        (called rel. mCE there)
+    relative_mce   mean of (error - clean error) / the same of the baseline
 
-Each needs all 75 errors; where one is missing it is None, never the mean of the rest. As a fraction, 1 is as good as
-the baseline; papers print 100.
+Each needs all 75 errors: if one is missing it is None, not the mean of the rest. A value of 1 means as good as the
+baseline; papers print 100.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES
-from gpaco.metrics.classification import GROUPS, groups
+from gpaco.data.corruption.published import CLEAN, Condition
+from gpaco.metrics.groups import GROUPS, groups
 
-# Of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalizing; and on the
-# clean validation images (the paper prints 43.5 %, those weights have 43.478 %).
+# Errors of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalization,
+# and on the clean validation images (the paper prints 43.5 %, these weights have 43.478 %).
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -38,17 +40,45 @@ ALEXNET = {
 }
 ALEXNET_CLEAN = 0.43478
 
-Means = Mapping[str, float | None]  # of a corruption, over severities
+_KEYS = ("error", *GROUPS)
+
+Means = Mapping[str, float | None]  # of each corruption, over severities
 
 
-def errors(
+@dataclass(frozen=True)
+class Errors:
+    """Errors of a model: a row with error, many, medium and few for each condition; or only published means."""
+
+    rows: dict[Condition, dict[str, Any]]
+    skipped: list[str]
+    name: str = ""
+    by_group: bool = True  # its groups are those of the other model: compare them
+    published: Means | None = None
+    published_clean: float | None = None
+
+    def clean(self, key: str = "error") -> float | None:
+        if self.published is not None:
+            return self.published_clean if key == "error" else None
+        return self.rows[CLEAN][key] if CLEAN in self.rows else None
+
+    def means(self, key: str = "error") -> Means:
+        """Return the mean over severities for each corruption; None if one is missing."""
+        if self.published is not None:
+            return self.published if key == "error" else {}
+        return {
+            name: severity_mean({s: self.rows[name, s][key] for s in SEVERITIES if (name, s) in self.rows})
+            for name in CORRUPTIONS
+        }
+
+
+def group_errors(
     predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike | None, many: float, few: float
 ) -> dict[str, Any]:
-    """`n`, top-1 `error` over images, and the groups' means of per-class error.
+    """Return `n`, the top-1 `error` over images, and for each group the mean of its per-class errors.
 
-    A group without pictures is None; so are all of them where the counts, which make the groups, are not known (None).
+    A group without images is None; so are all groups if the training counts are unknown (None).
 
-    >>> errors([0, 1, 1], [0, 0, 1], [500, 3], 100, 20)
+    >>> group_errors([0, 1, 1], [0, 0, 1], [500, 3], 100, 20)
     {'n': 3, 'error': 0.3333333333333333, 'many': 0.5, 'medium': None, 'few': 0.0}
     """
     labels, wrong = np.asarray(labels), np.asarray(predictions) != np.asarray(labels)
@@ -64,19 +94,91 @@ def errors(
     return found
 
 
+def summary(
+    mine: Errors,
+    baseline: Errors | None,
+    sizes: Mapping[str, int | None],
+    cuts: Mapping[str, float],
+    conditions: Sequence[Condition],
+    notes: list[str],
+) -> dict[str, Any]:
+    """Return all results, ready for JSON, and append to `notes` why some are missing.
+
+    `sizes` is the number of classes in each group (None: unknown), `cuts` the limits between groups.
+    """
+    result: dict[str, Any] = {"version": 1}
+    if tuple(conditions) == (CLEAN,):
+        result["error"] = mine.clean()
+        result["groups"] = {name: {"classes": sizes[name], "error": mine.clean(name)} for name in GROUPS}
+        return result | {"notes": notes, "skipped": mine.skipped}
+    result |= _means(mine, baseline, "error", notes)
+    in_groups = baseline if baseline and baseline.by_group else None
+    result["groups"] = {name: {"classes": sizes[name], **_means(mine, in_groups, name, [])} for name in GROUPS}
+    means = {key: mine.means(key) for key in _KEYS}
+    result["corruptions"] = {
+        name: {
+            **{str(s): _errors(mine.rows.get((name, s))) for s in SEVERITIES},
+            "mean": {key: means[key][name] for key in _KEYS},
+        }
+        for name in CORRUPTIONS
+        if any(condition[0] == name for condition in conditions)
+    }
+    result["cuts"] = dict(cuts)
+    result["baseline"] = None
+    if baseline is not None:
+        result["baseline"] = {
+            "name": baseline.name,
+            "clean_error": baseline.clean(),
+            "mean_error": mean_error(baseline.means()),
+            "means": {name: baseline.means().get(name) for name in CORRUPTIONS},
+        }
+    return result | {"notes": notes, "skipped": mine.skipped}
+
+
+def _errors(row: dict[str, Any] | None) -> dict[str, float | None] | None:
+    return None if row is None else {key: row[key] for key in _KEYS}
+
+
+def _means(mine: Errors, baseline: Errors | None, key: str, notes: list[str]) -> dict[str, Any]:
+    clean, means = mine.clean(key), mine.means(key)
+    found: dict[str, Any] = {"clean_error": clean, "mean_error": mean_error(means), "mce": None, "relative_mce": None}
+    if clean is None:
+        notes.append("the clean error is unknown: pass --clean DATA to get it and relative_mce")
+    if baseline is None:
+        return found
+    there, there_clean = baseline.means(key), baseline.clean(key)
+    found["mce"] = mce(means, there)
+    found["relative_mce"] = relative_mce(means, clean, there, there_clean)
+    if clean is not None and there_clean is not None:
+        harmless = [name for name in CORRUPTIONS if (other := there.get(name)) is not None and other <= there_clean]
+        if harmless:
+            notes.append(f"relative_mce is null: {', '.join(harmless)} does not hurt the baseline")
+    if found["mean_error"] is not None and found["mce"] is None:
+        notes.append("mce is null: under some corruption the baseline makes no error, or was not tested")
+    return found
+
+
+def missing_conditions(wanted: Sequence[Condition]) -> list[str]:
+    """Return a note if some of the 75 conditions are missing."""
+    missing = [f"{name} {s}" for name in CORRUPTIONS for s in SEVERITIES if (name, s) not in wanted]
+    if not missing:
+        return []
+    few = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return [f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null"]
+
+
 def severity_mean(by_severity: Mapping[int, float | None]) -> float | None:
-    """The mean over the five severities; None if one is missing."""
-    values = [by_severity.get(severity) for severity in SEVERITIES]
-    return _mean(values)
+    """Return the mean over the five severities; None if one is missing."""
+    return _mean([by_severity.get(severity) for severity in SEVERITIES])
 
 
 def mean_error(means: Means) -> float | None:
-    """The mean over the 15 corruptions."""
+    """Return the mean over the 15 corruptions."""
     return _mean([means.get(name) for name in CORRUPTIONS])
 
 
 def mce(means: Means, baseline: Means) -> float | None:
-    """Hendrycks' mean corruption error: the mean of the ratios to a baseline's errors.
+    """Return the mean corruption error: the mean of the ratios to the errors of a baseline.
 
     >>> mce(ALEXNET, ALEXNET)
     1.0
@@ -85,7 +187,7 @@ def mce(means: Means, baseline: Means) -> float | None:
 
 
 def relative_mce(means: Means, clean: float | None, baseline: Means, baseline_clean: float | None) -> float | None:
-    """The mean of the ratios of what corruption adds to the clean error. None if it adds nothing to the baseline's.
+    """Return the mean ratio of what corruption adds to the clean error; None if it adds nothing to the baseline.
 
     >>> relative_mce(ALEXNET, ALEXNET_CLEAN, ALEXNET, ALEXNET_CLEAN)
     1.0

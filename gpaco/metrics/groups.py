@@ -1,18 +1,51 @@
-"""Groups of classes by their number of training images."""
+"""Groups of classes by their number of training images, and how unequal those numbers are."""
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
-from gpaco.metrics.classification import groups
+from gpaco.metrics.arrays import Ints
 from gpaco.recipes.settings import Data
 
-MANY, FEW = Data.many, Data.few
+GROUPS = ("many", "medium", "few")
+MANY, FEW = Data.many, Data.few  # the default cuts
 
 
-def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """What to say where all classes are in one group although they differ, so that groups tell nothing; else "".
+def groups(counts: ArrayLike, many: float = MANY, few: float = FEW) -> NDArray[np.str_]:
+    """Return the group of each class (C,): "many" above `many` training images, "few" below `few`, else "medium".
 
-    Limits are named that make groups of about a third of the classes each.
+    >>> groups([101, 100, 20, 19]).tolist()
+    ['many', 'medium', 'medium', 'few']
+    """
+    counts = np.asarray(counts)
+    return np.where(counts > many, "many", np.where(counts < few, "few", "medium"))
+
+
+def imbalance_factor(counts: Ints) -> float | None:
+    """Return the size of the largest class divided by that of the smallest with images; None without images."""
+    present = counts[counts > 0]
+    return None if not len(present) else float(present.max() / present.min())
+
+
+def gini(counts: ArrayLike) -> float:
+    """Return how unequal class counts are: 0 if all are equal, near 1 if one class has nearly all images.
+
+    Half the mean absolute difference of all pairs of classes, divided by their mean.
+
+    >>> gini([5, 5, 5]), gini([0, 0, 0, 12])
+    (0.0, 0.75)
+    """
+    ordered = np.sort(np.asarray(counts, np.float64))
+    number, total = len(ordered), ordered.sum()
+    if not total:
+        return 0.0
+    ranks = 2 * np.arange(1, number + 1) - number - 1
+    return float((ranks * ordered).sum() / (number * total))
+
+
+def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
+    """Return a note if classes of different size are all in one group, which makes groups useless; else "".
+
+    It suggests limits for groups of about a third of the classes each.
 
     >>> one_group([3, 5, 8])
     'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'

@@ -1,40 +1,39 @@
-"""The optimum of the losses in formulas: the paper's remarks 1 and 2, its extra loss and its adaptive weighting."""
+"""Formulas for the optimum of the losses: the paper's remarks 1 and 2, its extra loss and its adaptive weighting."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gpaco.errors import UserError
-
-Floats = NDArray[np.float64]
+from gpaco.metrics.arrays import Floats
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where the loss of an anchor is least, for each class."""
+    """The minimum of the loss of an anchor, for each class."""
 
-    positives: Floats  # K, how many an anchor is expected to have
-    center: Floats  # probability of the own center, 1 / (1 + alpha K)
+    positives: Floats  # K, the expected number for an anchor
+    center: Floats  # probability of its own center, 1 / (1 + alpha K)
     each: Floats  # of each positive, alpha / (1 + alpha K)
     together: Floats  # of all positives
     supcon: Floats  # of each positive in SupCon, 1 / K
 
 
 def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch: int = 128, views: int = 2) -> Optimum:
-    """The probabilities that the loss asks for, by class: the paper's remarks 1 (SupCon) and 2.
+    """Return the optimal probabilities for each class: the paper's remarks 1 (SupCon) and 2.
 
     On free scores the minimum of `gpaco_loss` is its own target, 1 for the center and alpha for each of K positives,
     normalized. With q the share of a class, K = (views - 1) + q * (views * (batch - 1) + memory): the other views of
-    the image itself, of the other images of the batch, and the memory. The paper keeps the memory alone (batch=1,
+    the image itself, the other images of the batch, and the memory. The paper counts only the memory (batch=1,
     views=1). PaCo's queries and keys are two views.
 
     Args:
-        counts: (C,) images per class as training shows them.
+        counts: (C,) images per class as seen in training.
         alpha: weight of a positive.
         memory: rows of the memory.
-        batch: images that are contrasted with each other: a batch, or the part of it on one device.
+        batch: images contrasted with each other: a batch, or the part of it on one device.
 
     >>> full = optimal_probabilities([1300] * 1000, alpha=0.05, memory=8192, batch=1, views=1)
     >>> round(full.center[0], 2), f"{full.each[0]:.4f}"
@@ -45,7 +44,7 @@ def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch
     """
     counts = np.asarray(counts, np.float64)
     if counts.ndim != 1 or not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() == 0:
-        raise UserError("counts must be a list of numbers, not negative, some above 0", "give the images of each class")
+        raise UserError("counts must be a list of non-negative numbers, some above 0", "pass the images of each class")
     _check(alpha=alpha, memory=memory, batch=batch, views=views)
     share = counts / counts.sum()
     positives = (views - 1) + share * (views * (batch - 1) + memory)
@@ -57,29 +56,29 @@ def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch
 
 @dataclass(frozen=True)
 class ExtraLoss:
-    """The extra loss of balanced data as a function of P_sup, the mass of all centers together."""
+    """The extra loss on balanced data as a function of P_sup, the total mass of all centers."""
 
     p_sup: Floats
-    loss: Floats  # the extra loss there
-    supcon: Floats  # what SupCon must come down to there, summed over the positives
-    best: float  # P_sup at which the extra loss is least
-    least: float  # the extra loss there
-    supcon_least: float  # the least value that SupCon has: the curve `supcon` reaches it at `best`
+    loss: Floats  # the extra loss at p_sup
+    supcon: Floats  # the value SupCon must reach there, summed over the positives
+    best: float  # P_sup that minimizes the extra loss
+    least: float  # the extra loss at `best`
+    supcon_least: float  # the minimum of SupCon, which the curve `supcon` reaches at `best`
 
 
 def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int = 199) -> ExtraLoss:
-    """The paper's extra loss and adaptive weighting on balanced data (Fig. 3 b), at `points` values of P_sup.
+    """Return the paper's extra loss and adaptive weighting on balanced data (Fig. 3 b), at `points` values of P_sup.
 
     With K = memory / num_classes positives, the loss of PaCo is cross entropy plus alpha times SupCon plus
 
-        -log P_sup - alpha K log(1 - P_sup),      least at P_sup = 1 / (1 + alpha K)
+        -log P_sup - alpha K log(1 - P_sup),      minimal at P_sup = 1 / (1 + alpha K)
 
-    and for its optimum, alpha / (1 + alpha K) on each positive, SupCon has to come down to
+    and to reach its optimum, alpha / (1 + alpha K) on each positive, SupCon has to reach
 
         -K log( alpha / (1 + alpha K) / (1 - P_sup) )
 
-    the lower, the larger P_sup has become: the contrast grows stronger as images find their centers. Beyond `best` the
-    formula asks for less than SupCon can be, so a picture of it ends there.
+    which decreases with P_sup: the contrast becomes stronger as images approach their centers. Beyond `best` the
+    formula is below the minimum of SupCon, so a plot should end there.
 
     >>> full = extra_loss_curve(1000, alpha=0.05, memory=8192)  # full ImageNet
     >>> round(full.best, 2), round(float(full.p_sup[full.loss.argmin()]), 2)
@@ -89,7 +88,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
     """
     _check(num_classes=num_classes, points=points, memory=memory)
     if not 0 < alpha < np.inf:
-        raise UserError(f"alpha must be above 0, got {alpha}", "without it there is no contrast to weigh")
+        raise UserError(f"alpha must be above 0, got {alpha}", "without it there is no contrast")
     positives = memory / num_classes
     p_sup = np.arange(1, points + 1) / (points + 1)
 
@@ -104,7 +103,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
 
 
 def _check(**numbers: float) -> None:
-    """Refuse what is no number of that kind: alpha and memory may be 0, the rest starts at 1."""
+    """Require finite numbers: alpha and memory of at least 0, the others of at least 1."""
     for name, value in numbers.items():
         low = 0 if name in ("alpha", "memory") else 1
         if not low <= value < np.inf:

@@ -1,7 +1,7 @@
-"""What is said about predicted masks: one confusion matrix over the whole set, and the figures made from it.
+"""Metrics of predicted masks, from one confusion matrix over the whole set.
 
-A class that is neither in the masks nor predicted has no IoU: it is None and left out of every mean. Counts of pixels
-add up over images and processes, so figures are exact however the work was shared. C classes; 255 is no class.
+The IoU of a class that is neither in the masks nor predicted is None and left out of every mean. Counts of pixels add
+up over images and processes, so the metrics do not depend on how the work was split. C classes; 255 is unlabeled.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.groups import GROUPS
 
 IGNORE = 255
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass
 class Tally:
-    """Pixels counted so far: `confusion` (C, C), true classes in rows; of boundaries what both share and either has."""
+    """Pixels counted so far: `confusion` (C, C) with true classes in rows, and boundaries in both maps or either."""
 
     confusion: Ints
     boundary_both: Ints
@@ -33,7 +32,7 @@ class Tally:
         return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
 
     def add(self, prediction: NDArray[Any], mask: NDArray[Any], *, width: float = 0.02) -> float:
-        """Count one image, predicted and true classes, each (H, W); its own mean IoU, NaN without labeled pixels."""
+        """Count one image, predicted and true classes (H, W); return its mean IoU, NaN without labeled pixels."""
         confusion = pixel_confusion(prediction, mask, len(self.confusion))
         self.confusion += confusion
         both, either = boundaries(prediction, mask, len(self.confusion), width)
@@ -44,13 +43,13 @@ class Tally:
 
 
 def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> Ints:
-    """How many pixels of each class (row) were taken for each class (column); pixels of `mask` at 255 do not count.
+    """Return how many pixels of each class (row) were predicted as each class (column), where `mask` is not 255.
 
     >>> pixel_confusion(np.array([[0, 1], [1, 1]]), np.array([[0, 0], [1, 255]]), 2).tolist()
     [[1, 1], [0, 1]]
     """
     if prediction.shape != mask.shape:
-        raise ValueError(f"prediction {prediction.shape} and mask {mask.shape} must have one shape")
+        raise ValueError(f"prediction {prediction.shape} and mask {mask.shape} must have the same shape")
     labeled = mask != IGNORE
     true, found = mask[labeled].astype(np.int64), prediction[labeled].astype(np.int64)
     if len(true) and (max(true.max(), found.max()) >= num_classes or min(true.min(), found.min()) < 0):
@@ -65,10 +64,10 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
 def boundaries(
     prediction: NDArray[Any], mask: NDArray[Any], num_classes: int, width: float = 0.02
 ) -> tuple[Ints, Ints]:
-    """Pixels of each class that are near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
+    """Return the pixels of each class near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
 
-    "Near" is within `width` times the picture's diagonal; the picture's border is an edge too. Where the mask says
-    nothing the prediction says nothing either, so a perfect one scores 1.
+    "Near" means within `width` times the diagonal of the image; the image border is an edge too. Predictions of
+    unlabeled pixels are ignored, so a perfect prediction scores 1.
     """
     import cv2
 
@@ -93,7 +92,7 @@ def boundaries(
 
 
 def iou(confusion: ArrayLike) -> Floats:
-    """Intersection over union of each class (C,); NaN for a class that is nowhere.
+    """Return the intersection over union of each class (C,); NaN for a class that does not occur.
 
     >>> iou([[1, 1, 0], [0, 1, 0], [0, 0, 0]]).tolist()
     [0.5, 0.5, nan]
@@ -106,9 +105,9 @@ def iou(confusion: ArrayLike) -> Floats:
 
 
 def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDArray[np.str_]:
-    """The group of each class by its share of the training pixels, as a multiple of the mean share 1 / C.
+    """Return the group of each class by its share of the training pixels, relative to the mean share 1 / C.
 
-    "many" above `many` times that, "few" below `few` times, else "medium".
+    "many" above `many` times the mean, "few" below `few` times, else "medium".
 
     >>> share_groups([800, 150, 40, 10], many=1.0, few=0.1).tolist()
     ['many', 'medium', 'medium', 'few']
@@ -121,7 +120,7 @@ def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDAr
 def summarize(
     tally: Tally, pixels: ArrayLike, classes: Sequence[str], *, many: float = 1.0, few: float = 0.1
 ) -> dict[str, Any]:
-    """Everything that is reported about predicted masks, ready for JSON. `pixels` (C,) are those of training."""
+    """Return all metrics of predicted masks, ready for JSON. `pixels` (C,) are those of the training set."""
     confusion, counts = tally.confusion, np.asarray(pixels)
     if confusion.shape != (len(classes), len(classes)) or counts.shape != (len(classes),):
         raise UserError(

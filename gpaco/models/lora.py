@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA, Hu et al., 2021): frozen linear layers, each with a trained change of few parameters.
+"""Low-rank adapters (LoRA, Hu et al., 2021): frozen linear layers, each with a trained update of few parameters.
 
-A run keeps both in its checkpoints, so that it can go on; who only predicts gets plain layers with the change added.
+The checkpoints of a run hold both, so that it can resume; for prediction the updates are merged into plain layers.
 """
 
 import math
@@ -13,16 +13,16 @@ from torch.nn import functional as F
 
 from gpaco.errors import UserError
 
-# A change counts STRENGTH / rank: its size, and with it the learning rate, does not depend on the rank.
+# Updates are scaled by STRENGTH / rank, so that the best learning rate does not depend on the rank.
 STRENGTH = 8.0
 _DOWN, _UP = "lora_down", "lora_up"
 
 
 class Adapted(nn.Module):
-    """A linear layer W and a change of low rank: x -> x W' + b + scale * x down' up', where up starts at 0.
+    """A linear layer W and a low-rank update: x -> x W' + b + scale * x down' up', where up starts at 0.
 
-    In the state dict the layer keeps its names, `weight` and `bias`; the change is there as `lora_down`, (rank, in),
-    and `lora_up`, (out, rank).
+    In the state dict the layer keeps its names, `weight` and `bias`; the update is `lora_down`, (rank, in), and
+    `lora_up`, (out, rank).
     """
 
     bias: nn.Parameter | None
@@ -30,7 +30,7 @@ class Adapted(nn.Module):
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
         self.scale = STRENGTH / rank
-        # The same tensors, not copies. As an attribute, `weight` is something else: see below.
+        # The same tensors, not copies. The attribute `weight` includes the update: see below.
         self._parameters["weight"] = cast(nn.Parameter, layer.weight)
         self.register_parameter("bias", layer.bias)
         self.lora_down = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
@@ -40,7 +40,7 @@ class Adapted(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight with its change, for attention that takes it instead of calling the layer (BEiT, Swin v2)."""
+        """The weight with its update, for attention that reads it instead of calling the layer (BEiT, Swin v2)."""
         return cast(Tensor, self._parameters["weight"]) + self.scale * (self.lora_up @ self.lora_down)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,9 +49,9 @@ class Adapted(nn.Module):
 
 
 def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
-    """Give every linear layer of the backbone a change of this rank, where that is smaller than the layer; all of them.
+    """Add an update of this rank to every linear layer of the backbone that is larger than it; return all updates.
 
-    In ViTs those are the layers of attention (qkv, proj) and of the MLPs. What else trains is for the caller to say.
+    In ViTs these are the layers of attention (qkv, proj) and of the MLPs. The caller decides what else is trained.
     """
     if rank < 1:
         raise UserError(f"the rank of an adapter must be at least 1, got {rank}", "--set train.lora_rank=4")
@@ -63,7 +63,7 @@ def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
     ]
     if not layers:
         raise UserError(
-            f"{type(backbone).__name__} has no linear layers that could get adapters of rank {rank}",
+            f"{type(backbone).__name__} has no linear layers large enough for adapters of rank {rank}",
             "choose a ViT, DeiT or Swin, or train another part: --train last-block, --train all",
         )
     changes = []
@@ -76,7 +76,7 @@ def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of the same network with plain layers: every change is added to its weight."""
+    """Return the state dict of the same network with plain layers: every update is added to its weight."""
     plain = {key: value for key, value in state.items() if not key.endswith((f".{_DOWN}", f".{_UP}"))}
     for key, down in state.items():
         layer, _, last = key.rpartition(".")

@@ -1,16 +1,15 @@
-"""Where tensors live."""
-
-import os
+"""Which device tensors live on."""
 
 import torch
 
 from gpaco.errors import UserError
+from gpaco.system.distributed import local_rank
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The named device, or a CUDA one if there is, else the CPU; with several processes, each its own.
+    """Return the named device; by default CUDA if available, else the CPU. Each process gets its own GPU.
 
-    Apple's (mps) has to be asked for: nothing here was tried on it.
+    Apple's mps is never the default: it is untested.
     """
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -23,6 +22,6 @@ def choose_device(name: str | None = None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"there is no device {name!r} here: {str(error).splitlines()[0]}", "--device cpu") from error
     if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        device = torch.device("cuda", local_rank())
         torch.cuda.set_device(device)
     return device

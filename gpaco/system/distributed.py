@@ -1,4 +1,4 @@
-"""Everything this package knows about processes. With one process each function is the identity."""
+"""Several processes: ranks and collectives. With one process each function is the identity."""
 
 import os
 from datetime import timedelta
@@ -18,13 +18,18 @@ def rank() -> int:
     return dist.get_rank() if _many() else 0
 
 
+def local_rank() -> int:
+    """Number of this process on its machine, from 0, as torchrun sets it."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
 def world_size() -> int:
     """Number of processes."""
     return dist.get_world_size() if _many() else 1
 
 
 def row_counts(x: Tensor) -> list[int]:
-    """How many rows each process has in its own `x`."""
+    """Return the number of rows of `x` in each process."""
     if not _many():
         return [len(x)]
     counts = [torch.zeros(1, dtype=torch.int64, device=x.device) for _ in range(world_size())]
@@ -33,10 +38,10 @@ def row_counts(x: Tensor) -> list[int]:
 
 
 def gather(x: Tensor, counts: list[int] | None = None) -> Tensor:
-    """The rows of all processes in order of rank. Numbers of rows may differ; the gradient flows back.
+    """Return the rows of all processes in order of rank, differentiably. Processes may have different numbers of rows.
 
-    The gradient of a row is the sum of what all processes send to it, as if there were one process. `counts` is
-    `row_counts(x)` for those who know it already.
+    The gradient of a row is the sum over all processes, as if there were only one. `counts` is `row_counts(x)`, if that
+    is known already.
     """
     if not _many():
         return x
@@ -44,19 +49,19 @@ def gather(x: Tensor, counts: list[int] | None = None) -> Tensor:
 
 
 def total(x: Tensor) -> Tensor:
-    """Sum of `x` over all processes, the same on each; the gradient flows back."""
+    """Return the sum of `x` over all processes, differentiably."""
     if not _many():
         return x
     return _Total.apply(x)  # type: ignore[no-any-return]
 
 
 def mine(n: int) -> range:
-    """Of n things that the processes share, those that this one does."""
+    """Return which of n items this process works on."""
     return range(rank(), n, world_size())
 
 
 def in_order(rows: Tensor, n: int) -> Tensor:
-    """The rows of all n things in their order, from the rows of `mine(n)` in each process."""
+    """Return the rows of all n items in their order, from the rows of `mine(n)` in each process."""
     if not _many():
         return rows
     world = world_size()
@@ -68,39 +73,37 @@ def in_order(rows: Tensor, n: int) -> Tensor:
 
 
 def sum_counts(counts: Tensor) -> Tensor:
-    """Sum of numbers over all processes, the same on each, wherever they are; without a gradient."""
+    """Return the sum over all processes, without a gradient, for a tensor on any device."""
+    return _reduced(counts, "SUM")
+
+
+def maximum(x: Tensor) -> Tensor:
+    """Return the elementwise maximum over all processes, without a gradient, for a tensor on any device."""
+    return _reduced(x, "MAX")
+
+
+def _reduced(x: Tensor, operation: str) -> Tensor:
     if not _many():
-        return counts
-    summed = counts.to(_device())
-    dist.all_reduce(summed)
-    return summed.to(counts.device)
+        return x
+    result = x.detach().to(_device(), copy=True)
+    dist.all_reduce(result, getattr(dist.ReduceOp, operation))
+    return result.to(x.device)
 
 
 def share_statistics(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with batch norm over the images of all processes, where their devices can: that is CUDA's alone."""
+    """Return the model with batch norm synchronized over all processes, which only CUDA supports."""
     if _many() and dist.get_backend() == "nccl":
         return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
     return model
 
 
-def maximum(values: Tensor) -> Tensor:
-    """The largest of each value over all processes, on the device."""
-    if _many():
-        dist.all_reduce(values, dist.ReduceOp.MAX)
-    return values
-
-
 def agree(*values: int) -> list[int]:
-    """The largest of each value over all processes: what one of them has seen, all of them know."""
-    if not _many():
-        return list(values)
-    largest = torch.tensor(values, device=_device())
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return largest.tolist()
+    """Return the maximum of each value over all processes."""
+    return maximum(torch.tensor(values)).tolist()
 
 
 def share_buffers(module: torch.nn.Module) -> None:
-    """Give every process the buffers of process 0, such as its batch-norm statistics."""
+    """Copy the buffers of process 0, such as batch-norm statistics, to every process."""
     if _many():
         for buffer in module.buffers():
             dist.broadcast(buffer, 0)
@@ -113,14 +116,14 @@ def barrier() -> None:
 
 
 def start(device: torch.device, timeout_minutes: float = 10.0) -> None:
-    """Join the other processes if torchrun has started several."""
+    """Join the process group if torchrun started several processes."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
 
 
 def stop() -> None:
-    """Leave the other processes."""
+    """Leave the process group."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -134,7 +137,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
-        # Collectives want equal shapes: fill up to the longest, then cut.
+        # all_gather needs equal shapes: pad to the longest, then cut.
         filled = x.new_zeros(max(counts), *x.shape[1:])
         filled[: len(x)] = x
         parts = [torch.empty_like(filled) for _ in counts]

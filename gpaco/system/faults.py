@@ -1,4 +1,4 @@
-"""Faults of the machine, which libraries report in words of their own: as an `EnvironmentProblem` with a remedy."""
+"""Turn errors of the machine (disk, memory, processes), as libraries report them, into an `EnvironmentProblem`."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _RESUMES = "the same command resumes from the last checkpoint"
 
 @contextmanager
 def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[None]:
-    """Raise a fault of the machine as an `EnvironmentProblem`; with an action ("cannot write X"), only of its disk."""
+    """Raise errors of the machine as `EnvironmentProblem`; with an action ("cannot write X"), only disk errors."""
     try:
         yield
     except Problem:
@@ -27,9 +27,9 @@ def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[No
 
 
 def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
-    """Why the system refused to read or write, or None if the error is about something else."""
+    """Return why the system failed to read or write, or None for any other error."""
     text = " ".join(str(error).split())
-    found = re.search(r"os error (\d+)", text)  # how safetensors reports it
+    found = re.search(r"os error (\d+)", text)  # as reported by safetensors
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
     if number is None:
         return None
@@ -39,11 +39,11 @@ def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
         return EnvironmentProblem(f"the disk is full ({reason}{about})", f"free some space{then}")
     if number in (EACCES, EPERM, EROFS):
         return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another --out{then}")
-    return EnvironmentProblem(f"{reason}{about}", f"see that the path exists and can be read and written{then}")
+    return EnvironmentProblem(f"{reason}{about}", f"check that the path exists and can be read and written{then}")
 
 
 def problem_of(error: Exception) -> EnvironmentProblem | None:
-    """What is wrong with the machine, or None if the error is about something else."""
+    """Return what is wrong with the machine, or None for any other error."""
     text = " ".join(str(error).split())
     if problem := disk_problem(error):
         return problem

@@ -1,4 +1,4 @@
-"""Writing single files so that a crash at any moment leaves the old one or the new one; logs of JSON lines."""
+"""Atomic writing of files, and logs of JSON lines."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gpaco.system.faults import explained
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file by one with this content: a reader finds the old one or the new one, also after a crash."""
+    """Write a file atomically: even after a crash it has either the old content or the new."""
     work = path.with_name(f".{path.name}.writing")
     with explained(f"cannot write {path}"):
         try:
@@ -24,7 +24,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line of JSON to a log, on disk when this returns. If it cannot be written whole, nothing of it is."""
+    """Append one line of JSON to a log and sync it to disk. If it cannot be written in full, nothing is written."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
     with explained(f"cannot write {path}"), path.open("ab", buffering=0) as file:
         before = file.tell()
@@ -40,9 +40,9 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def trim_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Cut a log back to the rows that `keep` accepts, and return those.
+    """Remove all rows that `keep` does not accept from a log, and return the others.
 
-    A last line without its end is one that was being written when the process died: it goes too.
+    An incomplete last line, from a process that died while writing it, is removed too.
     """
     if not path.exists():
         return []
@@ -72,7 +72,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file's content, or a folder's list of names, is on disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     if os.name == "nt" and path.is_dir():  # Windows cannot open folders
         return
     descriptor = os.open(path, os.O_RDONLY)

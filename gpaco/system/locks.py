@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process writes to it."""
+"""The lock of a run folder: only one process writes to it."""
 
 import os
 import socket
@@ -12,12 +12,12 @@ from filelock import FileLock, Timeout
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
 
-LOCK, HOLDER = "run.lock", "in-use.txt"  # on Windows, a locked file cannot be read: who holds it is in a second one
+LOCK, HOLDER = "run.lock", "in-use.txt"  # a second file names the holder: Windows cannot read a locked file
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep all other processes from writing to a run folder. The system frees the lock however this process ends."""
+    """Keep other processes from writing to a run folder. The system releases the lock however this process ends."""
     holder, held = folder / HOLDER, FileLock(folder / LOCK)
     with explained(f"cannot lock {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,24 @@
-"""How work that takes long speaks to whoever waits for it: the types of its callbacks."""
+"""Callbacks by which long-running work reports to the user."""
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 Say = Callable[[str], None]  # a line for the user
 Progress = Callable[[int, int], None]  # (done, total) of some work
-Show = Callable[[dict[str, Any]], None]  # what happens in training: a note, a step, an epoch
+Bar = Callable[[str], AbstractContextManager[Progress]]  # shows the progress of some work under a title
+Show = Callable[[dict[str, Any]], None]  # an event of training: a note, a step, an epoch
 
 
 def quiet(said: object) -> None:
-    """Show and say nothing."""
+    """Report nothing."""
 
 
 def told(say: Say, title: str) -> Progress:
-    """Return a callback that tells where some work is, if it takes longer than 5 s: a line every 10 s.
+    """Return a callback that reports progress every 10 s, for work that takes longer than 5 s.
 
-    If `say` has bars of its own, as `gpaco.cli.display.Display` has, it is one of those.
+    If `say` has its own progress bars, as `gpaco.cli.display.Display` does, it is one of those.
     """
     if hasattr(say, "progress"):
         progress: Progress = say.progress(title)

@@ -1,4 +1,4 @@
-"""Stopping politely: a signal sets a flag, the loop looks at it between steps. A second signal stops at once."""
+"""Graceful stopping: a signal sets a flag that the loop checks between steps. A second signal stops at once."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ if hasattr(signal, "SIGUSR1"):  # not on Windows
 
 
 class Stopped(Exception):
-    """The run was asked to stop, has saved itself, and resumes when the same command is given again."""
+    """The run was stopped by a signal after saving; rerun the same command to resume."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} after saving")
@@ -21,9 +21,9 @@ class Stopped(Exception):
 
 @contextmanager
 def catch_signals() -> Iterator[Callable[[], int]]:
-    """Inside, signals are noted; the function given tells the number of the one that came, or 0."""
+    """Record signals instead of stopping; the yielded function returns the number of the first one, or 0."""
     seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may have handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may install handlers
         yield lambda: 0
         return
     before = {number: signal.getsignal(number) for number in CAUGHT}

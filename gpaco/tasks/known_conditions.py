@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.data.corruption.published import Condition
-from gpaco.system.files import append_jsonl, trim_jsonl
+from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.system.progress import Say
 from gpaco.training.run import Run, select_checkpoint
 
 Row = dict[str, Any]
@@ -18,6 +19,13 @@ Compute = Callable[[Sequence[Condition]], Iterator[tuple[Condition, Row]]]
 def model_digest(run: Run, which: str) -> str:
     """SHA-256 of the manifest of a checkpoint, which has the SHA-256 of each of its files."""
     return hashlib.sha256((select_checkpoint(run, which, parts=[]).path / "MANIFEST.json").read_bytes()).hexdigest()
+
+
+def write_result(folder: Path, stem: str, result: Row, say: Say) -> None:
+    """Write `robustness.json`, or `robustness-STEM.json` for data other than the run's own."""
+    path = folder / (f"robustness-{stem}.json" if stem else "robustness.json")
+    write_atomic(path, json.dumps(result, indent=1))
+    say(f"written: {path}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from gpaco.cli.main import main
-from gpaco.models.backbones import SmallResNet
+from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines

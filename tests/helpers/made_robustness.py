@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from gpaco.data.corruption.corruptions import KINDS, SEVERITIES
-from gpaco.data.corruption.images import CLEAN
+from gpaco.data.corruption.published import CLEAN
 from gpaco.data.holdout import stratified_subset
-from gpaco.metrics.classification import GROUPS
-from gpaco.metrics.robustness import Measured, summary
+from gpaco.metrics.corruption import Errors, summary
+from gpaco.metrics.groups import GROUPS
 from gpaco.pages.classification.evidence import gather
 from gpaco.tasks.classification.class_match import Match
 from gpaco.training.run import Run
@@ -51,12 +51,12 @@ def write_robustness(
     sizes = {name: int((there & (one.groups == name)).sum()) for name in GROUPS}
     conditions = [CLEAN, *((name, severity) for name in names for severity in severities)]
 
-    def measured(some: Error, name: str = "") -> Measured:
+    def measured(some: Error, name: str = "") -> Errors:
         def cell(group: str, what: str, severity: int) -> float | None:
             return some(group, what, severity) if group == "error" or (there & (one.groups == group)).any() else None
 
         rows = {(what, s): {key: cell(key, what, s) for key in ("error", *GROUPS)} for what, s in conditions}
-        return Measured(rows, [], name)
+        return Errors(rows, [], name)
 
     other = baseline and measured(baseline[1], baseline[0])
     found = Match(one.labels, there, (), ())

@@ -156,7 +156,7 @@ def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centers_al
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_a_start_that_cannot_be_balanced_says_what_helps(name: str) -> None:
     model, method = make(name, "method.alpha=0")
-    with pytest.raises(UserError, match=r"the start cannot be balanced: .*needs alpha above 0") as error:
+    with pytest.raises(UserError, match=r"cannot balance the start: .*needs alpha above 0") as error:
         method.start(model, *batch())
     assert "method.start=released" in error.value.remedy
 

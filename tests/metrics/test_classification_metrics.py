@@ -12,16 +12,9 @@ from sklearn import metrics as sklearn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassF1Score
 
 from gpaco.errors import UserError
-from gpaco.metrics.classification import (
-    adjust,
-    ece,
-    groups,
-    long_tailed_prior,
-    reversed_prior,
-    reweighted_accuracy,
-    summarize,
-    wilson,
-)
+from gpaco.metrics.classification import adjust, ece, long_tailed_prior, reversed_prior, reweighted_accuracy, summarize
+from gpaco.metrics.groups import groups
+from gpaco.metrics.intervals import wilson
 
 
 def case(n: int, c: int, seed: int = 0, absent: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS
-from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, errors, mce, mean_error, relative_mce, severity_mean
+from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, group_errors, mce, mean_error, relative_mce, severity_mean
 
 HALF = dict.fromkeys(CORRUPTIONS, 0.5)
 
@@ -56,6 +56,6 @@ def test_a_baseline_that_is_never_wrong_or_never_hurt_gives_no_figure() -> None:
 def test_groups_are_means_of_per_class_errors_and_none_where_empty() -> None:
     # Class 0 (many) is wrong once in four, 1 (few) always, 2 (few) never; 3 (medium) has no picture.
     labels = np.array([0, 0, 0, 0, 1, 2, 2])
-    found = errors([0, 0, 0, 3, 0, 2, 2], labels, [500, 3, 5, 50], 100, 20)
+    found = group_errors([0, 0, 0, 3, 0, 2, 2], labels, [500, 3, 5, 50], 100, 20)
     assert found == {"n": 7, "error": 2 / 7, "many": 0.25, "medium": None, "few": 0.5}
-    assert errors([], np.zeros(0, np.int64), [1, 2], 100, 20)["error"] is None
+    assert group_errors([], np.zeros(0, np.int64), [1, 2], 100, 20)["error"] is None

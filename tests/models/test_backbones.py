@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from gpaco.data.readers.read import read
 from gpaco.errors import UserError
-from gpaco.models.backbones import SmallResNet, build, usual_size
+from gpaco.models.backbones import build, usual_input, usual_size
+from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.tasks.classification.card import describe
 from gpaco.tasks.classification.defaults import resolve
@@ -193,7 +194,7 @@ def test_a_size_that_a_model_cannot_take_is_an_error_before_training() -> None:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_a_model_without_pooled_features_is_an_error() -> None:
-    with pytest.raises(UserError, match="inception_next_atto gives no single row of features per image"):
+    with pytest.raises(UserError, match="inception_next_atto does not return one row of features per image"):
         build("inception_next_atto", size=32)
 
 
@@ -296,7 +297,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "missing in the file: layer2.0.conv1.weight;" in error.value.cause
     assert "not in the model: layer9.weight;" in error.value.cause
     assert "of another shape: conv1.weight (16, 3, 7, 7) for (16, 3, 3, 3)" in error.value.cause
-    assert "choose with --model the architecture" in error.value.remedy
+    assert "set --model to the architecture" in error.value.remedy
 
     with pytest.raises(
         UserError, match=r"missing in the file: conv1.weight, .* and \d+ more; not in the model: layer9.weight"
@@ -305,14 +306,14 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_no_safetensors_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file .*none\.safetensors\n.*nothing is downloaded"):
+    with pytest.raises(UserError, match=r"there is no file .*none\.safetensors\n.*--weights hub"):
         build("resnet18", weights=tmp_path / "none.safetensors")
     pickled = tmp_path / "weights.pth"
     torch.save(build("resnet8").module.state_dict(), pickled)
-    with pytest.raises(UserError, match=r"weights\.pth is no safetensors file"):
+    with pytest.raises(UserError, match=r"weights\.pth is not a safetensors file"):
         build("resnet8", weights=pickled)
     (tmp_path / "empty.safetensors").touch()
-    with pytest.raises(UserError, match=r"empty\.safetensors is no safetensors file"):
+    with pytest.raises(UserError, match=r"empty\.safetensors is not a safetensors file"):
         build("resnet8", weights=tmp_path / "empty.safetensors")
 
 
@@ -348,6 +349,13 @@ def test_with_weights_the_size_mean_and_deviation_are_those_of_timms_config(tmp_
     )
     assert usual_size("vit_base_patch16_384.augreg_in1k") == 384
     assert usual_size("resnet32") == usual_size("no such model") == 0
+
+
+def test_the_usual_input_of_a_model_is_known_without_building_it() -> None:
+    for name in ("resnet18", "test_vit", "test_efficientnet.r160_in1k", "test_convnext", "gcvit_tiny"):
+        config = build(name).module.pretrained_cfg
+        assert usual_input(name) == (config["mean"], config["std"], config["input_size"][-1])
+    assert usual_input("resnet8") == usual_input("resnet50_cifar") == build("resnet8")[2:]
 
 
 # The hub
@@ -403,7 +411,7 @@ for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"w
 """
 FETCHING = """
 import sys
-from gpaco.hub import fetch
+from gpaco.models.weights.hub import fetch
 
 print(fetch("test_vit"), fetch("test_vit", sys.argv[1]))
 """
@@ -447,7 +455,7 @@ def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_p
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet32", "resnet32 is ours and has no weights on timm's hub"),
+        ("resnet32", "resnet32 is not a timm model and has no weights on its hub"),
         ("gcvit_tiny", "timm has no weights for 'gcvit_tiny' on its hub"),  # pickled, elsewhere
         ("vit_tiny_patch16_244", "no model 'vit_tiny_patch16_244'; did you mean 'vit_tiny_patch16_224'"),
     ],

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError
 from gpaco.models.backbones import build
-from gpaco.models.classifier import Classifier, GhostBatchNorm, freeze, ghost_batch, momentum_copy, update_momentum
+from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
+from gpaco.models.freezing import freeze
+from gpaco.models.ghost_norm import GhostBatchNorm, ghost_batch
 
 
 def _model(name: str = "resnet8", *, size: int = 8, dim: int = 16, projector: str = "gpaco") -> Classifier:
@@ -317,7 +319,7 @@ def test_a_ghost_batch_that_cannot_work_is_an_error() -> None:
 
     with pytest.raises(UserError, match="ghost_batch must be at least 2, got 1"):
         ghost_batch(_model(), 1)
-    with pytest.raises(UserError, match="does not know how OwnNorm works"):
+    with pytest.raises(UserError, match="does not support OwnNorm"):
         ghost_batch(nn.Sequential(OwnNorm(3)), 4)
 
 
@@ -388,6 +390,6 @@ def test_a_part_or_an_architecture_that_is_not_known_is_an_error() -> None:
     model = Classifier(nn.Flatten(), 12, 5)
     with pytest.raises(UserError, match="no part 'haed' to train; did you mean 'head'"):
         freeze(model, "haed")
-    with pytest.raises(UserError, match=r"the last block of Flatten is not known\n.*--train head"):
+    with pytest.raises(UserError, match=r"the last block of Flatten is unknown\n.*--train head"):
         freeze(model, "last-block")
     assert len(_trained(model)) == len(list(model.parameters()))  # nothing was changed

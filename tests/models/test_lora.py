@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gpaco
 from gpaco.errors import UserError
 from gpaco.models.backbones import build
-from gpaco.models.classifier import Classifier, freeze, momentum_copy
+from gpaco.models.classifier import Classifier, momentum_copy
+from gpaco.models.freezing import freeze
 from gpaco.models.lora import Adapted, adapt, merged
 from gpaco.recipes.settings import Train
 from gpaco.training import checkpoint

@@ -17,10 +17,11 @@ from gpaco.data.leaks import record
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
-from gpaco.metrics.classification import adjust, ece, wilson
+from gpaco.metrics.classification import adjust, ece
+from gpaco.metrics.intervals import intervals, wilson
 from gpaco.pages.classification import calibration, flows, images, whatif
 from gpaco.pages.classification.evidence import Evidence, gather, log_priors, probabilities
-from gpaco.pages.classification.summary import FIGURES, intervals, paired, sentence, smooth, summary
+from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.pages.classification.tables import tables
 from gpaco.pages.render import percent, safe_json, thumbnail
 from gpaco.tasks.classification.splits import splits_of

@@ -12,7 +12,7 @@ from helpers.made_robustness import COMMON, growing, steady, write_robustness
 from helpers.made_runs import tail_run, write_run
 
 import gpaco
-from gpaco.metrics.classification import wilson
+from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.corruptions import combined, images_by_group, robustness, sentence
 from gpaco.pages.classification.evidence import gather
 from gpaco.training.run import Run

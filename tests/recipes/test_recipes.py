@@ -24,7 +24,8 @@ from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.eval import as_tested
 from gpaco.data.views.views import VIEWS, View, batch_view
 from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, freeze
+from gpaco.models.classifier import Classifier
+from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.listing import data_of, markdown
 from gpaco.recipes.listing import rows as listed

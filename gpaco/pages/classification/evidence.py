@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.errors import UserError
-from gpaco.metrics.classification import Floats, Ints, adjust, reversed_prior
+from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.classification import adjust, reversed_prior
 from gpaco.pages.render import Facts
 from gpaco.pages.runs import short_names
 from gpaco.tasks.classification.priors import log_prior, log_shown

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from gpaco.data.samples import Splits
-from gpaco.metrics.classification import GROUPS, Ints
+from gpaco.metrics.arrays import Ints
+from gpaco.metrics.groups import GROUPS, gini, imbalance_factor
 from gpaco.pages.classification import calibration, corruptions, flows, theory, whatif
 from gpaco.pages.classification.evidence import Evidence, log_priors
 from gpaco.pages.classification.images import Album, missed_images
 from gpaco.pages.classification.provenance import provenance
 from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.pages.render import Facts
-from gpaco.tasks.classification.check import gini, imbalance_factor
 
 
 def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:

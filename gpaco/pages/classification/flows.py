@@ -4,7 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from gpaco.metrics.classification import GROUPS, wilson
+from gpaco.metrics.groups import GROUPS
+from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
-from gpaco.metrics.classification import Ints
+from gpaco.metrics.arrays import Ints
 from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
 from gpaco.pages.render import Facts, thumbnail
 from gpaco.recipes.settings import Data, Recipe

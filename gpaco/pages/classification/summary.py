@@ -1,19 +1,16 @@
 """The summary: metrics with intervals, differences between runs on the same images, and what stands out in words."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from gpaco.metrics.classification import GROUPS, Floats, Ints, wilson
+from gpaco.metrics.arrays import Ints
+from gpaco.metrics.groups import GROUPS
+from gpaco.metrics.intervals import intervals, paired_intervals
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts, percent
 
-Bounds = dict[str, float | None]
 FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
-DRAWS = 2000
-_BLOCK = 100  # draws at a time: 10,000 classes stay below 30 MB
-_SEED = 0
 _HOW_OFTEN = (
     (0.2, "far less often than"),
     (0.05, "less often than"),
@@ -43,30 +40,10 @@ def per_class(one: Evidence) -> tuple[Ints, Ints]:
     return np.bincount(one.labels[right], minlength=size), np.bincount(one.labels[~right], minlength=size)
 
 
-def intervals(right: Ints, wrong: Ints, group: Any) -> dict[str, Bounds]:
-    """95 % intervals of the figures by bootstrap: 2,000 times each image counts as often as a Poisson draw says.
-
-    Where all images are right, or all wrong, there is nothing to draw from: it is Wilson's interval then.
-
-    >>> bounds = intervals(np.array([50, 25]), np.array([0, 25]), np.array(["many", "few"]))
-    >>> {key: [round(end, 2) for end in bounds[key].values() if end] for key in ("many", "few", "medium")}
-    {'many': [0.93, 1.0], 'few': [0.36, 0.64], 'medium': []}
-    """
-    result = {}
-    drawn = _bootstrap([right, wrong], group, lambda hit, miss: hit)
-    for key, mine in _members(right + wrong, group).items():
-        k, n = int(right[mine].sum()), int((right + wrong)[mine].sum())
-        plain = wilson(k, n)
-        low, high = plain if plain and k in (0, n) else _middle(drawn[key])
-        result[key] = {"low": low, "high": high}
-    return result
-
-
 def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
     """How much better `other` is than `first` on the same images, with 95 % intervals; None if the images differ.
 
-    Images are matched by name. Groups are those of the first run. The bootstrap is that of `intervals`; without a
-    single image on which the runs differ, the ends are what Wilson's interval leaves for such images.
+    Images are matched by name. Groups are those of the first run.
     """
     order = matched(first.images, other.images)
     if order is None or not np.array_equal(first.labels, other.labels[order]):
@@ -74,21 +51,7 @@ def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
     size = len(first.classes)
     a, b = first.predictions == first.labels, other.predictions[order] == first.labels
     won, lost, same = (np.bincount(first.labels[mask], minlength=size) for mask in (b & ~a, a & ~b, a == b))
-    test = won + lost + same
-    drawn = _bootstrap([won, lost, same], first.groups, lambda won, lost, same: won - lost)
-    result: list[Facts] = []
-    for key, mine in _members(test, first.groups).items():
-        number = int(test[mine].sum())
-        difference = None
-        if number:
-            gain = (won - lost)[mine]
-            difference = float(gain.sum() / number if key == "top1" else (gain / test[mine]).mean())
-        low, high = _middle(drawn[key])
-        if number and not (won + lost)[mine].any():
-            _, high = wilson(0, number) or (None, None)
-            low = None if high is None else -high
-        result.append({"figure": key, "difference": difference, "low": low, "high": high})
-    return result
+    return [{"figure": key, **row} for key, row in paired_intervals(won, lost, same, first.groups).items()]
 
 
 def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
@@ -191,37 +154,3 @@ def _ends(metrics: Facts) -> tuple[str | None, str | None]:
     """Return the rarest and the most frequent group that have a value, if they are two."""
     there = [key for key in reversed(GROUPS) if metrics[key] is not None]
     return (there[0], there[-1]) if len(there) > 1 else (None, None)
-
-
-def _members(test: Ints, group: Any) -> dict[str, Any]:
-    """The classes that each figure is about, as masks; those without test images are in none."""
-    return {key: (test > 0) & ((group == key) | (key in ("top1", "macro"))) for key in FIGURES}
-
-
-def _bootstrap(cells: Sequence[Ints], group: Any, gain: Callable[..., Ints]) -> dict[str, Floats]:
-    """Figures of 2,000 test sets, drawn from the numbers of images of each class in each cell.
-
-    `gain` says from the drawn cells how many images count. A class that happens to have no image in a draw is left out
-    of its means.
-    """
-    members = _members(np.sum(cells, 0), group)
-    generator = np.random.default_rng(_SEED)
-    parts: dict[str, list[Floats]] = {key: [] for key in members}
-    for _ in range(DRAWS // _BLOCK):
-        drawn = [generator.poisson(cell, (_BLOCK, len(cell))) for cell in cells]
-        counted, total = gain(*drawn), np.sum(drawn, 0)
-        rates = counted / np.maximum(total, 1)
-        for key, mine in members.items():
-            if key == "top1":
-                parts[key].append(counted.sum(1) / np.maximum(total.sum(1), 1))
-            elif mine.any():
-                parts[key].append(rates[:, mine].sum(1) / np.maximum((total[:, mine] > 0).sum(1), 1))
-    return {key: np.concatenate(found) if found else np.zeros(0) for key, found in parts.items()}
-
-
-def _middle(drawn: Floats) -> tuple[float | None, float | None]:
-    """The ends of the middle 95 %."""
-    if not len(drawn):
-        return None, None
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)

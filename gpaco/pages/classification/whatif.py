@@ -8,7 +8,7 @@ right where the line of its label is above all others, which is an interval of t
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.metrics.classification import Floats, Ints
+from gpaco.metrics.arrays import Floats, Ints
 from gpaco.pages.classification.evidence import Evidence, blocks, log_priors
 
 STEPS = 100  # positions of the slider from one named distribution to the next

@@ -10,7 +10,8 @@ from gpaco.data.batches import class_shares
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.eval import TestView
 from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, ghost_batch
+from gpaco.models.classifier import Classifier
+from gpaco.models.ghost_norm import ghost_batch
 from gpaco.recipes.settings import Recipe
 
 

@@ -13,15 +13,13 @@ from gpaco.data.leaks import PUBLISHED, copies, refuse_one_class
 from gpaco.data.readers.read import read
 from gpaco.data.samples import BadImage, Splits
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
-from gpaco.metrics.classification import groups as groups_of
-from gpaco.metrics.groups import one_group
+from gpaco.metrics.groups import FEW, GROUPS, MANY, gini, imbalance_factor, one_group
+from gpaco.metrics.groups import groups as groups_of
 from gpaco.recipes.request import overrides
 from gpaco.system.progress import Progress
 from gpaco.system.words import some
 from gpaco.tasks.classification.defaults import suggest
 
-MANY, FEW = 100, 20  # many: more training images than that; few: fewer
 _SHOWN = 10
 
 
@@ -68,28 +66,6 @@ def check(
         "suggested": suggested,
     }
     return facts | {"problems": _problems(facts, splits)}
-
-
-def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:
-    """The largest class divided by the smallest that has images."""
-    present = counts[counts > 0]
-    return None if not len(present) else float(present.max() / present.min())
-
-
-def gini(counts: npt.ArrayLike) -> float:
-    """How unequal class counts are: 0 for equal ones, near 1 if one class has nearly all.
-
-    Half the mean absolute difference of all pairs of classes, divided by the mean.
-
-    >>> gini([5, 5, 5]), gini([0, 0, 0, 12])
-    (0.0, 0.75)
-    """
-    ordered = np.sort(np.asarray(counts, np.float64))
-    number, total = len(ordered), ordered.sum()
-    if not total:
-        return 0.0
-    ranks = 2 * np.arange(1, number + 1) - number - 1
-    return float((ranks * ordered).sum() / (number * total))
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,8 @@ from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
-from gpaco.tasks.classification.class_match import counted, matched, restricted
+from gpaco.system.words import counted
+from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import Logits, check_correction, final_logits
 from gpaco.tasks.classification.splits import reported, splits_of

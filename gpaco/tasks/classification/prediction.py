@@ -15,7 +15,7 @@ from gpaco.data.images import SUFFIXES, read_image
 from gpaco.data.readers.rows import read_text
 from gpaco.data.views.eval import as_tested
 from gpaco.errors import Problem, UserError, nearest
-from gpaco.metrics.classification import groups
+from gpaco.metrics.groups import groups
 from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable

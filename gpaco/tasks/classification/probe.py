@@ -25,7 +25,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
 from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
-from gpaco.losses.contrastive import GPaCoLoss
+from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.methods import WITHOUT_CLASSIFIER, build
 from gpaco.methods.method import Method

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from gpaco.data.class_maps import is_imagenet
 from gpaco.data.corruption.corruptions import CONSTANTS, VERSION
 from gpaco.data.corruption.distortions import frost_folder
-from gpaco.data.corruption.images import CLEAN, Images, Source
-from gpaco.data.corruption.published import Condition, Tree
+from gpaco.data.corruption.images import Images, Source
+from gpaco.data.corruption.published import CLEAN, Condition, Tree
 from gpaco.errors import UserError, nearest
-from gpaco.metrics.classification import GROUPS, groups
-from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, errors
-from gpaco.metrics.robustness import Bar, Measured, summary, write_result
+from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, summary
+from gpaco.metrics.groups import GROUPS, groups
 from gpaco.system.devices import choose_device
-from gpaco.system.progress import Say
+from gpaco.system.progress import Bar, Say
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
@@ -38,7 +37,7 @@ from gpaco.tasks.classification.robustness_data import (
     source_of,
     view_for,
 )
-from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest
+from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest, write_result
 from gpaco.training.run import Run, as_run
 
 PREPROCESSING = ("official", "paper")
@@ -183,9 +182,9 @@ class _Setup:
     skip: bool  # leave out images that cannot be read
     workers: int
 
-    def measure(self, run: Run, model: Predictor, bar: Bar, say: Say) -> Measured:
+    def measure(self, run: Run, model: Predictor, bar: Bar, say: Say) -> Errors:
         """Errors of a model under every condition, from the log where they are there."""
-        result, digest = Measured({}, []), model_digest(run, self.which)
+        result, digest = Errors({}, []), model_digest(run, self.which)
         for part in self.parts:
             part = replace(part, source=for_model(part.source, model))
             known = KnownConditions(self.folder / "robustness.jsonl", digest, self._arguments(part, model))
@@ -233,7 +232,7 @@ class _Setup:
                 good = classes >= 0
                 if not good.any():
                     raise UserError(f"no image under {condition[0]} {condition[1]} can be read", "look at the files")
-                row = errors(classes[good], labels[good], card.counts, card.many, card.few)
+                row = group_errors(classes[good], labels[good], card.counts, card.many, card.few)
                 yield condition, row | {"skipped": [[part.source.names[i], reason] for i, reason in bad]}
 
 
@@ -285,7 +284,7 @@ def _baseline(
     predictor: Predictor,
     which: str,
     notes: list[str],
-) -> Measured | Predictor | None:
+) -> Errors | Predictor | None:
     """What to compare with: AlexNet's errors, a model that is still to be measured, or nothing."""
     if source.conditions == (CLEAN,):
         if baseline is not None:
@@ -305,7 +304,7 @@ def _baseline(
             )
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are of the published files of ImageNet-C, not of images corrupted here")
-        return Measured.of_means("AlexNet", ALEXNET, ALEXNET_CLEAN)
+        return Errors({}, [], "AlexNet", by_group=False, published=ALEXNET, published_clean=ALEXNET_CLEAN)
     other = load_classifier(as_run(baseline), which=which, device=predictor.mean.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from gpaco.data.class_maps import class_map, is_imagenet, published_as
 from gpaco.data.corruption.corruptions import SEVERITIES, constants_for, corruption_names
-from gpaco.data.corruption.images import CLEAN, Corrupting, Images, Source, corrupted_side
-from gpaco.data.corruption.published import Arrays, Condition, Tree, read_shifted
+from gpaco.data.corruption.images import Corrupting, Images, Source, corrupted_side
+from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Tree, read_shifted
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.eval import TestView
 from gpaco.errors import UserError, nearest
-from gpaco.metrics.robustness import missing_conditions
+from gpaco.metrics.corruption import missing_conditions
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.class_match import Match, match
 from gpaco.tasks.classification.evaluation import evaluation_part

@@ -10,7 +10,7 @@ from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits, in_memory
 from gpaco.errors import UserError
-from gpaco.metrics.classification import groups
+from gpaco.metrics.groups import groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, told
 from gpaco.system.words import some

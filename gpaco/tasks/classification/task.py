@@ -12,7 +12,8 @@ from torch import nn
 from gpaco import methods
 from gpaco.data.samples import Samples, Splits
 from gpaco.models import backbones
-from gpaco.models.classifier import Classifier, freeze
+from gpaco.models.classifier import Classifier
+from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
@@ -51,7 +52,7 @@ class Classification:
 
     @staticmethod
     def check_model(name: str) -> None:
-        backbones.check_known(name)
+        backbones.check_name(name)
 
     def plan(self, stage: Recipe) -> str:
         """Which images are reported, and which select the epoch."""

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from gpaco.data.inspection import TOLERATED, too_many
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
+from gpaco.metrics.groups import GROUPS, imbalance_factor
 from gpaco.metrics.segmentation import IGNORE, share_groups
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Data
 from gpaco.system.progress import Progress
 from gpaco.system.words import some
-from gpaco.tasks.classification.check import imbalance_factor
 from gpaco.tasks.segmentation.defaults import suggest, usual_size
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.losses.checks import at_least_float32
-from gpaco.models.backbones import read_safetensors
+from gpaco.models.weights.files import read_safetensors
 from gpaco.tasks.segmentation.inference import resized
 
 DECODERS = {  # our words for its architectures

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, VERSION, constants_for, corrupt, corruption_names
 from gpaco.data.corruption.distortions import frost_folder
-from gpaco.data.corruption.images import CLEAN, corrupted
-from gpaco.data.corruption.published import Condition
+from gpaco.data.corruption.images import corrupted
+from gpaco.data.corruption.published import CLEAN, Condition
 from gpaco.data.counter_random import permutation
 from gpaco.errors import UserError
-from gpaco.metrics.classification import GROUPS
-from gpaco.metrics.robustness import Bar, Measured, missing_conditions, summary, write_result
+from gpaco.metrics.corruption import Errors, missing_conditions, summary
+from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.system.progress import Say
-from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest
+from gpaco.system.progress import Bar, Say
+from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest, write_result
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
@@ -61,10 +61,10 @@ def scene_robustness(
     arguments = {"version": VERSION, "data": place, "subset": subset, "seed": seed, "constants": table}
     arguments["images"] = len(scenes)
 
-    def measured(own: Run, model: ScenePredictor) -> Measured:
+    def measured(own: Run, model: ScenePredictor) -> Errors:
         known = KnownConditions(folder / "robustness.jsonl", model_digest(own, which), arguments)
         test = _Test(model, scenes, numbers, seed, table, bar)
-        return Measured(known.complete(conditions, test.rows, say), [])
+        return Errors(known.complete(conditions, test.rows, say), [])
 
     other = None
     if baseline is not None:

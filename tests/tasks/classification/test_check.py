@@ -13,7 +13,8 @@ from gpaco.data.leaks import leaks, refuse_leaks
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
-from gpaco.tasks.classification.check import check, gini, imbalance_factor, lines
+from gpaco.metrics.groups import gini, imbalance_factor
+from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.defaults import suggest
 
 

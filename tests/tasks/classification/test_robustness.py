@@ -13,16 +13,16 @@ from helpers.pictures import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
+from gpaco.cli.tables import robustness_table
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from gpaco.data.corruption.images import CLEAN, Corrupting, Images
+from gpaco.data.corruption.images import Corrupting, Images
+from gpaco.data.corruption.published import CLEAN
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
 from gpaco.data.readers.read import read
-from gpaco.data.views.eval import TestView as View
 from gpaco.data.views.eval import eval_photo
 from gpaco.errors import UserError
-from gpaco.metrics.robustness import table
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.robustness_data import view_for
 from gpaco.training.run import Run
@@ -180,7 +180,7 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
         "\n".join([*lines()[:5], json.dumps(row | {"error": 0.123}), *lines()[6:]]) + "\n"
     )
     assert 0.123 in [test()[0]["corruptions"][row["condition"]][str(row["severity"])]["error"]]
-    # Another seed, subset, table of constants or prior asks for everything anew.
+    # Another seed, subset, robustness_table of constants or prior asks for everything anew.
     for more in ({"seed": 1}, {"subset": 19}, {"constants": "imagenet"}, {"prior": "uniform"}, {"restrict": True}):
         before = len(lines())
         test(**more)
@@ -432,7 +432,7 @@ def test_wrong_words_are_refused(options: dict[str, Any], message: str, digits: 
 
 def test_the_table_on_a_terminal_has_a_line_for_each_corruption(whole: tuple[Path, Result]) -> None:
     result = whole[1]
-    lines = table(result).splitlines()
+    lines = robustness_table(result).splitlines()
     for name in CORRUPTIONS:
         (line,) = [line for line in lines if line.startswith(f"{name} ")]
         row = result["corruptions"][name]

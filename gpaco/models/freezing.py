@@ -1,0 +1,62 @@
+"""Which part of a classifier is trained."""
+
+from torch import nn
+
+from gpaco.errors import UserError, nearest
+from gpaco.models.classifier import Classifier
+from gpaco.models.lora import adapt
+from gpaco.recipes.settings import Train
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+
+
+def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
+    """Select the parameters to train, and return their number.
+
+    Centers and projector are always trained. Of the backbone,
+
+        "all"         everything;
+        "last-block"  the last block of the last stage, the layers after it, and scale and shift of every batch norm,
+                      whose statistics keep updating: as released for Places-LT;
+        "head"        nothing. It stays in evaluation mode even after `model.train()`: stored statistics in batch norm,
+                      no dropout, so that an image has the same features in each epoch;
+        "lora"        low-rank updates of its linear layers, which start at zero (lora.py). Its norms are frozen,
+                      including batch-norm statistics; dropout and drop path stay on.
+    """
+    parts = ("all", "last-block", "head", "lora")
+    if part not in parts:
+        raise UserError(f"there is no part {part!r} to train{nearest(part, parts)}", f"use one of {', '.join(parts)}")
+    chosen: list[nn.Module] | list[nn.Parameter] = []
+    if part == "last-block":
+        chosen = _last_block(model.backbone)
+    elif part == "lora":
+        chosen = adapt(model.backbone, lora_rank)
+    model.requires_grad_(True)
+    model.backbone.requires_grad_(part == "all")
+    for one in chosen:
+        one.requires_grad_(True)
+    model.backbone_fixed = part == "head"
+    model.fixed_norms = _batch_norms(model.backbone) if part == "lora" else []
+    model.train(model.training)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _batch_norms(backbone: nn.Module) -> list[nn.Module]:
+    return [module for module in backbone.modules() if isinstance(module, _BATCH_NORMS)]
+
+
+def _last_block(backbone: nn.Module) -> list[nn.Module]:
+    """Return the last block of the last stage, the modules after the stages, and all batch norms."""
+    children = dict(backbone.named_children())
+    # ResNets (four stages, ours three), ViT and EfficientNet, ConvNeXt, Swin
+    stages = next((name for name in ("layer4", "layer3", "blocks", "stages", "layers") if name in children), "")
+    block = children.get(stages, nn.Identity())
+    while isinstance(inner := getattr(block, "blocks", block), (nn.Sequential, nn.ModuleList)):
+        block = inner[-1]
+    if not list(block.children()):  # not found, or a single layer
+        raise UserError(
+            f"the last block of {type(backbone).__name__} is unknown",
+            "train the head or all of it (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
+        )
+    after = list(children)[list(children).index(stages) + 1 :]
+    return [block, *(children[name] for name in after), *_batch_norms(backbone)]
