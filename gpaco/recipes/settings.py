@@ -19,8 +19,10 @@ def setting(
     below: float | None = None,
     choices: Sequence[str | int] = (),
 ) -> Any:
-    """A field with its default, one line about it, and what it may be: low <= value <= high, above < value < below."""
-    return field(default=default, metadata={"about": about, "bounds": (low, above, high, below), "choices": choices})
+    """Return a field with its default, a line about it, and bounds: low <= value <= high, above < value < below."""
+    bounds = {"at least": low, "above": above, "at most": high, "below": below}
+    bounds = {word: bound for word, bound in bounds.items() if bound is not None}
+    return field(default=default, metadata={"about": about, "bounds": bounds, "choices": choices})
 
 
 @dataclass(frozen=True)

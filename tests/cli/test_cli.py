@@ -285,7 +285,7 @@ def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by
     assert max(map(len, text.splitlines())) <= 120
     (line,) = [line for line in text.splitlines() if line.startswith("imagenet-lt-resnet50-gpaco ")]
     assert line.split(None, 3)[1:] == ["58.5", "-", "Table 2, GPaCo, ResNet-50"]
-    assert "\n- under ours: not run by us" in text
+    assert "A dash under ours: not run by us" in text
     some = prints("recipes", "imagenet-lt")
     assert "imagenet-lt-resnext101-paco" in some
     assert "places" not in some
