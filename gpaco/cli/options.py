@@ -9,7 +9,7 @@ from gpaco.errors import UserError
 
 Data = Annotated[
     str,
-    typer.Argument(help="A folder of class folders, a CSV table, a .txt list, an archive, or the word digits."),
+    typer.Argument(help="A folder, CSV table, .txt list or archive of labeled images, or the word digits."),
 ]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained run.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
@@ -33,8 +33,10 @@ Weights = Annotated[
 ]
 Size = Annotated[int | None, typer.Option(help="Width and height of input images. Default: chosen from the data.")]
 Epochs = Annotated[int | None, typer.Option(help="Number of epochs. Default: chosen from the data.")]
-BatchSize = Annotated[int | None, typer.Option(help="Images per step, summed over all processes.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate. Default: chosen automatically.")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Images per step, summed over all processes. Default: chosen from the data.")
+]
+Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate. Default: chosen from the data.")]
 LongTail = Annotated[
     float | None, typer.Option(help="Subsample training data to this ratio between largest and smallest class.")
 ]
