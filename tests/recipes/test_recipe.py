@@ -205,6 +205,7 @@ WRONG_CHANGES = {
     "method.alhpa=0.02": r"\[method\] has no setting 'alhpa'; did you mean 'alpha'\?",
     "optimiser.lr=0.1": r"no section 'optimiser'; did you mean 'optimizer'\?",  # the names of old recipes
     "stage.one.optimiser.lr=0.1": r"no section 'optimiser'; did you mean 'optimizer'\?",
+    "segmentation.colours=true": r"no setting 'colours'; did you mean 'colors'\?",
     "alpha=0.02": r"expected section.key=value; did you mean method.alpha\?",
     "train.lr=0.1": r"no setting 'lr'; did you mean optimizer.lr\?",
     "": "expected section.key=value",
@@ -259,6 +260,7 @@ def test_a_wrong_flag_is_called_as_it_was_typed() -> None:
 
 WRONG_TEXTS = {
     "[method]\nname = 'gpaco'\nalfa = 0.02\n": "mine: [method] has no setting 'alfa'; did you mean 'alpha'?",
+    "[optimiser]\nlr = 0.1\n": "mine: there is no section 'optimiser'; did you mean 'optimizer'?",
     "[methods]\nalpha = 0.02\n": "mine: there is no section 'methods'; did you mean 'method'?",
     "[train]\nepochs = '3'\n": "mine: train.epochs must be a whole number, at least 1, got '3'",
     "[data]\n[train]\nepochs = true": "whole number, at least 1, got True",
