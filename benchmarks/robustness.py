@@ -18,7 +18,7 @@ from loss import machine
 
 import gpaco
 from gpaco.api.compare import interval
-from gpaco.cli.console import display
+from gpaco.cli.display import display
 from gpaco.data.corruption.corruptions import CORRUPTIONS
 
 GROUPS = ("all", "many", "medium", "few")

@@ -13,7 +13,7 @@ from gpaco.api.report import report
 from gpaco.api.train import train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
-from gpaco.recipes.request import FLAGS, refuse_one_word, requested
+from gpaco.recipes.request import FLAGS, check_is_list, requested
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, Show, quiet
@@ -39,8 +39,8 @@ def compare(
     A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
     `report.html` in the same folder is about the first seed of each.
     """
-    refuse_one_word("methods", methods)
-    refuse_one_word("settings", settings)
+    check_is_list("methods", methods)
+    check_is_list("settings", settings)
     if twice := [word for word in methods if list(methods).count(word) > 1]:
         raise UserError(f"the method {twice[0]!r} is there twice", "name each once; --seeds repeats them")
     if seeds < 1:

@@ -1,4 +1,4 @@
-"""The verbs of the command `gpaco`. Each parses its words, calls a function, and prints what that gave."""
+"""Commands that train, test and inspect. Each parses its arguments, calls a public function and prints the result."""
 
 import json
 import shlex
@@ -7,31 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from gpaco import __version__
-from gpaco.cli.console import display, print_figures, speaks
-from gpaco.cli.options import (
-    Data,
-    Device,
-    Flip,
-    Json,
-    Out,
-    Paper,
-    Prior,
-    Restrict,
-    Root,
-    Scales,
-    Seed,
-    Set,
-    Task,
-    TunePrior,
-    Unbiased,
-    Window,
-)
-from gpaco.cli.segmentation_options import inference_options
+import gpaco
+from gpaco.cli import options
+from gpaco.cli.console import print_metrics
+from gpaco.cli.display import display, is_first_process
 from gpaco.errors import UserError, nearest
+from gpaco.recipes.request import FLAGS
 
 app = typer.Typer(
-    help="Image classifiers and segmenters that also work on the rare classes.",
+    help="Train image classifiers and segmenters that also work on rare classes.",
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
@@ -41,27 +25,30 @@ app = typer.Typer(
 
 def print_version(asked: bool) -> None:
     if asked:
-        print(__version__)
+        print(gpaco.__version__)
         raise typer.Exit
 
 
 @app.callback()
-def gpaco(
+def all_commands(
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error came from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> None:
-    """Options of all verbs; --debug may also stand after one: gpaco.cli looks for it."""
+    """Options of all commands. --debug may also follow the command: gpaco/cli/main.py looks for it."""
 
 
 @app.command()
 def demo(
-    out: Out = Path("demo"),
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 1,
-    as_json: Json = False,
+    out: options.Out = Path("demo"),
+    seeds: Annotated[int, typer.Option(help="Number of runs per method.")] = 1,
+    as_json: options.Json = False,
 ) -> None:
-    """Three methods on long-tailed handwritten digits. A table and a page, in about a minute."""
+    """Compare three methods on long-tailed handwritten digits, in about a minute.
+
+    Prints a table and writes a page about the runs.
+    """
     from gpaco.api.demo import run_demo
 
     screen = display(as_json, epochs=False)
@@ -72,126 +59,144 @@ def demo(
 
 @app.command()
 def check(
-    data: Data,
-    root: Root = None,
-    task: Task = None,
-    as_json: Json = False,
+    data: options.Data,
+    root: options.Root = None,
+    task: options.Task = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Look at data before training.
+    """Check data before training: counts, unreadable files, duplicates, leakage.
 
-    Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
+    Also suggests settings. The exit code is 2 if something would stop training.
     """
-    with display(as_json).working("looking at images") as progress:
-        result, text = looked_at(data, task or "classification", root, progress)
-    print(json.dumps(result) if as_json else "\n".join(text))
+    with display(as_json).working("checking images") as progress:
+        result, lines = check_data(data, task or "classification", root, progress)
+    print(json.dumps(result) if as_json else "\n".join(lines))
     if result["problems"]:
         raise typer.Exit(2)
 
 
+def check_data(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return what is known of the data of a task, as JSON and as lines of text."""
+    if task == "classification":
+        from gpaco.tasks.classification import check as classification
+
+        result = classification.check(data, root=root, progress=progress)
+        return result, classification.lines(result)
+    if task == "segmentation":
+        import torch
+
+        from gpaco.tasks.segmentation import check as segmentation
+
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        result = segmentation.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
+        return result, segmentation.lines(result)
+    known = ["classification", "segmentation"]
+    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
+
+
 @app.command()
 def train(
-    data: Data,
-    root: Root = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; needed unless --dry-run.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Name or file of a recipe: `gpaco recipes` lists them.")] = None,
-    paper: Paper = False,
-    task: Task = None,
+    data: options.Data,
+    root: options.Root = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; required unless --dry-run.")] = None,
+    recipe: options.Recipe = None,
+    paper: options.Paper = False,
+    task: options.Task = None,
     method: Annotated[
-        str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, ...")
+        str | None,
+        typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal or class-balanced."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="resnet8, resnet32, timm's names; deeplabv3plus-resnet50, upernet-swin-tiny, ...")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="safetensors file, or the word hub: timm's download.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Times that every image is seen.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
-    size: Annotated[int | None, typer.Option(help="Width and height of an input image.")] = None,
-    long_tail: Annotated[float | None, typer.Option(help="Make training long-tailed by this factor.")] = None,
-    validation: Annotated[float | None, typer.Option(help="Share of training held back to choose the epoch.")] = None,
-    part: Annotated[str | None, typer.Option("--train", help="What trains: all, last-block, head or lora.")] = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Rate = None,
+    size: options.Size = None,
+    long_tail: options.LongTail = None,
+    validation: options.Validation = None,
+    part: options.Part = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
-    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # 26 that are shown are enough
-    on_bad_image: Annotated[str | None, typer.Option(help="error: stop; skip: leave it out and list it.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
-    device: Device = None,
+    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # the help is long enough without it
+    on_bad_image: Annotated[
+        str | None, typer.Option(help="Unreadable images: error stops, skip leaves them out and lists them.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes that load images. Default: chosen from the data.")
+    ] = None,
+    device: options.Device = None,
     compile: Annotated[bool | None, typer.Option(hidden=True)] = None,
-    tune_prior: TunePrior = False,
-    seed: Seed = None,
-    settings: Set = [],  # noqa: B006 - typer makes a new one for each call
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Try everything with two steps; keep nothing.")] = False,
-    as_json: Json = False,
+    tune_prior: options.TunePrior = False,
+    seed: options.Seed = None,
+    settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Test everything with two steps and keep nothing.")
+    ] = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Train a classifier or a segmenter. The same command with the same folder resumes where it stopped."""
-    given = {**locals(), "train": part, "tune_prior": tune_prior or None}
-    from gpaco.api.train import dry_run as try_out
-    from gpaco.api.train import train as run_training
-    from gpaco.recipes.request import FLAGS
+    """Train a classifier or a segmenter.
 
+    Rerun the same command to resume a run that was interrupted.
+    """
+    given = {**locals(), "train": part, "tune_prior": tune_prior or None}
     flags = {name: given[name] for name in FLAGS if name in given}
+    flags |= {name: given[name] for name in ("recipe", "paper", "settings", "device")}
     screen = display(as_json)
-    if out is None and not dry_run:
-        raise UserError("train needs a folder for its results", "--out FOLDER; to try only: --dry-run")
-    if out is None or dry_run:
-        try_out(data, recipe=recipe, paper=paper, settings=settings, device=device, say=screen, **flags)
+    if dry_run:
+        from gpaco.api.train import dry_run as train_two_steps
+
+        train_two_steps(data, say=screen, **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
         return
-    run = run_training(
-        data,
-        out=out,
-        recipe=recipe,
-        paper=paper,
-        settings=settings,
-        device=device,
-        say=screen,
-        show=screen.show,
-        **flags,
-    )
-    if speaks():
+    if out is None:
+        raise UserError("train needs a folder for its results", "add --out FOLDER, or --dry-run to test only")
+    run = gpaco.train(data, out=out, say=screen, show=screen.show, **flags)
+    if is_first_process():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
-            print_figures(run.metrics, as_json)
-        page = " and page" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
-        screen(f"The run, with its model{page}: {run.folder}")
+            print_metrics(run.metrics, as_json)
+        page = " and report" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
+        screen(f"Model{page}: {run.folder}")
 
 
 @app.command()
 def evaluate(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN... [DATA]", help="One run or more (an ensemble), then data if not the run's own."),
+        typer.Argument(metavar="RUN... [DATA]", help="One run, or several as an ensemble; then other data, if any."),
     ],
-    root: Annotated[
-        Path | None, typer.Option(help="Folder that paths in a table or list start from, if not the run's.")
+    root: options.Root = None,
+    prior: options.Prior = None,
+    unbiased: options.Unbiased = False,
+    tune_prior: options.TunePrior = False,
+    many: Annotated[
+        float | None, typer.Option(help="Classes with more training images than this are many-shot.")
     ] = None,
-    prior: Prior = None,
-    unbiased: Unbiased = False,
-    tune_prior: TunePrior = False,
-    many: Annotated[float | None, typer.Option(help="Classes with more training images are 'many'.")] = None,
-    few: Annotated[float | None, typer.Option(help="Classes with fewer training images are 'few'.")] = None,
-    restrict: Restrict = False,
-    checkpoint: Annotated[str, typer.Option(help="Which one: best or last.")] = "best",
-    scales: Scales = None,
-    flip: Flip = False,
-    window: Window = None,
-    device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
-    as_json: Json = False,
+    few: Annotated[
+        float | None, typer.Option(help="Classes with fewer training images than this are few-shot.")
+    ] = None,
+    restrict: options.Restrict = False,
+    checkpoint: options.Checkpoint = "best",
+    scales: options.Scales = None,
+    flip: options.Flip = False,
+    window: options.Window = None,
+    device: options.Device = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the metrics.")] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Figures of a run on its test data, or on other data."""
-    from gpaco.tasks.classification.evaluation import evaluate as evaluate_runs
+    """Compute the metrics of a run on its test data, or on other data."""
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
     runs = [path for path in paths if is_run(path)]
     others = [path for path in paths if not is_run(path)]
     if not runs:
-        as_run(paths[0])  # says what is wrong with it
+        as_run(paths[0])  # raises an error that says what is wrong with it
     if len(others) > 1:
-        raise UserError(f"{others[0]} and {others[1]} are both no runs", "give runs, then at most one set of data")
+        raise UserError(f"neither {others[0]} nor {others[1]} is a run", "give runs, then at most one data set")
     screen = display(as_json)
     with screen.working("evaluating") as progress:
-        result = evaluate_runs(
+        result = gpaco.evaluate(
             runs,
             others[0] if others else None,
             root=root,
@@ -206,55 +211,56 @@ def evaluate(
             out=out,
             show=progress,
             say=screen,
-            **inference_options(scales, flip, window),
+            **options.inference_options(scales, flip, window),
         )
     for line in filter(None, map(unfinished, runs)):
         screen(line)
-    for tuned in map(read_tuned, runs if "tuned" in result else []):
-        if tuned:
-            screen(in_words(tuned))
-    if speaks():
-        print_figures(result, as_json)
+    for tuned in filter(None, map(read_tuned, runs if "tuned" in result else [])):
+        screen(in_words(tuned))
+    if is_first_process():
+        print_metrics(result, as_json)
 
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run.")],
-    paths: Annotated[list[Path], typer.Argument(help="Images, folders, or .txt lists.")],
+    run: options.Run,
+    paths: Annotated[list[Path], typer.Argument(help="Images, folders of images, or .txt lists.")],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help=".csv or .jsonl file, replaced if it is there; of a segmenter a folder for its masks. Unless "
-            "given, predictions.csv (none with --json) or the folder predictions, which is not replaced.",
+            help="A .csv or .jsonl file; for a segmenter a folder for its masks. It is replaced if it exists. Default: "
+            "predictions.csv (no file with --json), or the folder predictions.",
         ),
     ] = None,
-    prior: Prior = None,
-    unbiased: Unbiased = False,
-    scales: Scales = None,
-    flip: Flip = False,
-    window: Window = None,
-    device: Device = None,
-    as_json: Json = False,
+    prior: options.Prior = None,
+    unbiased: options.Unbiased = False,
+    scales: options.Scales = None,
+    flip: options.Flip = False,
+    window: options.Window = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
 ) -> None:
-    """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
+    """Predict the class of each image, or of each pixel.
+
+    A file that cannot be read gives a row with its error.
+    """
     from gpaco.system.words import counted
-    from gpaco.tasks.classification.prediction import predict as predict_files
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, unfinished
 
     segments = as_run(run).recipe.train.task == "segmentation"
-    place = out or output_path(segments, as_json)
+    place = out or default_output(segments, as_json)
     screen = display(as_json)
-    how = inference_options(scales, flip, window)
+    inference = options.inference_options(scales, flip, window)
     with screen.working("predicting") as progress:
-        rows = predict_files(
-            run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **how
+        rows = gpaco.predict(
+            run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **inference
         )
     if as_json:
         print(json.dumps(rows))
-    bad = sum(row["error"] is not None for row in rows)
-    if bad == len(rows):
+    unreadable = sum(row["error"] is not None for row in rows)
+    if unreadable == len(rows):
         if out is None and place:
             (place / "predictions.csv" if segments else place).unlink()  # nothing in it is worth keeping
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
@@ -265,138 +271,117 @@ def predict(
     if not (as_json or segments) and len(rows) <= 10:
         for row in rows:
             print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
-    what = f"{counted(len(rows), 'file')}, {bad} of them could not be read" if bad else counted(len(rows), "image")
+    what = counted(len(rows), "image")
+    if unreadable:
+        what = f"{counted(len(rows), 'file')}, {unreadable} of them could not be read"
     screen(f"{what}: {place}" if place else what)
 
 
-def output_path(segments: bool, as_json: bool) -> Path | None:
-    """Return where predictions go unless --out says: a table, or a folder of masks; an error if that is there."""
+def default_output(segments: bool, as_json: bool) -> Path | None:
+    """Return where predictions go without --out: a table or a folder of masks; raise an error if it exists."""
     if as_json and not segments:
         return None
     place = Path("predictions") if segments else Path("predictions.csv")
     table = place / "predictions.csv" if segments else place
     if table.exists():
-        raise UserError(f"there is {table} already", f"give another name, or replace it: --out {place}")
+        raise UserError(f"{table} already exists", f"give another name, or replace it with --out {place}")
     return place
 
 
 @app.command()
 def compare(
-    data: Data,
-    out: Out,
-    root: Root = None,
-    methods: Annotated[str, typer.Option(help="Separated by commas; gpaco+prior=counts has settings of its own.")] = (
-        "ce,balanced-softmax,gpaco"
-    ),
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 3,
-    model: Annotated[str | None, typer.Option(help="As for train.")] = None,
-    weights: Annotated[str | None, typer.Option(help="As for train.")] = None,
-    size: Annotated[int | None, typer.Option(help="As for train.")] = None,
-    part: Annotated[str | None, typer.Option("--train", help="As for train; head: images are embedded once.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="As for train.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="As for train.")] = None,
-    lr: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    long_tail: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    validation: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="As for train.")] = None,
-    device: Device = None,
-    settings: Set = [],  # noqa: B006
-    as_json: Json = False,
+    data: options.Data,
+    out: options.Out,
+    root: options.Root = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods separated by commas, with settings if needed: gpaco+prior=counts.")
+    ] = "ce,balanced-softmax,gpaco",
+    seeds: Annotated[int, typer.Option(help="Number of runs per method.")] = 3,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    size: options.Size = None,
+    part: options.Part = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.Rate = None,
+    long_tail: options.LongTail = None,
+    validation: options.Validation = None,
+    recipe: options.Recipe = None,
+    device: options.Device = None,
+    settings: options.Set = [],  # noqa: B006
+    as_json: options.Json = False,
 ) -> None:
-    """Train several methods with several seeds; one table. The same command resumes; every cell is a run."""
+    """Train several methods with several seeds and print one table.
+
+    Rerun the same command to resume. Each method and seed has its own run folder.
+    """
     given = {**locals(), "train": part}
-    from gpaco.api.compare import compare as compare_methods
     from gpaco.api.compare import split_methods, table
-    from gpaco.recipes.request import FLAGS
 
     flags = {name: given[name] for name in FLAGS if name in given}
+    flags |= {name: given[name] for name in ("recipe", "settings", "device")}
     screen = display(as_json)
-    result = compare_methods(
-        data,
-        split_methods(methods),
-        seeds=seeds,
-        out=out,
-        settings=settings,
-        recipe=recipe,
-        device=device,
-        say=screen,
-        show=screen.show,
-        **flags,
-    )
-    if speaks():
+    result = gpaco.compare(data, split_methods(methods), seeds=seeds, out=out, say=screen, show=screen.show, **flags)
+    if is_first_process():
         print(json.dumps(result) if as_json else table(result))
-        screen(f"The table, and a page about the first seed: {out / 'comparison.md'}, {out / 'report.html'}")
+        screen(f"Table: {out / 'comparison.md'}. Report on the first seed: {out / 'report.html'}")
 
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="One run or more on the same classes.")],
-    out: Annotated[Path, typer.Option("--out", help="HTML file; its numbers go to a folder beside it.")] = Path(
+    runs: Annotated[list[Path], typer.Argument(help="One or more runs with the same classes.")],
+    out: Annotated[Path, typer.Option("--out", help="HTML file; its data is written to a folder beside it.")] = Path(
         "report.html"
     ),
-    images: Annotated[bool, typer.Option(help="Show images of the data, if it is still there.")] = True,
+    images: Annotated[bool, typer.Option(help="Show images of the data, if it is available.")] = True,
 ) -> None:
-    """Write a page about one or more runs. Where they fail along the class frequencies, why, and what would help."""
-    from gpaco.api.report import report as write_report
+    """Write an HTML report about one or more runs.
 
-    print(write_report(list(runs), out, with_images=images, say=display(as_json=True)))
+    It shows where they fail along the class frequencies, why, and what would help.
+    """
+    print(gpaco.report(list(runs), out, with_images=images, say=display(as_json=True)))
 
 
 @app.command()
 def robustness(
-    run: Annotated[Path, typer.Argument(help="A run.")],
+    run: options.Run,
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Images to corrupt, if not the run's own; or ImageNet-C, -R, -A, -V2, -Sketch, CIFAR-10-C."
+            help="Images to corrupt, instead of the run's own; or ImageNet-C, -R, -A, -V2, -Sketch or CIFAR-10-C."
         ),
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="For mCE: another run, or alexnet (ImageNet only).")] = None,
-    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-C.")] = None,
-    corruptions: Annotated[
-        str | None, typer.Option(help="Comma-separated names, or noise, blur, weather or digital.")
+    baseline: Annotated[
+        str | None, typer.Option(help="Baseline of the mCE: another run, or alexnet (ImageNet only).")
     ] = None,
-    severities: Annotated[str | None, typer.Option(help="Comma-separated, 1 to 5.")] = None,
-    subset: Annotated[int | None, typer.Option(help="A quick look at so many images, of all classes.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the corruptions and the subset.")] = 0,
-    restrict: Restrict = False,
-    prior: Prior = None,
-    unbiased: Unbiased = False,
-    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
-    workers: Annotated[int | None, typer.Option(help="Processes that make images; one for each core.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; cuda if there is one, else cpu.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results, if not the run's.")] = None,
-    as_json: Json = False,
+    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-10-C.")] = None,
+    corruptions: Annotated[
+        str | None, typer.Option(help="Corruptions separated by commas, or noise, blur, weather or digital.")
+    ] = None,
+    severities: Annotated[str | None, typer.Option(help="Severities from 1 to 5, separated by commas.")] = None,
+    subset: Annotated[int | None, typer.Option(help="Test only this many images, drawn from all classes.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the corruptions and the subset.")] = 0,
+    restrict: options.Restrict = False,
+    prior: options.Prior = None,
+    unbiased: options.Unbiased = False,
+    on_bad_image: Annotated[str, typer.Option(help="Unreadable images: error stops, skip leaves them out.")] = "error",
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes that corrupt images. Default: one per core.")
+    ] = None,
+    device: options.Device = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results. Default: the run.")] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Errors on corrupted images, by corruption, severity and group of classes. Resumes where it stopped."""
-    options = {name: value for name, value in locals().items() if name != "as_json"}
+    """Measure errors on corrupted images, by corruption, severity and class group.
+
+    Rerun the same command to resume.
+    """
+    arguments = {name: value for name, value in locals().items() if name != "as_json"}
     from gpaco.cli.tables import robustness_table
-    from gpaco.tasks.classification.robustness import robustness as test_robustness
 
     screen = display(as_json)
-    result = test_robustness(**options, say=screen, bar=screen.working)
+    result = gpaco.robustness(**arguments, say=screen, bar=screen.working)
     print(json.dumps(result) if as_json else robustness_table(result))
     if data is None and out is None:
-        words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
-        screen(f"on the run's page: {words}")
-
-
-def looked_at(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
-    """What is known of data for a task, and in words."""
-    if task == "classification":
-        from gpaco.tasks.classification.check import check as check_data
-        from gpaco.tasks.classification.check import lines
-
-        result = check_data(data, root=root, progress=progress)
-        return result, lines(result)
-    if task == "segmentation":
-        import torch
-
-        from gpaco.tasks.segmentation import check as checking
-
-        if root is not None:
-            raise UserError("--root is for tables and lists of images", "leave it out")
-        result = checking.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
-        return result, checking.lines(result)
-    known = ["classification", "segmentation"]
-    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
+        command = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
+        screen(f"Add these results to the report of the run: {command}")

@@ -1,57 +1,80 @@
-"""What a command shows while it works: bars on a terminal, lines in a log or pipe."""
+"""Progress of a command: bars on a terminal, lines in a log or pipe."""
 
+import io
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Column
-from rich.text import Text
-
 from gpaco.system.progress import Progress
 
-REFRESH = 0.1  # seconds between two looks of a bar; there is no thread for it, which forked loaders would inherit
-PATIENCE, EVERY = 5, 10  # seconds before the first sign of other work than training, and between two lines in a log
+REFRESH = 0.1  # seconds between two updates of a bar; no thread updates it, since forked data loaders would inherit it
+PATIENCE, EVERY = 5, 10  # seconds before the first sign of work other than training, and between two lines in a log
+
+_open: list["Display"] = []
+
+
+def display(as_json: bool = False, epochs: bool = True) -> "Display":
+    """Return the display of a command: on standard output, or on standard error with --json."""
+    stream = (sys.stderr if as_json else sys.stdout) if is_first_process() else io.StringIO()
+    _open.append(Display(stream, epochs))
+    return _open[-1]
+
+
+def close() -> None:
+    """Stop all bars, which gives the cursor back to the terminal."""
+    while _open:
+        _open.pop().close()
+
+
+def is_first_process() -> bool:
+    """Return whether this process prints what several processes know."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class Display:
-    """Lines, bars and training of one command on one stream; called with a line, it prints that.
+    """Lines, bars and training progress of one command on one stream; calling it prints a line.
 
     Args:
         stream: where to print.
-        epochs: False prints no line for each epoch in a log.
+        epochs: False prints no line per epoch in a log.
     """
 
     def __init__(self, stream: TextIO, epochs: bool = True) -> None:
+        from rich.console import Console
+
         self.stream, self.epochs = stream, epochs
         self.console = Console(file=stream, highlight=False)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
-        self.bar: Bars | None = None  # there is one at a time
+        self.bar: Any = None  # at most one at a time
         self.drawn = 0.0
         self.title, self.validation = "training", ""
-        self.began, self.first, self.epoch = 0.0, -1, -1  # of the run at hand: time, epochs done by then and by now
+        self.began, self.first, self.epoch = 0.0, -1, -1  # of the current run: start time, epochs done then and now
         self.work: tuple[str, Progress] = ("", self.progress(""))
 
     def __call__(self, line: str) -> None:
         if self.bar is not None:
-            self.console.print(Text(line), soft_wrap=True)  # above the bar
+            self.console.print(line, markup=False, emoji=False, soft_wrap=True)  # above the bar
         else:
             print(line, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop the bar and leave it as it is."""
         if self.bar is not None:
             self.bar.refresh()
             self.bar.stop()
             self.bar = None
 
-    # Work of which only the number of its pieces is known
+    @contextmanager
+    def working(self, title: str) -> Iterator[Progress]:
+        """Yield `progress(title)`, and close its bar at the end."""
+        yield self.progress(title)
+        self.close()
 
     def progress(self, title: str) -> Progress:
-        """Return a callback (done, total) for some work; nothing is shown of what takes less than 5 s."""
+        """Return a callback (done, total) for work other than training. Work shorter than 5 s is not shown."""
         began, last, first = time.monotonic(), 0.0, -1
 
         def show(done: int, total: int) -> None:
@@ -61,25 +84,19 @@ class Display:
             if done >= total and last and self.live:
                 self.close()
             elif now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
-                if self.live:
-                    self._draw(title, done, total, f"{done:,} of {total:,}", transient=True, new=not last)
+                text = f"{done:,} of {total:,}"
+                if not self.live:
+                    self(f"{title}: {text}, {_left(began, done - first, total - done)} left")
                 else:
-                    left = _clock((now - began) / max(done - first, 1) * (total - done))
-                    self(f"{title}: {done:,} of {total:,}, {left} left")
+                    if not last:
+                        self.close()
+                    self._draw(title, done, total, text, transient=True)
                 last = now
 
         return show
 
-    @contextmanager
-    def working(self, title: str) -> Iterator[Progress]:
-        """`progress` for the work inside."""
-        yield self.progress(title)
-        self.close()
-
-    # Training
-
     def show(self, row: dict[str, Any]) -> None:
-        """Show what training tells: the title of a run, a note, how far work before it is, a step, an epoch."""
+        """Show an event of training: the title of a run, a note, progress of other work, a step or an epoch."""
         if "title" in row:
             self.title, self.first = row["title"], -1
             if not self.live:
@@ -91,49 +108,49 @@ class Display:
                 self.work = row["doing"], self.progress(row["doing"])
             self.work[1](row["done"], row["total"])
         elif "steps" in row:
-            self._step(row)
+            self._show_step(row)
         else:
-            self._epoch(row)
+            self._show_epoch(row)
 
-    def _step(self, row: dict[str, Any]) -> None:
-        now, new = time.monotonic(), self.first < 0 or row["epoch"] < self.epoch
-        if new:
+    def _show_step(self, row: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if self.first < 0 or row["epoch"] < self.epoch:  # the first step of a run
+            self.close()
             self.began, self.first, self.validation = now, row["epoch"], ""
         self.epoch = row["epoch"]
-        if self.live and (new or now - self.drawn >= REFRESH):
+        if self.live and (self.bar is None or now - self.drawn >= REFRESH):
             done, total = row["epoch"] * row["steps"] + row["step"], row["epochs"] * row["steps"]
             text = f"epoch {row['epoch'] + 1}/{row['epochs']}  loss {row['loss']:.3f}{self.validation}"
-            self._draw(self.title, done, total, text, new=new)
+            self._draw(self.title, done, total, text)
 
-    def _epoch(self, row: dict[str, Any]) -> None:
+    def _show_epoch(self, row: dict[str, Any]) -> None:
         self.epoch, epochs = row["epoch"], row["epochs"]
         self.validation = _validation(row)
         text = f"epoch {self.epoch}/{epochs}  loss {row['loss']:.3f}{self.validation}"
-        if self.live:
-            if self.epoch == epochs:
-                self._draw(self.title, epochs, epochs, text)
-                self.close()
-        elif self.epochs:
+        if self.live and self.epoch == epochs:
+            self._draw(self.title, epochs, epochs, text)
+            self.close()
+        elif not self.live and self.epochs:
             speed = row["time"]["images_per_second"]
-            passed = time.monotonic() - self.began
-            left = _clock(passed / max(self.epoch - self.first, 1) * (epochs - self.epoch))
+            left = _left(self.began, self.epoch - self.first, epochs - self.epoch)
             self(f"{text}  {speed:.{0 if speed >= 10 else 1}f} images/s  {left} left")
 
-    def _draw(
-        self, title: str, done: int, total: int, text: str, *, transient: bool = False, new: bool = False
-    ) -> None:
-        """Draw the bar; a new one leaves the one before it as it is."""
-        if new or self.bar is None:
-            self.close()
-            self.bar = Bars(
-                TextColumn("{task.description}", markup=False),
+    def _draw(self, title: str, done: int, total: int, text: str, *, transient: bool = False) -> None:
+        """Update the bar, or start one."""
+        if self.bar is None:
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
+            from rich.table import Column
+
+            title_column = TextColumn("{task.description}", markup=False)
+            text_column = TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True))
+            columns = (
+                title_column,
                 BarColumn(bar_width=20),
                 TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
-                console=self.console,
-                auto_refresh=False,
-                transient=transient,
+                text_column,
             )
+            self.bar = Bars(*columns, console=self.console, auto_refresh=False, transient=transient)
             self.bar.add_task(title, completed=done, total=total, text=text)
             self.bar.start()
         self.bar.update(self.bar.task_ids[0], completed=done, total=total, text=text, refresh=True)
@@ -143,16 +160,14 @@ class Display:
 def _validation(row: dict[str, Any]) -> str:
     for key, name in (("val_top1", "validation"), ("val_miou", "validation mIoU")):
         if key in row:
-            groups = " / ".join(_percent(row[f"val_{group}"]) for group in ("many", "medium", "few"))
-            return f"  {name} {_percent(row[key])} (many/medium/few {groups})"
+            values = (row[key], *(row[f"val_{group}"] for group in ("many", "medium", "few")))
+            score, *groups = ("none" if value is None else f"{100 * value:.1f}" for value in values)
+            return f"  {name} {score} (many/medium/few {' / '.join(groups)})"
     return ""
 
 
-def _percent(value: float | None) -> str:
-    return "none" if value is None else f"{100 * value:.1f}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+def _left(began: float, done: int, remaining: int) -> str:
+    """Return the time that the remaining work will take at the pace so far."""
+    minutes, seconds = divmod(int((time.monotonic() - began) / max(done, 1) * remaining), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""The command `gpaco`: how it starts, and how it ends, with a line about what went wrong and an exit code."""
+"""The command `gpaco`: runs a command, prints its error if there is one, and exits with a code."""
 
 import sys
 from typing import Any, NoReturn
@@ -6,9 +6,10 @@ from typing import Any, NoReturn
 import typer
 
 from gpaco import __version__
-from gpaco.cli import commands_files  # noqa: F401 - its verbs are part of the app
+from gpaco.cli import files  # noqa: F401 - adds its commands to the app
 from gpaco.cli.commands import app
-from gpaco.cli.console import close, fail, fail_usage, plain_help
+from gpaco.cli.console import print_error, print_usage_error, simplify_help
+from gpaco.cli.display import close
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.system.faults import problem_of
 
@@ -16,7 +17,7 @@ from gpaco.system.faults import problem_of
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
     words = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in words  # before or after the verb
+    debug = "--debug" in words  # before or after the command
     words = [word for word in words if word != "--debug"]
     try:
         try:
@@ -26,28 +27,28 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Problem as error:
         if debug:
             raise
-        fail(error.cause, error.remedy)
+        print_error(error.cause, error.remedy)
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except Exception as error:
         from gpaco.system.signals import Stopped
 
-        if hasattr(error, "format_message"):  # of click, which some versions of typer have a copy of
-            fail_usage(error)
+        if hasattr(error, "format_message"):  # an error of click, of which some versions of typer have a copy
+            print_usage_error(error)
             code = 2
         elif isinstance(error, Stopped):
-            print(f"{error}; the same command resumes", file=sys.stderr)
+            print(f"{error}; rerun the same command to resume", file=sys.stderr)
             code = error.exit_code
         elif debug:
             raise
         elif problem := problem_of(error):
-            fail(problem.cause, problem.remedy)
+            print_error(problem.cause, problem.remedy)
             code = problem.exit_code
         else:
-            fail(
+            print_error(
                 f"a bug in gpaco {__version__}: {type(error).__name__}: {error}",
-                "add --debug to see where, and tell us",
+                "please report it, with the output of the same command and --debug",
             )
             code = 1
     _leave()
@@ -56,8 +57,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(words: list[str]) -> int:
     command: Any = typer.main.get_command(app)
-    for verb in command.commands.values():
-        plain_help(verb)
+    for one in command.commands.values():
+        simplify_help(one)
     words = words or ["--help"]
     if not words[0].startswith("-") and words[0] not in command.commands:
         raise UserError(

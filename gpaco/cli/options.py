@@ -1,36 +1,112 @@
-"""Words of the command line that several verbs take."""
+"""Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-Data = Annotated[str, typer.Argument(help="Folder, table, list, archive, or the word digits.")]
+from gpaco.errors import UserError
+
+Data = Annotated[
+    str,
+    typer.Argument(help="A folder, CSV table, .txt list or archive of labeled images, or the word digits."),
+]
+Run = Annotated[Path, typer.Argument(help="The folder of a trained run.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
-Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths of a table or list start from.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; cuda if there is one, else cpu.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
-Paper = Annotated[bool, typer.Option("--paper", help="A recipe by the paper's text where the released code differs.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of weights, order and augmentation.")]
+Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths in a table or list are relative to.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: cuda if available, else cpu.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
+Checkpoint = Annotated[str, typer.Option(help="Which checkpoint to use: best or last.")]
+
+# Training
+Recipe = Annotated[str | None, typer.Option(help="Name or TOML file of a recipe; `gpaco recipes` lists names.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="Use the values of the paper's text where the released code differs.")
+]
+Task = Annotated[str | None, typer.Option("--task", help="classification or segmentation. Default: classification.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="resnet8, resnet32, any timm model, or DECODER-ENCODER. Default: chosen from the data."),
+]
+Weights = Annotated[
+    str | None, typer.Option(help="Pretrained weights: a .safetensors file, or hub to download timm's.")
+]
+Size = Annotated[int | None, typer.Option(help="Width and height of input images. Default: chosen from the data.")]
+Epochs = Annotated[int | None, typer.Option(help="Number of epochs. Default: chosen from the data.")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Images per step, summed over all processes. Default: chosen from the data.")
+]
+Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate. Default: chosen from the data.")]
+LongTail = Annotated[
+    float | None, typer.Option(help="Subsample training data to this ratio between largest and smallest class.")
+]
+Validation = Annotated[
+    float | None, typer.Option(help="Fraction of the training data held out to select the best epoch.")
+]
+Part = Annotated[
+    str | None, typer.Option("--train", help="Layers to train: all, last-block, head or lora. Default: all.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of weights, data order and augmentation.")]
 Set = Annotated[
     list[str],
-    typer.Option("--set", metavar="section.key=value", help="Any setting, repeatable: `gpaco show default`."),
+    typer.Option(
+        "--set", metavar="section.key=value", help="Change any setting; repeatable. `gpaco show default` lists them."
+    ),
 ]
+
+# Inference
 Prior = Annotated[
-    str | None, typer.Option("--prior", help="Classes expected at test time: uniform, train, or a CSV file.")
+    str | None,
+    typer.Option("--prior", help="Class distribution expected at test time: uniform, train, or a CSV file."),
 ]
 Unbiased = Annotated[
-    bool, typer.Option("--unbiased", help="Correct a run trained with the paper's prior for the bias of its loss.")
+    bool, typer.Option("--unbiased", help="Remove the bias of the paper's prior from a run trained with it.")
 ]
 TunePrior = Annotated[
-    bool, typer.Option("--tune-prior", help="Choose tau * log prior on validation data; kept with the run.")
+    bool,
+    typer.Option("--tune-prior", help="Tune tau * log prior on the validation data and store it with the run."),
 ]
-Restrict = Annotated[bool, typer.Option("--restrict", help="Let the model answer with classes of the data only.")]
-Task = Annotated[str | None, typer.Option("--task", help="classification or segmentation (pictures and masks).")]
+Restrict = Annotated[bool, typer.Option("--restrict", help="Predict only classes that occur in the data.")]
 Scales = Annotated[
-    str | None, typer.Option("--scales", help="Of a segmenter: sizes to average over, as 0.5,0.75,1,1.25,1.5,1.75.")
+    str | None, typer.Option("--scales", help="Segmentation: average over image scales, such as 0.5,1,1.5.")
 ]
-Flip = Annotated[bool, typer.Option("--flip", help="Of a segmenter: average with the mirrored picture.")]
+Flip = Annotated[bool, typer.Option("--flip", help="Segmentation: average with the mirrored image.")]
 Window = Annotated[
-    str | None, typer.Option("--window", help="Of a segmenter: slide it, as 480 or 480x640; /320 for a stride.")
+    str | None,
+    typer.Option("--window", help="Segmentation: sliding window, such as 480, 480x640 or 480/320 (stride 320)."),
 ]
+
+
+def inference_options(scales: str | None, flip: bool, window: str | None) -> dict[str, Any]:
+    """Return the segmentation options that were given, as `predict` and `evaluate` take them.
+
+    >>> inference_options("0.5,1", True, "480x640/320")
+    {'scales': (0.5, 1.0), 'flip': True, 'window': (480, 640), 'stride': (320, 320)}
+    """
+    options: dict[str, Any] = {}
+    if scales is not None:
+        try:
+            options["scales"] = tuple(float(word) for word in scales.split(","))
+        except ValueError:
+            raise UserError(f"--scales {scales} is not a list of numbers", "for example --scales 0.5,1,1.5") from None
+    if flip:
+        options["flip"] = True
+    if window is not None:
+        size, _, stride = window.partition("/")
+        options["window"] = pair(size, f"--window {window}")
+        if stride:
+            options["stride"] = pair(stride, f"--window {window}")
+    return options
+
+
+def pair(text: str, option: str) -> tuple[int, int]:
+    """Return height and width; `option` is named in the message of an error.
+
+    >>> pair("480x640", "--size 480x640"), pair("480", "--size 480")
+    ((480, 640), (480, 480))
+    """
+    height, _, width = text.partition("x")
+    try:
+        return int(height), int(width or height)
+    except ValueError:
+        raise UserError(f"{option} is not a size", "write 480, or 480x640 for height x width") from None

@@ -1,4 +1,4 @@
-"""The recipes of the package as a list: for the terminal, and as the tables of docs/recipes.md."""
+"""The list of recipes, for the terminal and for docs/recipes.md."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from gpaco.recipes.settings import PaperRow
 
 NOT_RUN = "not run by us"
 
-# Data by the beginning of a recipe's name, in the order of the list.
+# Data sets by the first words of a recipe's name, in the order of the list.
 DATA = {
     "cifar100-lt100": "CIFAR-100-LT, imbalance factor 100",
     "cifar100-lt50": "CIFAR-100-LT, imbalance factor 50",
@@ -36,24 +36,24 @@ class Row(NamedTuple):
 
 
 def rows(word: str = "") -> list[Row]:
-    """The recipes that have the word in their name, table or row, those of one data set after another."""
+    """Return the recipes with a word in their name, table or row, grouped by data set."""
     every = [Row(name, data_of(name), load(name).source) for name in names()]
     found = [row for row in every if word.lower() in f"{row.name} {row.source.table}, {row.source.row}".lower()]
     if not found:
         raise UserError(
             f"no recipe has {word!r} in its name, table or row{nearest(word, [*DATA, *names()])}",
-            "`gpaco recipes` without a word lists them all",
+            "`gpaco recipes` lists all of them",
         )
     return sorted(found, key=lambda row: list(DATA).index(row.data))
 
 
 def data_of(name: str) -> str:
-    """The data that a recipe's name begins with: the longest of `DATA` that fits."""
+    """Return the data set of a recipe: the longest key of `DATA` that its name begins with."""
     return max((data for data in DATA if name.startswith(f"{data}-")), key=len)
 
 
 def table(found: list[Row]) -> str:
-    """Lines of at most 120 columns."""
+    """Return the list as text of at most 120 columns."""
     wide = max(len(row.name) for row in found)
     lines = []
     for data, title in DATA.items():
@@ -64,14 +64,16 @@ def table(found: list[Row]) -> str:
                 f"{name:<{wide}} {source.paper or '-':>5}  {source.ours or '-':<4}  {source.table}, {source.row}"
             )
         lines += [""] if mine else []
-    lines.append(f"- under ours: {NOT_RUN}; under paper: the row has no number.")
-    lines.append("gpaco show NAME prints one with every setting, its command and notes; docs/recipes.md has all notes.")
-    lines.append("--paper takes the values of the paper's text where the released code has others.")
+    lines.append(f"A dash under ours: {NOT_RUN}. A dash under paper: the row has no number.")
+    lines.append(
+        "`gpaco show NAME` prints every setting of a recipe, its command and notes. docs/recipes.md has all notes."
+    )
+    lines.append("--paper selects the values of the paper's text where the released code differs.")
     return "\n".join(lines)
 
 
 def markdown() -> str:
-    """The tables of docs/recipes.md, which follow the text of docs/recipes.head.md."""
+    """Return the tables of docs/recipes.md, which follow the text of docs/recipes.head.md."""
     every, lines = rows(), []
     for data, title in DATA.items():
         mine = [row for row in every if row.data == data]
@@ -87,7 +89,7 @@ def markdown() -> str:
 
 
 def by_the_text(name: str) -> list[str]:
-    """A sentence with what --paper changes, if anything."""
+    """Return a sentence with what --paper changes, if anything."""
     if not differs(name):
         return []
     changed = diff(load(name), load(name, paper=True))

@@ -1,12 +1,12 @@
 """The recipes of the package: rows of the paper's tables, in one TOML file per data set (gpaco/recipes/files).
 
-A file says once what its rows share: `data` (what follows `gpaco train`), `processes` and `hardware`. Each
-`[recipe.NAME]` is a row. It has a `source` (table, row, number of the paper) and changes what it takes from its `base`,
-a complete `[base.NAME]` of the same file. Values are those of the released code; where the paper's text says otherwise,
-its values are `paper.*`. `assumed` are settings that neither gives. A `note` follows that of the base.
+A file begins with what its rows share: `data` (the argument of `gpaco train`), `processes` and `hardware`. Each
+`[recipe.NAME]` is a row. It has a `source` (table, row and number of the paper) and lists its changes to `base`, a
+complete `[base.NAME]` of the same file. Values are those of the released code; where the paper's text differs, its
+values are under `paper.*`. `assumed` lists settings that neither gives. A `note` is appended to that of the base.
 
-A row with `sweep = "section.key"` stands for several, one for each pair of value and number in `rows`: `{}` in its name
-and row is the value.
+A row with `sweep = "section.key"` stands for several rows, one for each pair of value and number in `rows`; `{}` in its
+name and row is replaced by the value.
 """
 
 import tomllib
@@ -24,21 +24,21 @@ Table = dict[str, Any]
 
 
 def names() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     return sorted(_rows())
 
 
 def differs(name: str) -> bool:
-    """Whether the paper's text has other values than the released code."""
+    """Return whether the paper's text has other values than the released code."""
     return "paper" in _rows()[name][0]
 
 
 def tables(name: str, *, paper: bool = False) -> Table:
-    """Everything that a row sets by section and key, with its source; `paper`: by the paper's text."""
+    """Return the settings of a row by section and key, with its source; `paper` selects the paper's text."""
     if name not in _rows():
-        raise UserError(f"there is no recipe {name!r}{nearest(name, names())}", "`gpaco recipes` lists them all")
+        raise UserError(f"there is no recipe {name!r}{nearest(name, names())}", "`gpaco recipes` lists all of them")
     if paper and not differs(name):
-        raise UserError(f"{name} has no other values in the paper's text", "leave out --paper")
+        raise UserError(f"the paper's text has no other values for {name}", "leave out --paper")
     row, file = _rows()[name]
     text = row.get("paper", {}) if paper else {}
     row = _joined({key: value for key, value in row.items() if key != "paper"}, text)
@@ -48,7 +48,7 @@ def tables(name: str, *, paper: bool = False) -> Table:
 
 
 def _command(words: str, row: Table, file: Table) -> str:
-    """How a row is run: with as many processes as groups share batch-norm statistics."""
+    """Return the command that trains a row, with one process per group that shares batch-norm statistics."""
     model, groups = row["model"], file["processes"]
     if ghost := model.get("ghost_batch", 0):
         groups = row.get("train", {}).get("batch_size", Train.batch_size) // ghost
@@ -59,7 +59,7 @@ def _command(words: str, row: Table, file: Table) -> str:
 
 @cache
 def _rows() -> dict[str, tuple[Table, Table]]:
-    """Every row, joined with its base, and the file that it is in."""
+    """Return every row, joined with its base, and the file that it is in."""
     found: dict[str, tuple[Table, Table]] = {}
     for path in _FOLDER.glob("*.toml"):
         file = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def _rows() -> dict[str, tuple[Table, Table]]:
 
 
 def _swept(pattern: str, row: Table) -> Iterator[tuple[str, Table]]:
-    """The row under its name, or one for each value of its sweep."""
+    """Yield the row under its name, or one row for each value of its sweep."""
     if "sweep" not in row:
         yield pattern, row
         return
@@ -83,6 +83,6 @@ def _swept(pattern: str, row: Table) -> Iterator[tuple[str, Table]]:
 
 
 def _joined(base: Table, own: Table) -> Table:
-    """Both tables in one, and the tables within them; `own` values win."""
+    """Merge two tables recursively; values of `own` win."""
     both = {key: _joined(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(own[key], dict)}
     return base | own | both

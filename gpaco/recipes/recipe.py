@@ -1,12 +1,13 @@
-"""A recipe: the settings of a run (gpaco/recipes/settings.py), read from TOML and written back.
+"""A recipe holds the settings of a run (gpaco/recipes/settings.py); it is read from TOML and written back.
 
-A recipe names things and holds numbers; nothing in it is ever executed. `[[stage]]` tables turn one recipe into several
-that run one after another: each is the base with its own changes on top.
+A recipe holds names and numbers; nothing in it is ever executed. `[[stage]]` tables split a run into stages that run
+one after another: each is the recipe with the changes of that stage.
 
-A file may begin with `base = "NAME"`, the name of a recipe of the package: it then holds only what it changes of it.
-The [source] of a base is not taken over.
+A file may begin with `base = "NAME"`, the name of a recipe of the package: it then holds only what it changes. The
+[source] of the base is not inherited.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,14 +22,13 @@ from gpaco.recipes.validation import (
     FIELDS,
     KINDS,
     SETTINGS,
-    a_name,
-    a_stage_name,
+    check_combinations,
+    check_exists,
     checked,
     elsewhere,
-    must_exist,
     named,
-    refuse_conflicts,
     show,
+    typed,
 )
 
 _LONGEST = 1 << 20  # bytes of a recipe file
@@ -40,17 +40,15 @@ Change = tuple[str, str, Any]  # section, key, value
 
 
 def load(path_or_name: str | Path, *, paper: bool = False) -> Recipe:
-    """The recipe in a file, of a run folder, or of the package by its name.
+    """Load a recipe from a file, from a run folder, or from the package by its name.
 
-    `paper`, or "-paper" after the name, takes the values of the paper's text where the released code has others.
+    `paper`, or "-paper" after the name, selects the values of the paper's text where the released code differs.
     """
-    path, name = Path(path_or_name), str(path_or_name)
+    path = Path(path_or_name)
     if path.is_dir():
         path = path / "recipe.toml"
     if path.suffix != ".toml" and not path.is_file():
-        plain, paper = name.removesuffix("-paper"), paper or name.endswith("-paper")
-        recipe = _read(paper_rows.tables(plain, paper=paper), plain)
-        return replace(recipe, name=f"{plain}-paper") if paper else recipe
+        return _load_packaged(str(path_or_name), paper)
     if paper:
         raise UserError(f"{path} is a file: it has one value for each setting", "leave out --paper")
     try:
@@ -58,86 +56,178 @@ def load(path_or_name: str | Path, *, paper: bool = False) -> Recipe:
             content = file.read(_LONGEST + 1)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise UserError(f"cannot read the recipe {str(path)!r}: {reason}", "`gpaco recipes` lists names") from error
     if len(content) > _LONGEST:
         raise UserError(f"{str(path)!r} is too large for a recipe (over 1 MB)", "give the TOML file of a recipe")
-    return loads(text, path.stem, shown=str(path))
+    return loads(text, path.stem, source=str(path))
 
 
-def loads(text: str, name: str = "", *, shown: str = "") -> Recipe:
-    """The recipe that TOML text describes: called `name` unless the text says otherwise, `shown` in messages."""
-    shown = _one_line(shown or name or "recipe")
+def loads(text: str, name: str = "", *, source: str = "") -> Recipe:
+    """Parse TOML text. `name` is the recipe's name unless the text has one; messages begin with `source`."""
+    source = _one_line(source or name or "recipe")
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         message = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
         message = message.replace("at end of document", f"at line {len(text.splitlines())}, the last one")
-        raise UserError(f"{shown} is not valid TOML: {message}", "correct that line; texts need quotes") from error
-    with named(shown):
-        return _read(tables, name)
+        raise UserError(f"{source} is not valid TOML: {message}", "fix that line; texts need quotes") from error
+    with named(source):
+        return _from_tables(tables, name)
 
 
 def stages(recipe: Recipe) -> list[Recipe]:
-    """The recipes to run one after another, each under its stage's name; without stages the recipe itself."""
-    resolved = []
-    for stage in recipe.stage:
-        one = replace(recipe, name=stage.name, stage=())
-        for change in stage.changes:
-            one = _with(one, *change)
-        resolved.append(one)
-    return resolved or [recipe]
+    """Return the recipes to run one after another, named after their stages; without stages the recipe itself."""
+    return [_with(replace(recipe, name=one.name, stage=()), one.changes) for one in recipe.stage] or [recipe]
+
+
+def _load_packaged(name: str, paper: bool = False) -> Recipe:
+    plain, paper = name.removesuffix("-paper"), paper or name.endswith("-paper")
+    return _from_tables(paper_rows.tables(plain, paper=paper), f"{plain}-paper" if paper else plain)
+
+
+def _from_tables(tables: dict[str, Any], name: str) -> Recipe:
+    tables = dict(tables)
+    recipe = _load_packaged(_name(tables.pop("base"))) if "base" in tables else Recipe()
+    recipe = replace(recipe, name=_name(tables.pop("name", name)), source=PaperRow())
+    if "stage" in tables:
+        recipe = replace(recipe, stage=tuple(_read_stages(tables.pop("stage"))))
+    return _consistent(_with(recipe, _read_settings(tables)))
+
+
+def _read_settings(tables: dict[str, Any]) -> Iterator[Change]:
+    for section, table in tables.items():
+        check_exists(section)
+        if not isinstance(table, dict):
+            raise UserError(f"{section} is a section, got {show(table)}", f"write [{section}], then its settings")
+        for key, raw in table.items():
+            yield section, key, checked(section, key, raw)
+
+
+def _read_stages(tables: Any) -> Iterator[Stage]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UserError("stages are tables", 'write [[stage]], then name = "..." and its changes')
+    taken: set[str] = set()
+    for table in tables:
+        name = _name(table.get("name", ""))
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name) or name in taken:
+            raise UserError(
+                f"every stage needs a name of its own, got {show(name)}",
+                'for example name = "linear": lowercase letters, digits, - and _',
+            )
+        taken.add(name)
+        yield Stage(name, _ordered(_read_settings({key: one for key, one in table.items() if key != "name"})))
+
+
+def _name(raw: Any) -> str:
+    if typed(raw, str) is None:
+        raise UserError(f"a name must be text, got {show(raw)}", 'put it in quotes: name = "..."')
+    return str(raw)
 
 
 # Changing
 
 
-def change(recipe: Recipe, values: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> Recipe:
-    """The recipe with other values, by "section.key" or "stage.NAME.section.key".
+def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Recipe:
+    """Return the recipe with other values, by "section.key" or "stage.NAME.section.key".
 
-    `shown` are the options that they came from, for messages.
+    `sources` are the command-line options that the values came from, for messages.
 
     >>> change(Recipe(), {"optimizer.lr": 0.1}).optimizer.lr
     0.1
     """
-    shown = dict(shown or {})
+    sources = dict(sources or {})
     for name, raw in values.items():
-        with named(shown.get(name, "")):
+        with named(sources.get(name, "")):
             *stage, section, key = name.split(".")
             new = section, key, checked(section, key, raw)
-            recipe = _with_stage(recipe, stage[1], new) if stage else _with_own(recipe, new)
-    return _consistent(recipe, shown)
+            recipe = _with_stage_change(recipe, stage[1], new) if stage else _with_base_change(recipe, new)
+    return _consistent(recipe, sources)
 
 
 def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """The recipe with changes such as "method.alpha=0.02", "loss.alpha=0.02" or "stage.linear.train.epochs=10"."""
-    values, shown = parse(changes)
-    return change(recipe, values, shown)
+    """Return the recipe with changes such as "method.alpha=0.02" or "stage.linear.train.epochs=10"."""
+    return change(recipe, *parse(changes))
 
 
 def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of changes in text by the names of their settings, and the options to call them by in messages."""
-    values, shown = {}, {}
-    for one in changes:
-        option = f"--set {_one_line(one)}"
+    """Parse "section.key=value" texts; return values and command-line options, both by setting. loss means method."""
+    values, sources = {}, {}
+    for text in changes:
+        option = f"--set {_one_line(text)}"
         with named(option):
-            left, equals, text = (part.strip() for part in one.partition("="))
+            left, equals, value = (part.strip() for part in text.partition("="))
             path = left.split(".")
             if not equals or len(path) != (4 if path[0] == "stage" else 2):
                 raise UserError(f"expected section.key=value{elsewhere(path[-1])}", "such as method.alpha=0.02")
             *stage, section, key = path
             section = "method" if section == "loss" else section
-            must_exist(section, key)
+            check_exists(section, key)
             name = ".".join([*stage, section, key])
-            values[name], shown[name] = _from_text(text, KINDS[section][key]), option
-    return values, shown
+            values[name], sources[name] = _parse_value(value, KINDS[section][key]), option
+    return values, sources
+
+
+def _parse_value(text: str, kind: Any) -> Any:
+    """Parse a value from the command line; text that makes no sense is returned as it is, and refused later."""
+    try:
+        if kind is int or kind is float:
+            return kind(text)
+        if kind is not str or text[:1] in ('"', "'"):
+            tables = tomllib.loads(f"value = {text}")
+            return tables["value"] if len(tables) == 1 else text
+    except (ValueError, RecursionError):
+        pass
+    return text
+
+
+def _with(recipe: Recipe, changes: Iterable[Change]) -> Recipe:
+    for section, key, value in changes:
+        recipe = replace(recipe, **{section: replace(getattr(recipe, section), **{key: value})})
+    return recipe
+
+
+def _with_base_change(recipe: Recipe, new: Change) -> Recipe:
+    """Return the recipe with a change; raise an error if a stage would undo it."""
+    section, key, value = new
+    for stage in recipe.stage:
+        if any(own[:2] == (section, key) for own in stage.changes):
+            raise UserError(
+                f"stage {stage.name!r} sets {section}.{key} itself",
+                f"change it for that stage: stage.{stage.name}.{section}.{key}={value}",
+            )
+    return _with(recipe, [new])
+
+
+def _with_stage_change(recipe: Recipe, name: str, new: Change) -> Recipe:
+    known = [stage.name for stage in recipe.stage]
+    if name not in known:
+        raise UserError(
+            f"there is no stage {show(name)}{nearest(name, known)}", f"stages are: {', '.join(known) or 'none'}"
+        )
+    changed = list(recipe.stage)
+    others = [own for own in changed[known.index(name)].changes if own[:2] != new[:2]]
+    changed[known.index(name)] = Stage(name, _ordered([*others, new]))
+    return replace(recipe, stage=tuple(changed))
+
+
+def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Sort the changes of a stage as the settings are, so that equal stages compare equal."""
+    return tuple(sorted(changes, key=lambda one: SETTINGS.index(f"{one[0]}.{one[1]}")))
+
+
+def _consistent(recipe: Recipe, sources: dict[str, str] | None = None) -> Recipe:
+    """Return the recipe if its settings go together in every stage."""
+    for one in stages(recipe):
+        check_combinations(one, one.name if recipe.stage else "", sources)
+    return recipe
 
 
 # Writing
 
 
 def dumps(recipe: Recipe, *, explain: bool = False) -> str:
-    """TOML text, complete with defaults, that loads back equal; with a comment on every setting if asked."""
+    """Return TOML text with every setting, which loads back equal; `explain` adds a comment to each."""
     lines = [f"name = {in_toml(recipe.name)}"]
     for section, known in FIELDS.items():
         values = asdict(getattr(recipe, section))
@@ -153,7 +243,7 @@ def dumps(recipe: Recipe, *, explain: bool = False) -> str:
 
 
 def diff(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, by "section.key": their values in both.
+    """Return the settings that differ, by "section.key", with both values.
 
     >>> diff(Recipe(), change(Recipe(), {"method.alpha": 0.02}))
     {'method.alpha': (0.05, 0.02)}
@@ -167,7 +257,7 @@ def diff(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def in_toml(value: Any) -> str:
-    """A value as TOML has it."""
+    """Return a value as TOML writes it."""
     if isinstance(value, str):
         return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in value) + '"'
     if isinstance(value, bool):
@@ -175,104 +265,6 @@ def in_toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(in_toml, value))}]"
     return repr(value)
-
-
-# Small parts
-
-
-def _read(tables: dict[str, Any], name: str) -> Recipe:
-    """The recipe that tables describe."""
-    recipe = Recipe()
-    if "base" in tables:
-        recipe = load(_known(a_name(tables["base"])))
-    recipe = replace(recipe, name=a_name(tables.get("name", name)), source=PaperRow())
-    if "stage" in tables:
-        recipe = replace(recipe, stage=_read_stages(tables["stage"]))
-    for one in _read_settings({key: table for key, table in tables.items() if key not in ("base", "name", "stage")}):
-        recipe = _with(recipe, *one)
-    return _consistent(recipe)
-
-
-def _known(base: str) -> str:
-    if base.removesuffix("-paper") not in names():
-        raise UserError(f"there is no recipe {show(base)}{nearest(base, names())}", "`gpaco recipes` lists all")
-    return base
-
-
-def _read_settings(tables: dict[str, Any]) -> Iterator[Change]:
-    for section, table in tables.items():
-        must_exist(section)
-        if not isinstance(table, dict):
-            raise UserError(f"{section} is a section, got {show(table)}", f"write [{section}], then its settings")
-        for key, raw in table.items():
-            yield section, key, checked(section, key, raw)
-
-
-def _read_stages(tables: Any) -> tuple[Stage, ...]:
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UserError("stages are tables", 'write [[stage]], then name = "..." and its changes')
-    built: list[Stage] = []
-    for table in tables:
-        name = a_stage_name(table.get("name", ""), [stage.name for stage in built])
-        changes = _read_settings({key: one for key, one in table.items() if key != "name"})
-        built.append(Stage(name, _ordered(changes)))
-    return tuple(built)
-
-
-def _consistent(recipe: Recipe, shown: dict[str, str] | None = None) -> Recipe:
-    """The recipe, if its settings go together, in every stage."""
-    for one in stages(recipe):
-        refuse_conflicts(one, one.name if recipe.stage else "", shown)
-    return recipe
-
-
-def _with(recipe: Recipe, section: str, key: str, value: Any) -> Recipe:
-    changed: Recipe = replace(recipe, **{section: replace(getattr(recipe, section), **{key: value})})
-    return changed
-
-
-def _with_own(recipe: Recipe, new: Change) -> Recipe:
-    """The recipe with a change that no stage undoes."""
-    section, key, value = new
-    for stage in recipe.stage:
-        if any(theirs[:2] == (section, key) for theirs in stage.changes):
-            raise UserError(
-                f"stage {stage.name!r} sets {section}.{key} itself",
-                f"say it for that stage: stage.{stage.name}.{section}.{key}={value}",
-            )
-    return _with(recipe, *new)
-
-
-def _with_stage(recipe: Recipe, name: str, new: Change) -> Recipe:
-    known = [stage.name for stage in recipe.stage]
-    if name not in known:
-        raise UserError(
-            f"there is no stage {show(name)}{nearest(name, known)}", f"stages are: {', '.join(known) or 'none'}"
-        )
-    changed = list(recipe.stage)
-    others = [theirs for theirs in changed[known.index(name)].changes if theirs[:2] != new[:2]]
-    changed[known.index(name)] = Stage(name, _ordered([*others, new]))
-    return replace(recipe, stage=tuple(changed))
-
-
-def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Changes in the order of sections and settings: those of a stage do not depend on how they came."""
-    return tuple(sorted(changes, key=lambda one: SETTINGS.index(f"{one[0]}.{one[1]}")))
-
-
-def _from_text(text: str, kind: Any) -> Any:
-    """A value typed on the command line; what makes no sense is handed on as text, to be refused."""
-    try:
-        if kind is int or kind is float:
-            return kind(text)
-        if kind is bool:
-            return {"true": True, "false": False}[text]
-        if kind is str and text[:1] not in ('"', "'"):
-            return text
-        tables = tomllib.loads(f"value = {text}")
-        return tables["value"] if len(tables) == 1 else text
-    except (ValueError, KeyError, RecursionError):
-        return text
 
 
 def _one_line(text: str) -> str:

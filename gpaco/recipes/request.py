@@ -1,16 +1,16 @@
-"""What was asked for on the command line or in Python: a recipe, and changes to it."""
+"""The recipe that a user asked for on the command line or in Python."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import SECTIONS, Recipe
-from gpaco.system.words import printable
+from gpaco.recipes.settings import Recipe
+from gpaco.recipes.validation import SETTINGS
 
-# Flags of the command line and keyword arguments of train(): the setting each stands for.
+# Options of `gpaco train` and keyword arguments of train(), with the setting that each stands for.
 FLAGS = {
     "root": "data.root",
     "task": "train.task",
@@ -37,9 +37,9 @@ FLAGS = {
 
 
 def overrides(key: str) -> str:
-    """What of the command line sets "section.key"."""
-    short = {value: f"--{flag.replace('_', '-')}" for flag, value in FLAGS.items()}
-    return short.get(key, f"--set {key}=")
+    """Return the command-line option that sets "section.key"."""
+    options = {setting: f"--{flag.replace('_', '-')}" for flag, setting in FLAGS.items()}
+    return options.get(key, f"--set {key}=")
 
 
 def requested(
@@ -50,55 +50,53 @@ def requested(
     *,
     paper: bool = False,
 ) -> tuple[Recipe, set[str]]:
-    """The recipe as asked for, and which of its settings somebody has chosen."""
-    refuse_one_word("settings", settings)
+    """Return the recipe that was asked for, and the names of the settings that the user chose.
+
+    `what` is the data, or a recipe that names its data.
+    """
+    check_is_list("settings", settings)
     path = ""
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
     else:
-        path = str(what) if str(what) in ("", "digits") else _from_anywhere(what)
-    if printable(path) != path:
-        raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename or link it")
-    base = _loaded(recipe, paper)
-    given = set() if recipe is None else {f"{s}.{k}" for s in SECTIONS for k in asdict(getattr(base, s))}
-    values, shown = _flagged(flags)
-    more, also_shown = recipes.parse(settings)
-    values, shown = values | more, shown | also_shown
-    if path and "data.path" in values:
-        raise UserError(f"there are two sets of data, {what} and that of --set data.path", "leave out one of them")
-    if path:
-        base = replace(base, data=replace(base.data, path=path))
-    changed = recipes.change(base, values, shown)
-    if changed.data.root:
-        changed = replace(changed, data=replace(changed.data, root=_from_anywhere(changed.data.root)))
-    return changed, given | set(values)
-
-
-def _loaded(recipe: Path | str | Recipe | None, paper: bool) -> Recipe:
+        path = str(what) if str(what) in ("", "digits") else _absolute(what)
     if recipe is not None and not isinstance(recipe, Recipe):
-        return recipes.load(recipe, paper=paper)
-    if paper:
-        raise UserError("--paper is about a recipe of the package", "name it: --recipe NAME --paper")
-    return recipe or Recipe()
+        base = recipes.load(recipe, paper=paper)
+    elif paper:
+        raise UserError("--paper needs a recipe of the package", "name it: --recipe NAME --paper")
+    else:
+        base = recipe or Recipe()
+    values, sources = _from_flags(flags)
+    more, more_sources = recipes.parse(settings)
+    values, sources = values | more, sources | more_sources
+    chosen = set(values) | set(SETTINGS if recipe is not None else ())
+    if path and "data.path" in values:
+        raise UserError(f"there are two data sets: {what} and that of --set data.path", "leave out one of them")
+    if path:
+        values["data.path"] = path
+    changed = recipes.change(base, values, sources)
+    if changed.data.root:
+        changed = replace(changed, data=replace(changed.data, root=_absolute(changed.data.root)))
+    return changed, chosen
 
 
-def _flagged(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of flags by the names of their settings, and the flags as they were typed."""
+def check_is_list(name: str, words: Sequence[str]) -> None:
+    """Raise an error for one string instead of a list: Python would iterate over its letters."""
+    if isinstance(words, str):
+        raise UserError(f"{name} must be a list of strings, got one string, {words!r}", f"{name}=[{words!r}]")
+
+
+def _from_flags(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values and command-line options, both by setting."""
     if unknown := sorted(set(flags) - set(FLAGS)):
         raise UserError(
             f"there is no option {unknown[0]!r}{nearest(unknown[0], FLAGS)}", f"options are {', '.join(FLAGS)}"
         )
-    typed = {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
-    shown = {key: f"{overrides(key)} {value}" for key, value in typed.items()}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in typed.items()}, shown
+    given = {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+    values = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    return values, {key: f"{overrides(key)} {value}" for key, value in given.items()}
 
 
-def refuse_one_word(name: str, words: Sequence[str]) -> None:
-    """Raise where a list of words is asked for and one word came, which Python would take letter by letter."""
-    if isinstance(words, str):
-        raise UserError(f"{name} are a list of words, got one word, {words!r}", f"{name}=[{words!r}]")
-
-
-def _from_anywhere(path: Path | str) -> str:
-    """The path as it holds in any folder: a run may be looked at from another one."""
+def _absolute(path: Path | str) -> str:
+    """Return the path from the root, so that the run can be used from any folder."""
     return str(Path(path).expanduser().absolute())

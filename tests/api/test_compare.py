@@ -50,8 +50,8 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"methods": "ce"}, r"methods are a list of words, got one word, 'ce'\nmethods=\['ce'\]"),
-        ({"settings": "method.alpha=0.1"}, "settings are a list of words, got one word, 'method.alpha=0.1'"),
+        ({"methods": "ce"}, r"methods must be a list of strings, got one string, 'ce'\nmethods=\['ce'\]"),
+        ({"settings": "method.alpha=0.1"}, "settings must be a list of strings, got one string, 'method.alpha=0.1'"),
         ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is there twice"),
     ],
 )

@@ -256,4 +256,4 @@ def test_the_command_prints_what_it_wrote(segmenter: Run, tmp_path: Path) -> Non
     file = tmp_path / "encoder.safetensors"
     result = json.loads(run_command("export", segmenter.folder, "--out", file, "--json"))
     assert (result["kind"], result["bytes"]) == ("weights of the backbone", file.stat().st_size)
-    assert "--size wide is not understood" in fails("export", segmenter.folder, "--out", file, "--size", "wide")
+    assert "--size wide is not a size" in fails("export", segmenter.folder, "--out", file, "--size", "wide")

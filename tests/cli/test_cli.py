@@ -99,6 +99,8 @@ def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) ->
     commands = prints().split("Commands:")[1]
     assert "..." not in commands
     assert re.findall(r"^  (\w+)", commands, re.MULTILINE) == list(COMMANDS)
+    summaries = re.split(r"^  \w+ +", commands, flags=re.MULTILINE)[1:]
+    assert all(re.fullmatch(r"[^.]+\.", summary.strip()) for summary in summaries), "one sentence each"
 
 
 def test_help_does_not_import_torch_or_rich() -> None:
@@ -189,7 +191,7 @@ def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints:
 
 def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: Path) -> None:
     words = ("train", "digits", *QUICK, "--method", "ce", "--epochs", 1, "--out", tmp_path / "run")
-    assert f"The run, with its model: {tmp_path / 'run'}\n" in prints(*words, "--set", "train.report=false")
+    assert f"Model: {tmp_path / 'run'}\n" in prints(*words, "--set", "train.report=false")
 
 
 def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by
     assert max(map(len, text.splitlines())) <= 120
     (line,) = [line for line in text.splitlines() if line.startswith("imagenet-lt-resnet50-gpaco ")]
     assert line.split(None, 3)[1:] == ["58.5", "-", "Table 2, GPaCo, ResNet-50"]
-    assert "\n- under ours: not run by us" in text
+    assert "A dash under ours: not run by us" in text
     some = prints("recipes", "imagenet-lt")
     assert "imagenet-lt-resnext101-paco" in some
     assert "places" not in some

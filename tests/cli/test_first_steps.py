@@ -141,7 +141,7 @@ def test_an_oddity_is_one_line(problems: Command, tmp_path: Path) -> None:
 
 def test_data_given_twice_is_refused_but_a_recipe_may_get_other_data(refuses: Command, tmp_path: Path) -> None:
     words = ("train", "digits", "--set", f"data.path={tmp_path}", "--out", tmp_path / "run")
-    assert re.search("two sets of data, digits and that of --set data.path\n  leave out one", refuses(*words))
+    assert re.search("two data sets: digits and that of --set data.path\n  leave out one", refuses(*words))
     recipe, _ = requested(Recipe(), None, [f"data.path={tmp_path}"], {})
     assert recipe.data.path == str(tmp_path)
 

@@ -135,7 +135,7 @@ def test_a_real_run_is_shown_after_the_command_that_the_last_line_names(browser:
     folder = gpaco.train("digits", out=tmp_path / "a run", long_tail=20, **quick).folder
     options = ("--subset", 40, "--corruptions", "noise,fog", "--severities", "1,5", "--workers", 0)
     last = command("robustness", folder, *options).splitlines()[-1]
-    assert last == f"on the run's page: gpaco report '{folder}' --out '{folder}/report.html'"
+    assert last == f"Add these results to the report of the run: gpaco report '{folder}' --out '{folder}/report.html'"
     gpaco.report(folder, folder / "report.html")
     found = written(folder)
     with opened(browser, folder / "report.html") as tab:

@@ -204,7 +204,9 @@ def test_a_stage_is_overridden_by_its_name_and_never_by_accident() -> None:
 
 WRONG_CHANGES = {
     "method.alhpa=0.02": r"\[method\] has no setting 'alhpa'; did you mean 'alpha'\?",
-    "optimizer.lr=0.1": "no section 'optimizer'; did you mean 'optimizer'",
+    "optimiser.lr=0.1": r"no section 'optimiser'; did you mean 'optimizer'\?",  # the names of old recipes
+    "stage.one.optimiser.lr=0.1": r"no section 'optimiser'; did you mean 'optimizer'\?",
+    "segmentation.colours=true": r"no setting 'colours'; did you mean 'colors'\?",
     "alpha=0.02": r"expected section.key=value; did you mean method.alpha\?",
     "train.lr=0.1": r"no setting 'lr'; did you mean optimizer.lr\?",
     "": "expected section.key=value",
@@ -259,6 +261,7 @@ def test_a_wrong_flag_is_called_as_it_was_typed() -> None:
 
 WRONG_TEXTS = {
     "[method]\nname = 'gpaco'\nalfa = 0.02\n": "mine: [method] has no setting 'alfa'; did you mean 'alpha'?",
+    "[optimiser]\nlr = 0.1\n": "mine: there is no section 'optimiser'; did you mean 'optimizer'?",
     "[methods]\nalpha = 0.02\n": "mine: there is no section 'methods'; did you mean 'method'?",
     "[train]\nepochs = '3'\n": "mine: train.epochs must be a whole number, at least 1, got '3'",
     "[data]\n[train]\nepochs = true": "whole number, at least 1, got True",
@@ -333,11 +336,11 @@ def test_the_values_of_the_papers_text_are_asked_for_by_a_word_or_by_a_name(tmp_
     changed = {key: pair for key, pair in diff(load(name), text).items() if not key.startswith("source.")}
     assert changed == {"model.projector": ("gpaco", "two-layer"), "optimizer.lr": (0.06, 0.04)}
     assert requested("digits", name, [], {}, paper=True)[0].optimizer.lr == 0.04
-    with pytest.raises(UserError, match="has no other values in the paper's text"):
+    with pytest.raises(UserError, match="the paper's text has no other values"):
         load("imagenet-lt-resnet50-paco", paper=True)
     (tmp_path / "mine.toml").write_text(IMAGENET_LT)
     for recipe in (tmp_path / "mine.toml", None, Recipe()):
-        with pytest.raises(UserError, match=r"mine.toml is a file|--paper is about a recipe of the package"):
+        with pytest.raises(UserError, match=r"mine.toml is a file|--paper needs a recipe of the package"):
             requested("digits", recipe, [], {}, paper=True)
 
 
@@ -368,7 +371,7 @@ def test_files_that_are_no_recipes_are_refused_with_their_path(tmp_path: Path) -
     (tmp_path / "big.toml").write_bytes(b"#" * (1 << 21))
     (tmp_path / "folder").mkdir()
     for name, words in {
-        "latin.toml": "not text in UTF-8",
+        "latin.toml": "not UTF-8 text",
         "big.toml": "too large",
         "missing.toml": "No such file",
         "folder": "No such file",

@@ -308,7 +308,7 @@ def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
-    assert "the same command resumes" in errors
+    assert "rerun the same command to resume" in errors
     assert rows_in(tmp_path) % BLOCK == 0
     assert not (tmp_path / "metrics.jsonl").exists()
 

@@ -12,12 +12,11 @@ from helpers.pictures import tree_hash
 from helpers.scenes import save_scene, scene, scene_folder
 from PIL import Image
 
-from gpaco.cli.commands import looked_at
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.tasks.segmentation.check import check_scenes
-from gpaco.tasks.segmentation.splits import scene_splits
+from gpaco.tasks.segmentation.splits import inspected, scene_splits
 
 Command = Callable[..., str]
 
@@ -129,7 +128,7 @@ def without_parts(folder: Path, pictures: int) -> Path:
 def starts(folder: Path) -> bool:
     """Whether training gets through its data."""
     try:
-        looked_at(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
+        inspected(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
     except UserError:
         return False
     return True

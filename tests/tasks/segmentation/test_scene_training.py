@@ -158,7 +158,7 @@ def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Pat
     os.killpg(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
-    assert "the same command resumes" in errors
+    assert "rerun the same command to resume" in errors
 
 
 def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> None:
