@@ -1,9 +1,11 @@
 """Checks of the input to a loss: a `ValueError` says what was expected, what was given and what to do."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
@@ -40,8 +42,9 @@ def check_labels(
         raise ValueError(f"{name} are on {labels.device} but their rows on {rows.device}; move one with .to()")
     if labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
         check_same_rows(rows, labels, f"rows and {name}")
-        if num_classes is not None and values_can_be_read(labels):
-            wrong = labels[((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)]
+        values = readable_values(labels)
+        if num_classes is not None and values is not None:
+            wrong = values[((values < 0) | (values >= num_classes)) & (values != ignore_index)]
             if len(wrong):
                 raise ValueError(
                     f"{name} must be 0 to {num_classes - 1} or ignore_index ({ignore_index}), got {int(wrong[0])}; "
@@ -50,10 +53,11 @@ def check_labels(
         return
     if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
         check_same_rows(rows, labels, f"rows and {name}")
-        if values_can_be_read(labels):
-            sums = at_least_float32(labels).sum(1)
-            far = ~((sums - 1).abs() <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
-            if bool(far.any()) or bool((labels < 0).any()):
+        values = readable_values(at_least_float32(labels))
+        if values is not None:
+            sums = values.sum(1)
+            far = ~(abs(sums - 1) <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
+            if far.any() or (values < 0).any():
                 raise ValueError(
                     f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
                 )
@@ -84,7 +88,8 @@ def check_weight(weight: Tensor | None, num_classes: int) -> None:
         return
     if weight.shape != (num_classes,):
         raise ValueError(f"weight must be ({num_classes},), one per class, got {tuple(weight.shape)}")
-    if values_can_be_read(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
+    values = readable_values(at_least_float32(weight))
+    if values is not None and not ((values >= 0) & np.isfinite(values)).all():
         raise ValueError("weight must be finite and not negative for every class")
 
 
@@ -126,12 +131,18 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in _NARROW else x
 
 
-def values_can_be_read(x: Tensor) -> bool:
-    """Return whether values may be checked: reading them breaks compiled graphs and synchronizes with accelerators.
+def readable_values(x: Tensor) -> NDArray[Any] | None:
+    """Return the values of a tensor on the CPU, or None where only shapes can be checked.
 
-    In those cases only shapes are checked.
+    Reading values breaks compiled graphs and waits for accelerators; transforms of `torch.func` refuse it.
     """
-    return x.device.type == "cpu" and len(x) > 0 and not torch.compiler.is_compiling()
+    if x.device.type != "cpu" or not len(x) or torch.compiler.is_compiling():
+        return None
+    try:
+        values: NDArray[Any] = x.detach().numpy()
+    except RuntimeError:
+        return None
+    return values
 
 
 def _describe(x: Tensor) -> str:

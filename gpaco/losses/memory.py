@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.losses.checks import check_labels, check_number, check_same_rows, values_can_be_read
+from gpaco.losses.checks import check_labels, check_number, check_same_rows, readable_values
 from gpaco.system.distributed import gather, row_counts
 
 IGNORED = -100
@@ -111,7 +111,8 @@ class Memory(nn.Module):
     def hold_probabilities(self, num_classes: int) -> None:
         """Store labels as rows of probabilities from now on; labels stored before become one-hot."""
         if self.labels.dim() == 1:
-            if values_can_be_read(self.labels) and int(self.labels.max()) >= num_classes:
+            values = readable_values(self.labels)
+            if values is not None and values.max() >= num_classes:
                 raise ValueError(f"the memory holds labels of {num_classes} and above; renumber them from 0")
             with torch.inference_mode(False):
                 self.labels = one_hot(self.labels, num_classes).to(self.embeddings.dtype)
