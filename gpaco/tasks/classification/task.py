@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
 
 from gpaco import __version__, methods
-from gpaco.data.batches import Batch, class_shares, steps_per_epoch
+from gpaco.data.batches import Batch, shown_counts, steps_per_epoch
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.classification import summarize
@@ -128,7 +127,7 @@ def classification_task(
 ) -> Task:
     """Model, method and batches as `fit` wants them."""
     samples, settings, val = splits.train, recipe.train, splits.val
-    counts = shown_counts(samples, settings.sampler)
+    counts = shown_counts(samples.counts, settings.sampler)
     about["shown"] = (counts / counts.sum()).tolist()
     method = methods.build(recipe, model, len(samples.classes), torch.from_numpy(counts))
 
@@ -154,12 +153,6 @@ def classification_task(
         evaluate=(lambda network: validate(network, about, val, source)) if val and selects(recipe, splits) else None,
         about=about,
     )
-
-
-def shown_counts(samples: Samples, sampler: str) -> NDArray[np.float64]:
-    """Images of each class that the sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
-    least = 1 if sampler == "shuffle" else 1e-9
-    return np.maximum(class_shares(samples.counts, sampler) * len(samples), least)
 
 
 def selects(recipe: Recipe, splits: Splits) -> bool:

@@ -173,7 +173,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         "gpaco": {"settings": published, "report": True},
         "paco": {"method": "paco", "settings": published, "sampler": "sqrt"},
         "ce": {"method": "ce", "sampler": "balanced"},
-        "tuned": {"method": "ce", "tune_prior": "true"},
+        "tuned": {"method": "ce", "tune_prior": True},
     }
     return {name: gpaco.train("digits", out=folder / name, **(QUICK | more)) for name, more in wanted.items()}
 
@@ -300,7 +300,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
 
     same = gpaco.train("digits", out=folder, **QUICK, settings=["method.memory=64", "method.prior=counts"])
     assert same.metrics == Run(folder).metrics  # a finished run given again stays as it is
-    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": "true"}
+    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": True}
     with pytest.raises(UserError, match="holds a run without a tuned prior") as caught:
         gpaco.train("digits", out=folder, **QUICK, **again)
     assert caught.value.remedy == f"tune it: gpaco evaluate {folder} --tune-prior"
@@ -327,7 +327,7 @@ def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
 
 def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="validation data, and there is none") as caught:
-        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior="true", **QUICK)
+        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior=True, **QUICK)
     assert "--validation 0.1" in caught.value.remedy
     assert not (tmp_path / "run").exists()  # said before anything is trained
     run = gpaco.train("digits", out=tmp_path / "run", validation=0, method="ce", **(QUICK | {"epochs": 1}))
@@ -345,9 +345,9 @@ def test_predictions_follow_the_tuned_model_and_the_command_says_so(
     assert samples is not None
     Image.fromarray(samples.load(0)).save(tmp_path / "0.png")
     with pytest.raises(SystemExit):
-        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.json")])
+        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.jsonl")])
     assert "prior tuned on validation data" in capsys.readouterr().out
-    row = json.loads((tmp_path / "rows.json").read_text())[0]
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
     logits = np.load(runs["tuned"].folder / "predictions.npz")["logits"][0]
     assert row["class"] == str(logits.argmax())
     assert row["probability"] == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum(), abs=1e-5)
