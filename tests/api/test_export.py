@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from helpers import forked
 from helpers.commands import fails
 from helpers.commands import run as run_command
 from helpers.scenes import MODEL, SMALL, scene_folder
@@ -107,12 +108,15 @@ def test_priors_and_corrections_are_inside(
 def run_example(name: str, *words: object, code: int = 0) -> str:
     """What an example prints where neither torch nor gpaco can be imported; it must exit with `code`."""
     without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
-    command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLES / name)!r})", name]
-    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = f"{without} runpy.run_path({str(EXAMPLES / name)!r})"
+    with forked.python("-c", program, name, *words, env=forked.ENVIRONMENT, **pipes) as process:
+        out, errors = process.communicate(timeout=200)
+    assert process.returncode == code, errors
+    return out + errors
 
 
+@pytest.mark.process
 def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(trained: Run, tmp_path: Path) -> None:
     printed = run_command("export", trained.folder, "--out", tmp_path / "model.onnx", "--json")
     assert json.loads(printed)["kind"] == "ONNX"  # and nothing else
@@ -176,6 +180,7 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
         torch.testing.assert_close(encoder[key], value.data)
 
 
+@pytest.mark.process
 def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_the_same_masks(
     segmenter: Run, tmp_path: Path
 ) -> None:
@@ -186,6 +191,7 @@ def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_t
     assert_the_example_draws_as_predict_does(segmenter, tmp_path)
 
 
+@pytest.mark.process
 def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_same_masks(tmp_path: Path) -> None:
     windows = ["segmentation.window=[20,24]", "segmentation.stride=[10,15]"]
     segmenter = train_segmenter(tmp_path / "scenes", "segmentation.base_size=[30,80]", *windows)
@@ -251,6 +257,7 @@ def test_without_onnxruntime_the_extra_is_named(trained: Run, tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_the_command_prints_what_it_wrote(segmenter: Run, tmp_path: Path) -> None:
     file = tmp_path / "encoder.safetensors"
     result = json.loads(run_command("export", segmenter.folder, "--out", file, "--json"))

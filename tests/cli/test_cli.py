@@ -101,6 +101,7 @@ def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) ->
     assert re.findall(r"^  (\w+)", commands, re.MULTILINE) == list(COMMANDS)
 
 
+@pytest.mark.process
 def test_help_does_not_import_torch_or_rich() -> None:
     code = f"""
 import sys
@@ -156,6 +157,7 @@ def test_every_option_that_a_message_names_exists(prints: Command) -> None:
 # JSON and nothing else
 
 
+@pytest.mark.process
 def test_train_prints_json_and_nothing_else_on_standard_output(tmp_path: Path) -> None:
     figures = json.loads(run("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run", "--json"))
     assert figures == json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -402,7 +402,7 @@ for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"w
 """
 FETCHING = """
 import sys
-from gpaco.hub import fetch
+from gpaco.models.weights.hub import fetch
 
 print(fetch("test_vit"), fetch("test_vit", sys.argv[1]))
 """
@@ -421,6 +421,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.server.server_close()
 
 
+@pytest.mark.process
 def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_path: Path) -> None:
     python(TRAINING, tmp_path, hub.environment)
     first, last = hub.asked.index("/after-run"), hub.asked.index("/after-run-again")

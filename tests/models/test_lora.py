@@ -177,6 +177,7 @@ def each_its_half() -> Results:
     return {"changes": steps_on(slice(dist.get_rank(), None, 2))[1]}
 
 
+@pytest.mark.process
 def test_two_processes_train_the_adapters_that_one_would() -> None:
     names, alone = steps_on(slice(None))
     assert len(names) == 6 * 4 * 2  # six blocks of qkv, proj and two layers of an MLP, each with two matrices

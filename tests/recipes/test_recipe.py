@@ -203,7 +203,7 @@ def test_a_stage_is_overridden_by_its_name_and_never_by_accident() -> None:
 
 WRONG_CHANGES = {
     "method.alhpa=0.02": r"\[method\] has no setting 'alhpa'; did you mean 'alpha'\?",
-    "optimizer.lr=0.1": "no section 'optimizer'; did you mean 'optimizer'",
+    "optimiser.lr=0.1": "no section 'optimiser'; did you mean 'optimizer'",
     "alpha=0.02": r"expected section.key=value; did you mean method.alpha\?",
     "train.lr=0.1": r"no setting 'lr'; did you mean optimizer.lr\?",
     "": "expected section.key=value",

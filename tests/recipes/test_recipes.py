@@ -513,6 +513,7 @@ def lists(folder: Path, images: int) -> Path:
     return folder / "ImageNet_LT_train.txt"
 
 
+@pytest.mark.process
 def test_data_with_another_number_of_images_or_groups_is_refused_before_training(tmp_path: Path) -> None:
     data, out = lists(tmp_path, 4), tmp_path / "run"
     words = ("train", data, "--recipe", "imagenet-lt-resnet50-gpaco", "--out", out, "--set", "data.allow_leakage=true")
@@ -526,6 +527,7 @@ def test_data_with_another_number_of_images_or_groups_is_refused_before_training
     assert not out.exists()
 
 
+@pytest.mark.process
 def test_a_recipe_that_starts_from_weights_does_not_start_without_them(tmp_path: Path) -> None:
     data = lists(tmp_path, 4)
     expected = ("--set", "data.expect_images=0", "--set", "data.expect_groups=[]", "--set", "data.allow_leakage=true")

@@ -41,6 +41,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {method: folder / method for method in ("gpaco", "paco")}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["gpaco", "paco"])
 def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bits(
     method: str, undisturbed: dict[str, Path], tmp_path: Path
@@ -64,6 +65,7 @@ def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bit
     assert_same_run(folder, undisturbed[method])
 
 
+@pytest.mark.process
 def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(undisturbed["gpaco"], folder)
@@ -72,6 +74,7 @@ def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dic
     assert_same_run(folder, undisturbed["gpaco"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
 def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
     number: int, code: int, undisturbed: dict[str, Path], tmp_path: Path
@@ -89,6 +92,7 @@ def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
     assert_same_run(folder, undisturbed["gpaco"])
 
 
+@pytest.mark.process
 def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2", "--tune-prior")
@@ -147,6 +151,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
     cv2.imwrite(str(path), image[:, :, ::-1])
 
 
+@pytest.mark.process
 def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Path) -> None:
     words = ("train", "digits", "--method", "ce", "--out", tmp_path / "run", "--epochs", 3, "--batch-size", 256)
     message = fails(*words, "--lr", 1e30, "--set", "schedule.warmup=0", code=4)
@@ -268,6 +273,7 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
         goes_on(3, ["b"])
 
 
+@pytest.mark.process
 def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -277,6 +283,7 @@ def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
 
 
+@pytest.mark.process
 def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
     first = start("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
     while not (tmp_path / "run" / "recipe.toml").exists() and first.poll() is None:
@@ -324,7 +331,8 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     ids=lambda settings: settings[0],
 )
 def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path) -> None:
-    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "settings": ["method.memory=64", *settings]}
+    settings = ["method.memory=64", *settings]
+    common = {"long_tail": 50, "batch_size": 64, "epochs": 2, "report": False, "settings": settings}
 
     def stop(row: dict[str, Any]) -> None:
         if (row.get("epoch"), row.get("step")) == (1, 1):  # in the second epoch

@@ -279,6 +279,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return checkpoint_files(folder) | files | {"metrics": json.dumps(figures).encode()}
 
 
+@pytest.mark.process
 def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", "train.seed=1", "--out")
     run(*words, tmp_path / "whole")
@@ -300,6 +301,7 @@ def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits
     assert content(folder) == content(tmp_path / "whole")
 
 
+@pytest.mark.process
 def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     process = start("train", *SLOW, "--out", tmp_path)
     deadline = time.monotonic() + 120
@@ -326,6 +328,7 @@ def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_ma
     assert checkpoint_files(cold.folder) == checkpoint_files(warm.folder)
 
 
+@pytest.mark.process
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8", "--weights")
     words = (*words, weights, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false", "--out")
@@ -351,6 +354,7 @@ def of_one_image(folder: Path) -> Results:
     return {"features": features.take(np.array([0]), np.array([0]))}
 
 
+@pytest.mark.process
 def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_path: Path) -> None:
     first, second = run_ranks(2, partial(of_one_image, tmp_path / "two"))
     alone = of_one_image(tmp_path / "one")["features"]
@@ -359,6 +363,7 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
     assert torch.equal(second["features"], alone)
 
 
+@pytest.mark.process
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", f"train.features={tmp_path / 'features'}", "--out")
     process = start(*words, tmp_path / "one")

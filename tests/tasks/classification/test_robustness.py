@@ -77,6 +77,7 @@ def write_tree(
     return root
 
 
+@pytest.mark.process
 def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: Run) -> None:
     out, result = whole
     assert result == json.loads((out / "robustness.json").read_text())
@@ -98,6 +99,7 @@ def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: 
     assert any("need a baseline" in note for note in result["notes"])
 
 
+@pytest.mark.process
 def test_errors_are_those_of_pictures_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
     samples = read("digits").test
     assert samples is not None
@@ -308,6 +310,7 @@ def test_a_wrong_class_folder_is_exit_2(digits: Run, tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.process
 def test_an_unreadable_image_is_exit_2_or_a_listed_skip(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", ("fog",))
     bad = sorted((root / "fog" / "3" / "7").iterdir())[0]
@@ -428,6 +431,7 @@ def test_wrong_words_are_refused(options: dict[str, Any], message: str, digits: 
         gpaco.robustness(digits, **({"subset": 3, "corruptions": "fog", "out": tmp_path} | options))
 
 
+@pytest.mark.process
 def test_the_table_on_a_terminal_has_a_line_for_each_corruption(whole: tuple[Path, Result]) -> None:
     result = whole[1]
     lines = table(result).splitlines()

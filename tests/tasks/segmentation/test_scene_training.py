@@ -69,6 +69,7 @@ def wait_for_checkpoint(folder: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_same_bits(
     data: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Path) -> None:
     metrics = json.loads((two / "metrics.json").read_text())
     assert metrics["environment"]["processes"] == 2
@@ -112,6 +114,7 @@ def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Pa
     assert json.loads(both) == json.loads(json.dumps(alone))
 
 
+@pytest.mark.process
 def test_two_processes_that_were_killed_end_with_the_same_bits(data: Path, two: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*words(data, folder, *SHORT), ranks=2)
@@ -145,6 +148,7 @@ def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_pat
     assert_same_run(tmp_path / "run", whole.folder)
 
 
+@pytest.mark.process
 def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     more = ("--set", "train.workers=2", "--set", "train.epochs=200")
