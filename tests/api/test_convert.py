@@ -175,6 +175,7 @@ def test_a_released_gpaco_checkpoint_becomes_a_run_with_the_same_logits(
     assert "converted from moco_ckpt.pth.tar, SHA-256" in (tmp_path / "run" / "recipe.toml").read_text()
 
 
+@pytest.mark.slow
 def test_without_class_counts_there_are_no_groups_and_nothing_is_made_up(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_backbone_of_a_released_checkpoint_can_be_had_alone(
     assert not any(key.startswith(("fc.", "linear.", "queue")) for key in found)
 
 
+@pytest.mark.slow
 def test_a_released_paco_checkpoint_keeps_its_projector_and_leaves_out_the_copy(tmp_path: Path) -> None:
     network = Released(torchvision.models.resnext50_32x4d(num_classes=8), classes=6, dim=8, paco=True)
     lively(network)
@@ -250,6 +252,7 @@ def test_a_released_cifar_checkpoint_takes_images_whole(tmp_path: Path) -> None:
     assert (recipe.model.dim, recipe.method.memory, recipe.train.epochs) == (32, 1024, 400)
 
 
+@pytest.mark.slow
 def test_the_released_resnet50_for_small_images_has_its_shortcuts_renamed(tmp_path: Path) -> None:
     encoder = torchvision.models.resnet50(num_classes=8)
     encoder.conv1, encoder.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
@@ -275,6 +278,7 @@ def vit(**options: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     return network.eval(), state
 
 
+@pytest.mark.slow
 def test_a_released_vit_checkpoint_becomes_a_run_with_the_same_logits(tmp_path: Path) -> None:
     network, state = vit(num_classes=7, global_pool="avg")
     mlp = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 128))
@@ -316,6 +320,7 @@ def test_an_empty_folder_that_one_is_in_becomes_the_run(tmp_path: Path, monkeypa
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "run"}
 
 
+@pytest.mark.slow
 def test_pretraining_weights_of_a_masked_autoencoder_lose_their_decoder(tmp_path: Path) -> None:
     _, state = vit(num_classes=0)
     encoder = dict(state)

@@ -65,6 +65,7 @@ def opened(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     return module, json.loads(extra["gpaco"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), [(".onnx", {}), (".pt2", {"prior": "train", "unbiased": True})])
 @torch.inference_mode()
 def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
@@ -147,6 +148,7 @@ def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(tr
     assert lines[1].startswith(f"{tmp_path / 'bad.png'}: cannot identify image file")
 
 
+@pytest.mark.slow
 def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path) -> None:
     settings = ["train.lora_rank=2"]
     options = QUICK | {"model": "test_vit", "size": 16, "train": "lora", "long_tail": 50, "settings": settings}
@@ -162,6 +164,7 @@ def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path
     torch.testing.assert_close(backbone(scaled), predictor.model.backbone(scaled))
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_started_from(
     segmenter: Run, tmp_path: Path
@@ -232,6 +235,7 @@ def test_what_cannot_be_is_said_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="of classifiers"):
         gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")

@@ -17,6 +17,7 @@ def whole_matrix(anchors: Tensor, references: Tensor, own: int | None) -> Tensor
     return scores.logsumexp(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("anchors", "references", "own"),
     [(150, 20_001, None), (20_001, 150, None), (2_500, 2_500, 0), (1_003, 5_000, 0), (1_003, 5_000, 3_997), (7, 7, 0)],

@@ -315,6 +315,7 @@ def test_a_file_that_is_missing_or_no_safetensors_is_an_error(tmp_path: Path) ->
         build("resnet8", weights=tmp_path / "empty.safetensors")
 
 
+@pytest.mark.slow
 def test_pretraining_weights_of_a_masked_autoencoder_fill_a_vit_with_mean_pooling(tmp_path: Path) -> None:
     from timm import create_model
 

@@ -113,6 +113,7 @@ def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> Non
     assert printed["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
     folder = tmp_path / "images" / "train"
@@ -126,7 +127,7 @@ def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
         folder.parent,
         out=tmp_path / "run",
         method=method,
-        epochs=60 if method != "supcon" else 90,
+        epochs=30 if method != "supcon" else 60,
         batch_size=16,
         lr=0.05,
         validation=0,
@@ -189,6 +190,7 @@ def toy(bad_steps: range, steps_of_an_epoch: int = 5) -> Task:
     return Task(model, nn.Identity(), steps_of_an_epoch, batches, loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "moment"), [*((3, moment) for moment in range(9)), *((1, moment) for moment in range(3)), (3, "judging")]
 )
@@ -296,6 +298,7 @@ def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
         first.communicate()
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_in_parts_as_the_plain_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +316,7 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     assert len({step_seed(*key) for key in keys}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

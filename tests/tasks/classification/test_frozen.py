@@ -72,6 +72,7 @@ def rows_in(folder: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gpaco", "paco", "ce"])  # two views, a momentum copy, logits only
 def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     method: str, weights: Path, tmp_path: Path
@@ -128,6 +129,7 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
         gpaco.load(tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, tmp_path: Path) -> None:
     compare(
         "digits",
@@ -149,6 +151,7 @@ def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, 
     assert not list(tmp_path.glob("*/seed-*/features"))
 
 
+@pytest.mark.slow
 def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or_means_everything(
     weights: Path, tmp_path: Path
 ) -> None:
@@ -196,6 +199,7 @@ def _held_back(folder: Path) -> int:
     return len(val)
 
 
+@pytest.mark.slow
 def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
@@ -242,6 +246,7 @@ def test_mixed_pixels_and_cached_features_do_not_go_together(weights: Path, tmp_
     assert len(result.history) == 2
 
 
+@pytest.mark.slow
 def test_files_are_embedded_by_workers_and_alone_alike(weights: Path, tmp_path: Path) -> None:
     for part, count in (("train", 20), ("test", 5)):
         for c in range(3):
