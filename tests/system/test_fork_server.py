@@ -146,6 +146,7 @@ def test_a_run_of_a_new_process_and_of_a_fork_have_the_same_bits(tmp_path: Path)
     assert_same_run(tmp_path / "False", tmp_path / "True")
 
 
+@pytest.mark.process
 def test_the_server_is_one_for_all() -> None:
     assert server() is server()
 
