@@ -2,7 +2,7 @@
 # make test    all tests but extensive    make setup  only the environment (.venv), from constraints.txt
 # make bench   speed and memory, again    make lock   new versions into constraints.txt
 # make docs    docs/recipes.md, from gpaco/recipes
-# make test-fast       only tests that start no process and no browser
+# make test-fast       only tests that take less than two seconds and start no process and no browser
 # make test-extensive  what `make test` leaves out: examples and the like
 # make test-all        every test
 SHELL := bash
@@ -23,7 +23,7 @@ test: .venv/ready browser
 	$(PYTEST)
 
 test-fast: .venv/ready
-	$(PYTEST) -m "not process and not browser and not extensive"
+	$(PYTEST) -m "not process and not browser and not slow and not extensive"
 
 test-extensive: .venv/ready browser
 	$(PYTEST) -m extensive

@@ -1,12 +1,8 @@
-"""Settings for all tests: the same examples on every run, no time limit per example, markers for what a test starts."""
+"""Settings for all tests: the same examples on every run, no time limit per example, no process without a marker."""
 
 import ctypes
-import inspect
 import sys
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -17,8 +13,6 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
 
-HERE = Path(__file__).parent
-STARTERS = {"subprocess": "process", "playwright": "browser"}  # packages and the marker of who calls them
 _running: list[pytest.Item] = []
 
 
@@ -33,49 +27,6 @@ def _give_memory_back() -> Iterator[None]:
     yield
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a process or a browser, themselves, through a fixture or through a helper."""
-    known: dict[Any, set[str]] = {}
-    for item in items:
-        if isinstance(item, pytest.Function):
-            fixtures = [last.func for *_, last in item._fixtureinfo.name2fixturedefs.values()]
-            arguments = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            for name in set().union(*(_starts(part, known) for part in (item.function, *fixtures, *arguments))):
-                item.add_marker(name)
-
-
-def _starts(thing: Any, known: dict[Any, set[str]]) -> set[str]:
-    """Return the markers for what a function or class may start, itself or through others of the tests."""
-    if isinstance(thing, partial):
-        thing = thing.func
-    if not isinstance(thing, FunctionType | type):
-        return set()
-    thing = inspect.unwrap(thing)
-    package = thing.__module__.split(".")[0]
-    if package in STARTERS:
-        return {STARTERS[package]}
-    file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    if file is None or HERE not in Path(file).parents:
-        return set()
-    if thing not in known:
-        known[thing] = set()
-        named = vars(thing).values() if isinstance(thing, type) else _named(thing)
-        known[thing] = set().union(*(_starts(part, known) for part in named))
-    return known[thing]
-
-
-def _named(function: FunctionType) -> list[Any]:
-    """Return the globals that a function names, and what it may mean by `module.name`."""
-    names = _names(function.__code__)
-    spaces = [function.__globals__]
-    spaces += [vars(value) for name in names if isinstance(value := spaces[0].get(name), ModuleType)]
-    return [space[name] for space in spaces for name in names if name in space]
-
-
-def _names(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -65,18 +65,21 @@ def test_the_lines_of_the_readme_train_a_model() -> None:
     assert right[-1] > 0.9
 
 
+@pytest.mark.process
 def test_own_loop_beats_cross_entropy_on_the_rare_digits() -> None:
     rows = run(str(EXAMPLES / "own_loop.py")).splitlines()
     rare = {line.rsplit(maxsplit=2)[0]: float(line.split()[-1]) for line in rows[2:]}
     assert rare["GPaCo"] > rare["cross entropy"] + 5
 
 
+@pytest.mark.process
 def test_mixup_learns() -> None:
     accuracies = re.findall(r"test accuracy ([\d.]+) %", run(str(EXAMPLES / "mixup.py")))
     assert len(accuracies) == 4
     assert float(accuracies[-1]) > 60
 
 
+@pytest.mark.process
 def test_ddp_runs_under_torchrun_with_one_memory() -> None:
     out = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(EXAMPLES / "ddp.py"))
     assert "2 processes" in out
@@ -84,6 +87,7 @@ def test_ddp_runs_under_torchrun_with_one_memory() -> None:
     assert float(re.findall(r"test accuracy ([\d.]+) %", out)[0]) > 55
 
 
+@pytest.mark.process
 def test_the_pixel_loss_learns_in_models_of_three_other_libraries() -> None:
     for library in ("smp", "torchvision", "transformers"):
         out = run(str(EXAMPLES / f"segmentation_{library}.py"))

@@ -34,6 +34,7 @@ def result_of(folder: Path) -> dict:
     return json.loads((folder / "comparison.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> None:
     rows = result_of(compared)["rows"]
     assert [row["method"] for row in rows] == ["ce", RELEASED]
@@ -64,6 +65,7 @@ def test_a_word_for_a_list_and_a_method_given_twice_are_refused(given: dict, mes
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
     result = result_of(compared)
     for row in result["rows"]:
@@ -81,6 +83,7 @@ def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
     assert f"| ce | {100 * first['mean']:.1f} ± {100 * first['interval']:.1f} |" in lines[2]
 
 
+@pytest.mark.slow
 def test_the_page_is_about_the_first_seed_of_each_method(compared: Path) -> None:
     page = (compared / "report.html").read_text()
     for row in result_of(compared)["rows"]:
@@ -90,6 +93,7 @@ def test_the_page_is_about_the_first_seed_of_each_method(compared: Path) -> None
     assert (compared / "report" / "differences.csv").is_file()
 
 
+@pytest.mark.slow
 def test_given_again_it_trains_nothing_and_says_the_same(compared: Path) -> None:
     def times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in compared.rglob("checkpoints/**/*")}
@@ -156,6 +160,7 @@ def test_what_is_wrong_with_the_last_method_is_said_before_the_first_one_trains(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_demo_compares_three_methods_and_writes_a_page_that_refers_to_no_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from gpaco.api.convert import Foreign, convert, read
 from gpaco.errors import UserError
 from gpaco.models import backbones
 from gpaco.models.weights.layouts import Layout
+from gpaco.recipes import recipe as recipes
 from gpaco.tasks.classification.released import read_counts, recipe_of
 
 IMAGENET = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
@@ -116,6 +117,7 @@ def test_weights_of_torchvision_become_weights_to_start_from(tmp_path: Path) -> 
     torch.testing.assert_close(ours(images), theirs(images).flatten(1), rtol=0, atol=1e-5)
 
 
+@pytest.mark.process
 def test_the_command_prints_what_it_found_as_json(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(2)}, tmp_path / "a.bin")
     said = json.loads(commands.run("convert", tmp_path / "a.bin", "--out", tmp_path / "a.safetensors", "--json"))
@@ -140,6 +142,7 @@ def resnet50(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Release
     file.unlink()
 
 
+@pytest.mark.process
 def test_a_released_gpaco_checkpoint_becomes_a_run_with_the_same_logits(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_released_gpaco_checkpoint_becomes_a_run_with_the_same_logits(
     assert "converted from moco_ckpt.pth.tar, SHA-256" in (tmp_path / "run" / "recipe.toml").read_text()
 
 
+@pytest.mark.slow
 def test_without_class_counts_there_are_no_groups_and_nothing_is_made_up(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:
@@ -189,6 +193,7 @@ def test_without_class_counts_there_are_no_groups_and_nothing_is_made_up(
             gpaco.evaluate(tmp_path / "run", data, **options)
 
 
+@pytest.mark.process
 def test_a_run_without_class_counts_is_tested_on_corrupted_pictures_without_groups(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:
@@ -215,6 +220,7 @@ def test_the_backbone_of_a_released_checkpoint_can_be_had_alone(
     assert not any(key.startswith(("fc.", "linear.", "queue")) for key in found)
 
 
+@pytest.mark.slow
 def test_a_released_paco_checkpoint_keeps_its_projector_and_leaves_out_the_copy(tmp_path: Path) -> None:
     network = Released(torchvision.models.resnext50_32x4d(num_classes=8), classes=6, dim=8, paco=True)
     lively(network)
@@ -230,7 +236,7 @@ def test_a_released_paco_checkpoint_keeps_its_projector_and_leaves_out_the_copy(
         torch.testing.assert_close(logits_of(tmp_path / "run", images), network(normal), rtol=0, atol=1e-5)
         embeddings = nn.functional.normalize(network.encoder_q(normal), dim=1)
         torch.testing.assert_close(model(normal)[1], embeddings, rtol=0, atol=1e-5)
-    assert gpaco.recipe.load(tmp_path / "run").method.name == "paco"
+    assert recipes.load(tmp_path / "run").method.name == "paco"
 
 
 def test_a_released_cifar_checkpoint_takes_images_whole(tmp_path: Path) -> None:
@@ -241,11 +247,12 @@ def test_a_released_cifar_checkpoint_takes_images_whole(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = network((images / 255 - CIFAR[0]) / CIFAR[1])
     torch.testing.assert_close(logits_of(tmp_path / "run", images), expected, rtol=0, atol=1e-5)
-    about, recipe = gpaco.load(tmp_path / "run").card, gpaco.recipe.load(tmp_path / "run")
-    assert (about["model"], about["size"], about["whole"], about["projector"]) == ("resnet32", 32, True, "paco")
+    card, recipe = gpaco.load(tmp_path / "run").card, recipes.load(tmp_path / "run")
+    assert (card.model, card.size, card.whole, card.projector) == ("resnet32", 32, True, "paco")
     assert (recipe.model.dim, recipe.method.memory, recipe.train.epochs) == (32, 1024, 400)
 
 
+@pytest.mark.slow
 def test_the_released_resnet50_for_small_images_has_its_shortcuts_renamed(tmp_path: Path) -> None:
     encoder = torchvision.models.resnet50(num_classes=8)
     encoder.conv1, encoder.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
@@ -271,6 +278,7 @@ def vit(**options: Any) -> tuple[nn.Module, dict[str, Tensor]]:
     return network.eval(), state
 
 
+@pytest.mark.slow
 def test_a_released_vit_checkpoint_becomes_a_run_with_the_same_logits(tmp_path: Path) -> None:
     network, state = vit(num_classes=7, global_pool="avg")
     mlp = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 128))
@@ -284,7 +292,7 @@ def test_a_released_vit_checkpoint_becomes_a_run_with_the_same_logits(tmp_path: 
     convert(file, tmp_path / "run", say=told.append)
     assert told[0].endswith("read as a checkpoint of the released GPaCo code for ViTs, vit_base_patch16_224.mae")
     assert not any(line.startswith("method.alpha") for line in told)
-    recipe = gpaco.recipe.load(tmp_path / "run")
+    recipe = recipes.load(tmp_path / "run")
     assert (recipe.method.alpha, recipe.method.label_smoothing, recipe.model.projector) == (0.2, 0.1, "mae")
     assert (recipe.train.epochs, recipe.model.interpolation) == (100, "bicubic")
     images = torch.rand(1, 3, 224, 224)
@@ -312,6 +320,7 @@ def test_an_empty_folder_that_one_is_in_becomes_the_run(tmp_path: Path, monkeypa
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "run"}
 
 
+@pytest.mark.slow
 def test_pretraining_weights_of_a_masked_autoencoder_lose_their_decoder(tmp_path: Path) -> None:
     _, state = vit(num_classes=0)
     encoder = dict(state)
@@ -370,7 +379,7 @@ def test_a_recipe_tells_what_the_checkpoint_does_not(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('[model]\nname = "resnet32"\n[method]\nalpha = 0.01\ntemperature = 0.07\n')
     told: list[str] = []
     convert(file, tmp_path / "run", recipe=tmp_path / "mine.toml", say=told.append)
-    method = gpaco.recipe.load(tmp_path / "run").method
+    method = recipes.load(tmp_path / "run").method
     assert (method.alpha, method.temperature, method.memory) == (0.01, 0.07, 64)
     assert not any("assumed" in line for line in told)
     (tmp_path / "mine.toml").write_text('[model]\nname = "resnet50"\n')

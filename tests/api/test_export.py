@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from helpers import forked
 from helpers.commands import fails
 from helpers.commands import run as run_command
 from helpers.scenes import MODEL, SMALL, scene_folder
@@ -65,6 +66,7 @@ def opened(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     return module, json.loads(extra["gpaco"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), [(".onnx", {}), (".pt2", {"prior": "train", "unbiased": True})])
 @torch.inference_mode()
 def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
@@ -108,12 +110,15 @@ def test_priors_and_corrections_are_inside(
 def run_example(name: str, *words: object, code: int = 0) -> str:
     """What an example prints where neither torch nor gpaco can be imported; it must exit with `code`."""
     without = "import runpy, sys; sys.modules['torch'] = sys.modules['gpaco'] = None; sys.argv = sys.argv[1:]; "
-    command = [sys.executable, "-W", "error", "-c", f"{without} runpy.run_path({str(EXAMPLES / name)!r})", name]
-    done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = f"{without} runpy.run_path({str(EXAMPLES / name)!r})"
+    with forked.python("-c", program, name, *words, env=forked.ENVIRONMENT, **pipes) as process:
+        out, errors = process.communicate(timeout=200)
+    assert process.returncode == code, errors
+    return out + errors
 
 
+@pytest.mark.process
 def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(trained: Run, tmp_path: Path) -> None:
     printed = run_command("export", trained.folder, "--out", tmp_path / "model.onnx", "--json")
     assert json.loads(printed)["kind"] == "ONNX"  # and nothing else
@@ -144,6 +149,7 @@ def test_the_example_needs_neither_gpaco_nor_torch_and_says_what_predict_says(tr
     assert lines[1].startswith(f"{tmp_path / 'bad.png'}: cannot identify image file")
 
 
+@pytest.mark.slow
 def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path) -> None:
     settings = ["train.lora_rank=2"]
     options = QUICK | {"model": "test_vit", "size": 16, "train": "lora", "long_tail": 50, "settings": settings}
@@ -159,6 +165,7 @@ def test_adapters_are_merged_and_the_backbone_can_be_started_from(tmp_path: Path
     torch.testing.assert_close(backbone(scaled), predictor.model.backbone(scaled))
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_started_from(
     segmenter: Run, tmp_path: Path
@@ -177,6 +184,7 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
         torch.testing.assert_close(encoder[key], value.data)
 
 
+@pytest.mark.process
 def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_the_same_masks(
     segmenter: Run, tmp_path: Path
 ) -> None:
@@ -187,6 +195,7 @@ def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_t
     assert_the_example_draws_as_predict_does(segmenter, tmp_path)
 
 
+@pytest.mark.process
 def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_same_masks(tmp_path: Path) -> None:
     windows = ["segmentation.window=[20,24]", "segmentation.stride=[10,15]"]
     segmenter = train_segmenter(tmp_path / "scenes", "segmentation.base_size=[30,80]", *windows)
@@ -227,6 +236,7 @@ def test_what_cannot_be_is_said_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="of classifiers"):
         gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")
@@ -252,6 +262,7 @@ def test_without_onnxruntime_the_extra_is_named(trained: Run, tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_the_command_prints_what_it_wrote(segmenter: Run, tmp_path: Path) -> None:
     file = tmp_path / "encoder.safetensors"
     result = json.loads(run_command("export", segmenter.folder, "--out", file, "--json"))

@@ -103,6 +103,7 @@ def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) ->
     assert all(re.fullmatch(r"[^.]+\.", summary.strip()) for summary in summaries), "one sentence each"
 
 
+@pytest.mark.process
 def test_help_does_not_import_torch_or_rich() -> None:
     code = f"""
 import sys
@@ -158,12 +159,14 @@ def test_every_option_that_a_message_names_exists(prints: Command) -> None:
 # JSON and nothing else
 
 
+@pytest.mark.process
 def test_train_prints_json_and_nothing_else_on_standard_output(tmp_path: Path) -> None:
     figures = json.loads(run("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run", "--json"))
     assert figures == json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {"top1", "many", "medium", "few", "macro", "macro_f1", "ece", "per_class", "counts", "seed"} <= set(figures)
 
 
+@pytest.mark.slow
 def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints: Command, tmp_path: Path) -> None:
     picture = save(tmp_path / "one.png")
     assert json.loads(prints("evaluate", trained, "--json"))["top1"] == Run(trained).metrics["top1"]
@@ -312,6 +315,7 @@ def test_a_dry_run_leaves_nothing_behind(prints: Command, tmp_path: Path, monkey
 # Stages and one's own images
 
 
+@pytest.mark.slow
 def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Command) -> None:
     said: list[str] = []
     quick = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "say": said.append}
@@ -346,6 +350,7 @@ def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tm
     assert "the last stage, 'two', trains features and no classifier (supcon)" in message
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Command, tmp_path: Path) -> None:
     text = '[method]\nname = "ce"\nmemory = 64\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
     (tmp_path / "recipe.toml").write_text(text + '[[stage]]\nname = "two"\noptimizer.lr = 0.01\n')
@@ -404,9 +409,11 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-PHOTOS = ("--model", "resnet18", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
+PHOTOS = ("--model", "resnet8", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
+PHOTOS = (*PHOTOS, "--set", "train.report=false")
 
 
+@pytest.mark.slow
 def test_photographs_train_with_worker_processes(photographs: Path, prints: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     prints("train", photographs, *PHOTOS, "--out", out)
@@ -416,10 +423,11 @@ def test_photographs_train_with_worker_processes(photographs: Path, prints: Comm
     assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_trains_is_evaluated_and_predicts(
     photographs: Path, prints: Command, tmp_path: Path
 ) -> None:
-    model = ("--model", "vit_tiny_patch16_224", "--size", 32, "--epochs", 1, "--batch-size", 24, "--lr", 0.001)
+    model = ("--model", "test_vit", "--size", 32, "--epochs", 1, "--batch-size", 24, "--lr", 0.001)
     optimizer = ("--set", "optimizer.name=adamw", "--set", "optimizer.layer_decay=0.75", "--set", "model.projector=mae")
     prints("train", photographs, *model, *optimizer, "--out", tmp_path / "run")
     assert Run(tmp_path / "run").metrics["n"] == 24
@@ -428,6 +436,7 @@ def test_a_vision_transformer_trains_is_evaluated_and_predicts(
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
     photographs: Path, refuses: Command, prints: Command, tmp_path: Path
 ) -> None:

@@ -81,5 +81,6 @@ def test_debug_shows_where_an_error_came_from_and_may_stand_anywhere(capfd: pyte
             main(words)
 
 
+@pytest.mark.process
 def test_wrong_words_in_a_process_of_its_own() -> None:
     assert "(Possible options: --method" in fails("train", "digits", "--methd", "ce", "--out", "nowhere")

@@ -1,13 +1,12 @@
 """Corrupted pictures: constants as published, pictures as defined, and nothing that depends on anything but its key."""
 
 import hashlib
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers import forked
 from helpers.pictures import drawing
 from scipy import ndimage
 
@@ -78,6 +77,7 @@ def test_an_image_depends_on_seed_severity_and_index_and_on_nothing_else() -> No
         assert all(np.array_equal(a, b) for a, b in zip(before, np.random.get_state(), strict=True)), name
 
 
+@pytest.mark.process
 def test_another_process_makes_the_same_pictures() -> None:
     code = (
         "import hashlib, numpy as np; from gpaco.data.corruption.corruptions import *;"
@@ -85,7 +85,7 @@ def test_another_process_makes_the_same_pictures() -> None:
         "print(hashlib.sha256(b''.join(corrupt(image, n, s, seed=1, index=3).tobytes()"
         " for n in reversed(CORRUPTIONS) for s in SEVERITIES)).hexdigest())"
     )
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    there = forked.output_of(code).strip()
     image = (np.arange(32 * 32 * 3) * 37 % 256).astype(np.uint8).reshape(32, 32, 3)
     made = {(n, s): corrupt(image, n, s, seed=1, index=3).tobytes() for n in CORRUPTIONS for s in SEVERITIES}
     here = hashlib.sha256(b"".join(made[n, s] for n in reversed(CORRUPTIONS) for s in SEVERITIES)).hexdigest()

@@ -24,7 +24,7 @@ from typing import Any
 # What gpaco and its dependencies import late. Not onnxruntime and pyarrow: importing them starts threads.
 LATE = (
     *("torch._dynamo", "torch._inductor", "torch.distributed.launcher.api", "torch.utils.data", "torchvision", "timm"),
-    *("altair", "vl_convert", "rich.progress", "safetensors.torch", "segmentation_models_pytorch", "sklearn.datasets"),
+    *("rich.progress", "safetensors.torch", "segmentation_models_pytorch", "sklearn.datasets"),
     *(
         "scipy.ndimage",
         "scipy.optimize",
@@ -118,8 +118,9 @@ def _tell(answer: socket.socket, number: int) -> None:
 def become(request: Request) -> None:
     """Take over the folder, environment, warnings and random state of a new process."""
     os.chdir(request["cwd"])
-    sys.modules["numpy"].random.seed()  # Python's own numbers are seeded by fork
-    sys.modules["torch"].default_generator.seed()
+    if "torch" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own numbers are seeded by fork
+        sys.modules["torch"].default_generator.seed()
     before = os.environ.get("PYTHONWARNINGS", "")
     os.environ.clear()
     os.environ.update(request["env"])
@@ -171,7 +172,8 @@ def exit_code(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    preload()
+    if sys.argv[2:] == ["preload"]:
+        preload()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))  # only a child comes back from here
     become(asked)
     os._exit(exit_code(asked["words"]))

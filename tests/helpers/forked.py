@@ -11,7 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+# The children find `helpers` too.
+PATHS = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
+ENVIRONMENT |= {"PYTHONPATH": PATHS}
 # Variables that are read when they are needed, not when a module is imported: a fork may have its own.
 READ_LATE = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 READ_LATE |= {"PYTHONWARNINGS", "PYTEST_CURRENT_TEST"}
@@ -25,16 +28,24 @@ def python(*words: object, env: dict[str, str], cold: bool = False, **options: A
     return kind([sys.executable, *map(str, words)], env=env, text=True, **options)
 
 
+def output_of(code: str, *words: object) -> str:
+    """What `python -c code *words` prints; it must exit with 0."""
+    with python("-c", code, *words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        out, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    return out
+
+
 class Server:
     """The process that forks. It ends, and its children with it, when this process does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, preload: bool = True) -> None:
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = Path(__file__).with_name("fork_server.py")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with theirs:
             number = theirs.fileno()
-            command = [sys.executable, program, str(number)]
+            command = [sys.executable, program, str(number), *(["preload"] if preload else [])]
             self.process = subprocess.Popen(
                 command, env=ENVIRONMENT, pass_fds=[number], text=True, start_new_session=True, **pipes
             )

@@ -31,6 +31,7 @@ def assert_finite(loss: Tensor, *leaves: Tensor) -> None:
     assert all(leaf.grad is None or leaf.grad.isfinite().all() for leaf in leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "memory_labels"),
     [

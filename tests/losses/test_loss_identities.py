@@ -141,6 +141,7 @@ def test_supcon_leaves_anchors_without_positives_out_of_the_mean() -> None:
     assert torch.equal(supcon_loss(embeddings, labels), costs[:2].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # whatever the compiler warns about
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_loss_is_one_graph_with_the_same_value_and_gradient(backend: str) -> None:
@@ -157,6 +158,7 @@ def test_a_compiled_loss_is_one_graph_with_the_same_value_and_gradient(backend: 
         torch.testing.assert_close(mine, yours, **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_one_compiled_graph_serves_batches_of_any_size() -> None:
     from torch._dynamo.utils import counters
@@ -177,6 +179,7 @@ def test_a_prior_may_differ_from_row_to_row() -> None:
     torch.testing.assert_close(gpaco_loss(logits, embeddings, labels, log_prior=prior), expected, **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_criterion_fills_its_memory_as_the_plain_one_does() -> None:
     plain = GPaCoLoss(4, dim=5, memory=30, class_counts=[9, 4, 2, 1], prior="unbiased").double()

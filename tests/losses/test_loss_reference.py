@@ -38,6 +38,7 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
     assert torch.all((ours - theirs).abs() <= 1e-12 * scale), f"{(ours - theirs).abs().max()} over {scale}"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**31),
@@ -109,6 +110,7 @@ def test_gpaco_loss_and_its_gradients_equal_the_papers_equation(
             assert_same(mine, yours)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     seed=st.integers(0, 2**31),

@@ -51,6 +51,7 @@ def test_fake_tensors_refuse_to_give_values() -> None:
         x[x > 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 6])
 @pytest.mark.parametrize("prior", ["counts", "unbiased"])
 def test_the_criterion_never_waits(memory: int, prior: str) -> None:
@@ -81,6 +82,7 @@ def test_the_loss_of_pixels_never_waits(pixels: int) -> None:
     pixel_gpaco_loss(logits, F.normalize(embeddings, dim=1), masks, pixels=pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_waits(name: str) -> None:
     with torch._subclasses.fake_tensor.unset_fake_temporarily():

@@ -89,6 +89,7 @@ def test_with_fixed_positives_unbiased_logits_are_log_likelihoods_and_those_of_c
     torch.testing.assert_close(criterion.center_share.log(), log_w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbiased", [True, False])
 def test_with_random_positives_the_same_holds_for_the_expectation_of_w(unbiased: bool) -> None:
     # Two images: the other one adds its two views to the positives as often as it is of the class.
@@ -104,6 +105,7 @@ def test_with_random_positives_the_same_holds_for_the_expectation_of_w(unbiased:
     )
 
 
+@pytest.mark.slow
 def test_the_positives_of_each_batch_itself_would_leave_the_logits_off() -> None:
     # Why w is a mean over steps: a prior that changes with the batch goes with the rest of its softmax.
     def loss(logits: Tensor, embeddings: Tensor, labels: Tensor, memory: Tensor) -> Tensor:
@@ -116,6 +118,7 @@ def test_the_positives_of_each_batch_itself_would_leave_the_logits_off() -> None
     assert 0.004 < bias.abs().max() < 0.012
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "tolerance"), [(10, 0.2), (20, 0.2), (600, 0.05)])
 def test_w_follows_a_filling_memory_and_the_sampler_to_its_expectation(steps: int, tolerance: float) -> None:
     generator = torch.Generator().manual_seed(0)

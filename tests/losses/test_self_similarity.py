@@ -46,6 +46,7 @@ def test_points_far_apart_lose_no_term_at_the_edge_of_the_reach() -> None:
     torch.testing.assert_close(gradient, torch.autograd.grad(whole_matrix(points, scale).sum(), points)[0])
 
 
+@pytest.mark.slow
 def test_products_are_half_of_those_of_the_way_for_any_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_similarity, "SIDE", 8)
 

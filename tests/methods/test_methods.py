@@ -20,6 +20,7 @@ def test_recipes_know_every_method_and_no_other() -> None:
     assert set(METHODS) >= ASSUMES_TRAIN | WITHOUT_PROJECTOR | WITHOUT_CLASSIFIER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(name: str) -> None:
     for second in ("plain", ""):
@@ -27,7 +28,7 @@ def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(n
             model, method = make(name, f"views.second={second}")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
             losses = []
-            for step in range(12):
+            for step in range(8):
                 views, labels = batch()
                 pair = Batch(views if second else views[:1], labels)
                 if mixed:
@@ -184,6 +185,7 @@ def test_keys_of_paco_follow_the_model_by_momentum_and_get_no_gradient() -> None
         torch.testing.assert_close(key, 0.9 * was + 0.1 * query)
 
 
+@pytest.mark.slow
 def test_state_of_a_method_comes_back_with_its_state_dict() -> None:
     for name in METHODS:
         model, method = make(name)

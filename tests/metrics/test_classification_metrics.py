@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn
-from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassF1Score
 
 from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust, ece, long_tailed_prior, reversed_prior, reweighted_accuracy, summarize
@@ -52,6 +51,9 @@ def test_a_summary_agrees_with_scikit_learn_and_torchmetrics(n: int, c: int) -> 
         assert ours["top5"] == pytest.approx(top5, abs=1e-12)
     else:
         assert ours["top5"] == 1.0
+
+    # Seven seconds, which every process would need to collect the tests.
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassF1Score
 
     scores, truth = torch.from_numpy(logits), torch.from_numpy(labels)
     for value, metric in (

@@ -317,6 +317,7 @@ def test_a_file_that_is_missing_or_no_safetensors_is_an_error(tmp_path: Path) ->
         build("resnet8", weights=tmp_path / "empty.safetensors")
 
 
+@pytest.mark.slow
 def test_pretraining_weights_of_a_masked_autoencoder_fill_a_vit_with_mean_pooling(tmp_path: Path) -> None:
     from timm import create_model
 
@@ -430,6 +431,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.server.server_close()
 
 
+@pytest.mark.process
 def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_path: Path) -> None:
     python(TRAINING, tmp_path, hub.environment)
     first, last = hub.asked.index("/after-run"), hub.asked.index("/after-run-again")

@@ -378,6 +378,7 @@ def test_the_last_block_is_trained_with_every_batch_norm(name: str, size: int, l
     assert all(module.training for module in model.modules())  # statistics of batch norm go on moving
 
 
+@pytest.mark.slow
 def test_the_last_block_of_resnet152_is_what_the_places_recipe_trains() -> None:
     with torch.device("meta"):
         model = _model("resnet152", projector="none")

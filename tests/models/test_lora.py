@@ -54,6 +54,7 @@ def take_steps(model: Classifier, size: int = 32) -> None:
         optimizer.zero_grad()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "size"), [(vit, 32), (beit, 32), (mobilevit, 64)])
 def test_adapters_start_at_nothing_train_alone_and_merge_into_plain_layers(make: Any, size: int) -> None:
     model = make()
@@ -126,6 +127,7 @@ class Stop(Exception):
     """What stops a run in the middle of an epoch."""
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_bits_and_loads_as_plain_layers(tmp_path: Path) -> None:
     def stop(row: dict[str, Any]) -> None:
         if row.get("epoch") == 1 and row.get("step") == 3:
@@ -178,6 +180,7 @@ def each_its_half() -> Results:
     return {"changes": steps_on(slice(dist.get_rank(), None, 2))[1]}
 
 
+@pytest.mark.process
 def test_two_processes_train_the_adapters_that_one_would() -> None:
     names, alone = steps_on(slice(None))
     assert len(names) == 6 * 4 * 2  # six blocks of qkv, proj and two layers of an MLP, each with two matrices

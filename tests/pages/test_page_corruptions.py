@@ -15,6 +15,8 @@ from playwright.sync_api import Browser
 import gpaco
 from gpaco.pages.render import percent
 
+pytestmark = pytest.mark.browser
+
 PANELS = ("error", "many", "medium", "few")
 
 
@@ -130,6 +132,7 @@ def test_with_several_runs_the_difference_to_the_first_is_shown(browser: Browser
         assert tab.page.locator("#heat text.value").first.text_content() == percent(first["clean_error"], 0)
 
 
+@pytest.mark.process
 def test_a_real_run_is_shown_after_the_command_that_the_last_line_names(browser: Browser, tmp_path: Path) -> None:
     quick = {"method": "ce", "epochs": 1, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
     folder = gpaco.train("digits", out=tmp_path / "a run", long_tail=20, **quick).folder

@@ -218,6 +218,7 @@ def test_right_images_at_every_position_are_those_of_adjusted_logits(method: str
     assert right[:, raw].sum() == round(one.metrics["top1"] * 400)
 
 
+@pytest.mark.slow
 def test_the_slider_starts_from_what_the_sampler_showed_as_evaluate_does(tmp_path: Path) -> None:
     quick: dict[str, Any] = {"epochs": 3, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
     run = gpaco.train("digits", out=tmp_path / "run", method="ce", sampler="sqrt", long_tail=20, **quick)
@@ -392,6 +393,7 @@ def assert_alone(page: str) -> None:
 # Images of the data
 
 
+@pytest.mark.slow
 def test_images_come_from_the_data_and_leave_it_alone(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 60, "bee": 20, "cat": 8})
     run = gpaco.train(data, out=tmp_path / "run", epochs=1, method="ce", say=lambda line: None)

@@ -20,6 +20,8 @@ from gpaco.pages.render import percent
 from gpaco.tasks.classification.priors import read_prior
 from gpaco.training.run import Run
 
+pytestmark = pytest.mark.browser
+
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = ("top1", "macro", "many", "medium", "few")
 

@@ -129,6 +129,7 @@ REAL = {load(name).model.name: name for name in NAMES if name.endswith("-gpaco")
 SMALL = {f"{load(name).model.name.split('-')[0]}-test_resnet": name for name in NAMES if name.endswith("-ce")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "name"), [*REAL.items(), *SMALL.items()])
 def test_each_network_takes_a_step_with_gpaco_and_a_small_one_with_cross_entropy(
     network: str, name: str, scenes: SceneSplits, tmp_path: Path

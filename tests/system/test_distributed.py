@@ -153,6 +153,7 @@ def results(request: pytest.FixtureRequest) -> list[Results]:
     return run_ranks(request.param, scenarios)
 
 
+@pytest.mark.process
 def test_every_process_holds_the_same_memory_after_every_step_in_order_of_rank(results: list[Results]) -> None:
     world = len(results)
     alone = Memory(37, 2)
@@ -166,6 +167,7 @@ def test_every_process_holds_the_same_memory_after_every_step_in_order_of_rank(r
         assert torch.equal(result["memory_history"], results[0]["memory_history"])
 
 
+@pytest.mark.process
 def test_gather_and_total_give_the_sum_of_what_all_processes_send_back(results: list[Results]) -> None:
     world = len(results)
     gathered = torch.cat([torch.arange(3.0 * (rank + 1)).view(-1, 3) for rank in range(world)])
@@ -180,12 +182,14 @@ def test_gather_and_total_give_the_sum_of_what_all_processes_send_back(results: 
         assert result["total_gradient"] == sum(range(2, world + 2))
 
 
+@pytest.mark.process
 def test_things_that_the_processes_share_come_back_in_their_order(results: list[Results]) -> None:
     for result in results:
         assert result["shared_9"].flatten().tolist() == list(range(9))
         assert result["shared_1"].flatten().tolist() == [0]
 
 
+@pytest.mark.process
 def test_buffers_are_those_of_the_first_process_after_they_were_shared(results: list[Results]) -> None:
     names = [name for name in results[0] if name.startswith("buffer")]
     assert len(names) == 6
@@ -195,6 +199,7 @@ def test_buffers_are_those_of_the_first_process_after_they_were_shared(results: 
         assert all(torch.equal(result[name], results[0][name]) for name in names)
 
 
+@pytest.mark.process
 def test_global_contrast_gives_the_loss_and_the_gradient_of_one_process(results: list[Results]) -> None:
     world = len(results)
     criterion, values = criterion_for("local"), []
@@ -219,6 +224,7 @@ def test_global_contrast_gives_the_loss_and_the_gradient_of_one_process(results:
         assert result["shift"].item() == pytest.approx(shift, abs=1e-12)
 
 
+@pytest.mark.process
 def test_global_contrast_with_momentum_keys_is_that_of_one_process(results: list[Results]) -> None:
     world = len(results)
     keyed = GPaCoLoss(CLASSES, alpha=0.3, memory=23, dim=DIM, views=1, class_counts=COUNTS).double()
@@ -231,6 +237,7 @@ def test_global_contrast_with_momentum_keys_is_that_of_one_process(results: list
         torch.testing.assert_close(result["keyed_share"], keyed.center_share, **EXACT)
 
 
+@pytest.mark.process
 def test_twenty_steps_of_global_training_end_where_one_process_ends(results: list[Results]) -> None:
     world = len(results)
     model, criterion = Network(), criterion_for("local")
@@ -248,6 +255,7 @@ def test_twenty_steps_of_global_training_end_where_one_process_ends(results: lis
         torch.testing.assert_close(result["global_share"], criterion.center_share, **EXACT)
 
 
+@pytest.mark.process
 def test_twenty_steps_of_local_training_end_where_one_process_ends_that_does_the_shards_in_turn(
     results: list[Results],
 ) -> None:
@@ -282,6 +290,7 @@ def test_twenty_steps_of_local_training_end_where_one_process_ends_that_does_the
         torch.testing.assert_close(result["local_memory"], memory.embeddings, **EXACT)
 
 
+@pytest.mark.process
 def test_local_and_global_are_different_algorithms(results: list[Results]) -> None:
     assert (results[0]["local_weights"] - results[0]["global_weights"]).norm() > 1e-3
 
@@ -309,6 +318,7 @@ def remedies() -> Results:
     return {"done": torch.ones(1)}
 
 
+@pytest.mark.process
 def test_a_batch_that_processes_cannot_share_alike_is_refused_with_sizes_that_they_can() -> None:
     assert all(result["done"] for result in run_ranks(2, remedies))
     check_batches(override(Recipe(), ["train.batch_size=9"]), 100)  # one process has no one to share with

@@ -1,6 +1,5 @@
 """The fork server of the tests: its processes are like new ones."""
 
-import importlib
 import json
 import os
 import signal
@@ -27,6 +26,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("group", [False, True])
 def test_a_fork_finds_what_a_new_process_finds(group: bool, tmp_path: Path) -> None:
     states = []
@@ -41,6 +41,7 @@ def test_a_fork_finds_what_a_new_process_finds(group: bool, tmp_path: Path) -> N
     assert states[0] == states[1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "number"),
     [
@@ -66,6 +67,7 @@ def test_it_ends_as_a_new_process_does(code: str, number: int) -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.process
 def test_warnings_are_as_its_environment_says() -> None:
     for action, said in {"error": "Traceback", "default": "UserWarning: x", "ignore": ""}.items():
         process = python(
@@ -77,6 +79,7 @@ def test_warnings_are_as_its_environment_says() -> None:
         assert bool(said) == bool(errors)
 
 
+@pytest.mark.process
 def test_random_numbers_differ_from_fork_to_fork() -> None:
     code = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"
     processes = [python("-c", code, env=ENVIRONMENT, **PIPES) for _ in range(2)]
@@ -84,6 +87,7 @@ def test_random_numbers_differ_from_fork_to_fork() -> None:
     assert len({*first, *second}) == 6
 
 
+@pytest.mark.process
 def test_variables_that_modules_read_when_imported_need_a_new_process() -> None:
     with python("-c", "", env=ENVIRONMENT | {"HF_HOME": "elsewhere"}) as process:
         assert not isinstance(process, Fork)
@@ -91,6 +95,7 @@ def test_variables_that_modules_read_when_imported_need_a_new_process() -> None:
         assert isinstance(process, Fork)
 
 
+@pytest.mark.process
 def test_signals_and_waiting_reach_the_process() -> None:
     with python("-c", "import time; print('here', flush=True); time.sleep(100)", env=ENVIRONMENT, **PIPES) as process:
         assert process.stdout is not None
@@ -102,8 +107,9 @@ def test_signals_and_waiting_reach_the_process() -> None:
         assert process.wait(20) == process.poll() == -signal.SIGUSR1
 
 
+@pytest.mark.process
 def test_nobody_waits_for_a_server_that_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    mortal = Server()
+    mortal = Server(preload=False)
     monkeypatch.setattr("helpers.forked.server", lambda: mortal)
     process = python("-c", "import sys; sys.stdin.read()", env=ENVIRONMENT, stdin=subprocess.PIPE)
     mortal.process.kill()
@@ -116,31 +122,35 @@ def test_nobody_waits_for_a_server_that_has_died(monkeypatch: pytest.MonkeyPatch
     process.returncode = 0
 
 
+@pytest.mark.process
 def test_its_children_end_with_the_server() -> None:
     code = """
-from helpers.forked import ENVIRONMENT, python
-process = python("-c", "import time; time.sleep(100)", env=ENVIRONMENT)
+from helpers import forked
+forked.server = forked.cache(lambda: forked.Server(preload=False))
+process = forked.python("-c", "import time; time.sleep(100)", env=forked.ENVIRONMENT)
 print(process.pid)
 process.returncode = 0
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     pid = int(done.stdout)
     assert done.returncode == 0, done.stderr
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.process
 def test_a_run_of_a_new_process_and_of_a_fork_have_the_same_bits(tmp_path: Path) -> None:
-    words = ("train", "digits", "--long-tail", 20, "--epochs", 2, "--batch-size", 64, "--set", "method.memory=64")
+    words = ("train", "digits", "--long-tail", 20, "--epochs", 1, "--batch-size", 64, "--set", "method.memory=64")
+    words = (*words, "--set", "train.report=false")
     for cold in (False, True):
         run(*words, "--out", tmp_path / str(cold), cold=cold)
     assert_same_run(tmp_path / "False", tmp_path / "True")
 
 
+@pytest.mark.process
 def test_the_server_is_one_for_all() -> None:
     assert server() is server()
 
 
 def test_a_test_that_starts_python_without_the_marker_fails() -> None:
-    hidden = importlib.import_module("subprocess")  # named, it would give this test the marker
     with pytest.raises(RuntimeError, match=r"mark it with @pytest\.mark\.process"):
-        hidden.Popen([sys.executable, "-c", ""])
+        subprocess.Popen([sys.executable, "-c", ""])

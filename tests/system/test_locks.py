@@ -16,6 +16,7 @@ from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.locks import lock
 
 
+@pytest.mark.process
 def test_a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_it_no_longer(tmp_path: Path) -> None:
     with child("hold-lock", tmp_path) as process:
         assert process.stdout is not None
@@ -46,6 +47,7 @@ def test_a_folder_that_may_not_be_written_to_cannot_be_locked() -> None:
         Path(name).chmod(0o755)
 
 
+@pytest.mark.process
 def test_gpaco_imports_without_what_windows_does_not_have() -> None:
     program = """
 import os, signal, sys

@@ -93,6 +93,7 @@ def test_a_number_that_is_not_finite_is_refused_before_anything_is_written(tmp_p
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.process
 def test_a_kill_at_any_point_of_saving_leaves_the_previous_or_the_new_checkpoint_whole(tmp_path: Path) -> None:
     with child("crash-points", tmp_path) as process:
         assert process.wait(60) == 0
@@ -112,6 +113,7 @@ def test_a_kill_at_any_point_of_saving_leaves_the_previous_or_the_new_checkpoint
     assert steps == {1, 2, 3}
 
 
+@pytest.mark.process
 def test_kills_at_random_moments_lose_nothing_that_was_confirmed(tmp_path: Path) -> None:
     with child("random-kills", tmp_path, 16) as process:
         assert process.wait(120) == 0

@@ -42,6 +42,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {method: folder / method for method in ("gpaco", "paco")}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["gpaco", "paco"])
 def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bits(
     method: str, undisturbed: dict[str, Path], tmp_path: Path
@@ -65,6 +66,7 @@ def test_killed_at_random_moments_and_started_again_a_run_ends_with_the_same_bit
     assert_same_run(folder, undisturbed[method])
 
 
+@pytest.mark.process
 def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(undisturbed["gpaco"], folder)
@@ -73,6 +75,7 @@ def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dic
     assert_same_run(folder, undisturbed["gpaco"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
 def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
     number: int, code: int, undisturbed: dict[str, Path], tmp_path: Path
@@ -90,6 +93,7 @@ def test_a_signal_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(
     assert_same_run(folder, undisturbed["gpaco"])
 
 
+@pytest.mark.process
 def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     words = (*QUICK, "--set", "method.contrast=global", "--set", "train.epochs=2", "--tune-prior")
@@ -110,6 +114,7 @@ def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> Non
     assert printed["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
     folder = tmp_path / "images" / "train"
@@ -123,7 +128,7 @@ def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
         folder.parent,
         out=tmp_path / "run",
         method=method,
-        epochs=60 if method != "supcon" else 90,
+        epochs=30 if method != "supcon" else 60,
         batch_size=16,
         lr=0.05,
         validation=0,
@@ -148,6 +153,7 @@ def write_png(path: Path, image: np.ndarray) -> None:
     cv2.imwrite(str(path), image[:, :, ::-1])
 
 
+@pytest.mark.process
 def test_a_run_that_diverges_exits_4_and_keeps_its_last_checkpoint(tmp_path: Path) -> None:
     words = ("train", "digits", "--method", "ce", "--out", tmp_path / "run", "--epochs", 3, "--batch-size", 256)
     message = fails(*words, "--lr", 1e30, "--set", "schedule.warmup=0", code=4)
@@ -185,6 +191,7 @@ def toy(bad_steps: range, steps_of_an_epoch: int = 5) -> Task:
     return Task(model, nn.Identity(), steps_of_an_epoch, batches, loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "moment"), [*((3, moment) for moment in range(9)), *((1, moment) for moment in range(3)), (3, "judging")]
 )
@@ -269,6 +276,7 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
         goes_on(3, ["b"])
 
 
+@pytest.mark.process
 def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -278,6 +286,7 @@ def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
 
 
+@pytest.mark.process
 def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
     first = start("train", *QUICK, "--set", "train.epochs=60", "--out", tmp_path / "run")
     while not (tmp_path / "run" / "recipe.toml").exists() and first.poll() is None:
@@ -290,6 +299,7 @@ def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:
         first.communicate()
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_in_parts_as_the_plain_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +317,7 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     assert len({step_seed(*key) for key in keys}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -325,7 +336,8 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
     ids=lambda settings: settings[0],
 )
 def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path) -> None:
-    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "settings": ["method.memory=64", *settings]}
+    settings = ["method.memory=64", *settings]
+    common = {"long_tail": 50, "batch_size": 64, "epochs": 2, "report": False, "settings": settings}
 
     def stop(row: dict[str, Any]) -> None:
         if (row.get("epoch"), row.get("step")) == (1, 1):  # in the second epoch

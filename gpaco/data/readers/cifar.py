@@ -166,6 +166,8 @@ def _unpacked(path: Path) -> dict[str, bytes]:
                 stream = archive.extractfile(member) if member.isreg() and name in _FILES else None
                 if stream is not None:
                     files[name] = stream.read()
+            while archive.fileobj and archive.fileobj.read(1 << 20):  # the checksum comes last
+                pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"the archive {str(path)!r} is damaged or no archive", _AGAIN) from error
     return files

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpaco import __version__, methods
-from gpaco.data.batches import class_shares
-from gpaco.data.samples import Samples, Splits
+from gpaco.data.batches import shown_counts
+from gpaco.data.samples import Splits
 from gpaco.data.views.eval import TestView
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
@@ -71,7 +68,7 @@ class Card:
 
 def describe(recipe: Recipe, splits: Splits) -> Card:
     """The card of a model that this recipe trains on these splits."""
-    shown = shown_counts(splits.train, recipe.train.sampler)
+    shown = shown_counts(splits.train.counts, recipe.train.sampler)
     usual = backbones.usual_input(recipe.model.name)
     size = recipe.model.size or usual.size
     plain = recipe.method.name in methods.WITHOUT_PROJECTOR
@@ -106,12 +103,6 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
         many=recipe.data.many,
         few=recipe.data.few,
     )
-
-
-def shown_counts(samples: Samples, sampler: str) -> NDArray[np.float64]:
-    """Images of each class that the sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
-    least = 1 if sampler == "shuffle" else 1e-9
-    return np.maximum(class_shares(samples.counts, sampler) * len(samples), least)
 
 
 def build_model(card: Card, weights: str = "") -> Classifier:

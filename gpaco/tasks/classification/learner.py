@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from gpaco import methods
-from gpaco.data.batches import Batch, steps_per_epoch
+from gpaco.data.batches import Batch, shown_counts, steps_per_epoch
 from gpaco.data.samples import Splits
 from gpaco.errors import Diverged
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.batches import Source
-from gpaco.tasks.classification.card import Card, shown_counts
+from gpaco.tasks.classification.card import Card
 
 
 class ClassificationLearner:
@@ -34,7 +34,7 @@ class ClassificationLearner:
         self.recipe, self.splits, self.model, self.card, self.source = recipe, splits, model, card, source
         self.select = select  # whether validation data select the best epoch
         self.steps = steps_per_epoch(len(splits.train), recipe.train.batch_size)
-        counts = torch.from_numpy(shown_counts(splits.train, recipe.train.sampler))
+        counts = torch.from_numpy(shown_counts(splits.train.counts, recipe.train.sampler))
         self.extra = methods.build(recipe, model, len(splits.classes), counts)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:

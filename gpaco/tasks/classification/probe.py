@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.data.batches import class_shares, epoch_order, views_of
+from gpaco.data.batches import class_shares, epoch_order, shown_counts, views_of
 from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
@@ -87,7 +87,7 @@ def measure(
     found = select_checkpoint(run, which, parts=["extra"])
     counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
-    network = _Network(recipe, predictor, found.tensors["extra"], samples, shares, seed)
+    network = _Network(recipe, predictor, found.tensors["extra"], samples, seed)
     settings, size, references = None, CHUNK, None
     if recipe.method.name in PARAMETRIC:
         apart = found.state["environment"]["processes"] if recipe.method.contrast == "local" else 1
@@ -131,13 +131,12 @@ class _Network:
         predictor: Predictor,
         state: dict[str, Tensor],
         samples: Samples,
-        shares: Array,
         seed: int,
     ) -> None:
         self.settings, self.samples, self.seed = recipe.method, samples, seed
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
-        self.shown = torch.from_numpy(shares * sum(predictor.card.counts or ()))
+        self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
         self.method, self.keys = self._method(recipe, state)
 
     def _method(self, recipe: Recipe, state: dict[str, Tensor]) -> tuple[Method, Classifier | None]:

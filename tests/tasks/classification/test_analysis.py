@@ -175,6 +175,7 @@ def everything(value: Any) -> list[Any]:
     return [value]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_training_leaves_an_analysis_with_all_that_the_method_has(method: str, runs: dict[str, Run]) -> None:
     text = (runs[method].folder / "analysis.json").read_text()
@@ -228,6 +229,7 @@ def dense(
     return p, torch.cat([centers, alpha * same]) / (1 + alpha * same.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -291,6 +293,7 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     assert mass.positives == pytest.approx([np.mean(columns["number"][c]) for c in range(10)], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ce", "balanced-softmax", "focal", "class-balanced", "multitask"])
 def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_image_alone(
     method: str, runs: dict[str, Run]
@@ -322,6 +325,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
     assert norms.centers == pytest.approx(by_class.sum(0), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_cross_entropy_moves_frequent_centers_more_and_gpaco_moves_them_more_evenly(tmp_path: Path) -> None:
     settings = ("method.memory=256", "method.alpha=0.2")
     slopes = [class_gradient_norms(trained(tmp_path / m, m, *settings, epochs=2)).slope for m in ("ce", "gpaco")]
@@ -330,6 +334,7 @@ def test_cross_entropy_moves_frequent_centers_more_and_gpaco_moves_them_more_eve
     assert abs(parametric) < plain - 0.2
 
 
+@pytest.mark.slow
 def test_training_brings_the_mass_of_frequent_classes_to_the_optimum(runs: dict[str, Run], tmp_path: Path) -> None:
     def distance(run: Run) -> float:
         mass = analysis.measured_mass(run)
@@ -341,6 +346,7 @@ def test_training_brings_the_mass_of_frequent_classes_to_the_optimum(runs: dict[
     assert long < distance(runs["gpaco"]) / 2
 
 
+@pytest.mark.slow
 def test_a_run_in_stages_shows_the_centers_of_the_last(runs: dict[str, Run]) -> None:
     found = json.loads((runs["supcon"].folder / "analysis.json").read_text())
     assert (found["gradients"]["stage"], found["gradients"]["method"]) == ("classifier", "balanced-softmax")
@@ -348,6 +354,7 @@ def test_a_run_in_stages_shows_the_centers_of_the_last(runs: dict[str, Run]) -> 
     assert alone["gradients"]["slope"] is None  # the centers are not in its loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -371,6 +378,7 @@ def test_single_views_no_memory_and_samplers_can_be_analyzed(method: str, settin
         assert max(found["mass"]["positives"]) > 0
 
 
+@pytest.mark.slow
 def test_other_images_can_be_looked_at_and_strange_ones_are_refused(runs: dict[str, Run], tmp_path: Path) -> None:
     test_part = splits_of(runs["ce"].recipe).test
     assert test_part is not None
@@ -390,6 +398,7 @@ def test_other_images_can_be_looked_at_and_strange_ones_are_refused(runs: dict[s
         class_gradient_norms(runs["ce"], tmp_path / "gone")
 
 
+@pytest.mark.slow
 def test_classes_that_were_not_looked_at_have_no_number(runs: dict[str, Run]) -> None:
     samples = splits_of(runs["gpaco"].recipe).train
     norms = class_gradient_norms(runs["gpaco"], samples.subset(np.flatnonzero(samples.labels < 7)))
@@ -400,6 +409,7 @@ def test_classes_that_were_not_looked_at_have_no_number(runs: dict[str, Run]) ->
     assert np.isfinite(few.centers).sum() == 4
 
 
+@pytest.mark.slow
 def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> None:
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
@@ -407,6 +417,7 @@ def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> N
     assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 
+@pytest.mark.slow
 def test_a_training_image_that_is_gone_costs_the_analysis_but_not_the_run(runs: dict[str, Run], tmp_path: Path) -> None:
     classes, said = splits_of(runs["ce"].recipe).train.classes, list[str]()
     samples = Samples(np.zeros(1, np.int64), classes, paths=(tmp_path / "gone.png",))

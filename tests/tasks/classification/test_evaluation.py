@@ -42,6 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return {name: gpaco.train("digits", out=folder / name, **QUICK, **more) for name, more in wanted.items()}
 
 
+@pytest.mark.slow
 def test_a_run_without_a_report_has_figures_and_predictions_and_no_page(runs: dict[str, Run]) -> None:
     names = {path.name for path in runs["ce"].folder.iterdir()}
     assert {"metrics.json", "predictions.npz"} <= names
@@ -89,6 +90,7 @@ def write_prior(path: Path, rows: list[tuple[str, object]]) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_run_come_out_again(runs: dict[str, Run]) -> None:
     run = runs["counts"]
     again = gpaco.evaluate(run)
@@ -177,6 +179,7 @@ def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: p
     assert sum(len(part) for _, part in splits_of(asked).parts()) == 16
 
 
+@pytest.mark.slow
 def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +196,7 @@ def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     assert asked == ["cpu"]
 
 
+@pytest.mark.slow
 def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: Path) -> None:
     for choice, expected in (("best", "val"), ("last", "last epoch")):
         run = gpaco.train("digits", out=tmp_path / choice, method="ce", settings=[f"train.select={choice}"], **QUICK)
@@ -201,6 +205,7 @@ def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: P
     assert run.metrics["evaluated_on"] == "test"
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_same_images_gives_the_same_figures(runs: dict[str, Run], tmp_path: Path) -> None:
     data = write_digits(tmp_path / "data")
     one, other = gpaco.evaluate(runs["ce"], data), gpaco.evaluate(runs["ce"])
@@ -210,6 +215,7 @@ def test_a_folder_of_the_same_images_gives_the_same_figures(runs: dict[str, Run]
     assert not list(data.glob("*.*"))
 
 
+@pytest.mark.slow
 def test_data_with_some_of_the_classes_is_numbered_by_name(runs: dict[str, Run], tmp_path: Path) -> None:
     result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "7"}))
     whole = runs["ce"].metrics["per_class"]
@@ -218,6 +224,7 @@ def test_data_with_some_of_the_classes_is_numbered_by_name(runs: dict[str, Run],
     assert result["per_class"][0]["recall"] is None
 
 
+@pytest.mark.slow
 def test_data_that_shares_some_classes_is_evaluated_on_those_and_the_others_named(
     runs: dict[str, Run], tmp_path: Path
 ) -> None:
@@ -239,6 +246,7 @@ def test_data_that_shares_some_classes_is_evaluated_on_those_and_the_others_name
     assert any(line.startswith("the data has no images of 8 classes of the model") for line in said)
 
 
+@pytest.mark.slow
 def test_answers_can_be_restricted_to_the_classes_of_the_data(runs: dict[str, Run], tmp_path: Path) -> None:
     result = gpaco.evaluate(runs["ce"], write_digits(tmp_path / "data", only={"3", "8"}), restrict=True)
     logits, labels = stored(runs["ce"])
@@ -250,6 +258,7 @@ def test_answers_can_be_restricted_to_the_classes_of_the_data(runs: dict[str, Ru
     assert result["overlap"]["restricted"] is True
 
 
+@pytest.mark.slow
 def test_data_without_a_known_class_is_refused_with_the_nearest_name(runs: dict[str, Run], tmp_path: Path) -> None:
     run = gpaco.train(
         write_digits(tmp_path / "data", {str(k): f"digit-{k}" for k in range(3)}, only={"0", "1", "2"}),
@@ -261,6 +270,7 @@ def test_data_without_a_known_class_is_refused_with_the_nearest_name(runs: dict[
         gpaco.evaluate(run, other)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_the_mean_of_the_logits(runs: dict[str, Run]) -> None:
     pair = [runs["counts"], runs["other"]]
     mean = (stored(pair[0])[0] + stored(pair[1])[0]) / 2
@@ -270,6 +280,7 @@ def test_an_ensemble_is_the_mean_of_the_logits(runs: dict[str, Run]) -> None:
     assert result["top1"] != gpaco.evaluate(pair[0])["top1"]
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_runs_with_other_classes_is_refused(runs: dict[str, Run], tmp_path: Path) -> None:
     data = write_digits(tmp_path / "data", only={"0", "1"})
     run = gpaco.train(data, out=tmp_path / "run", method="ce", epochs=1, batch_size=64, say=lambda line: None)
@@ -277,6 +288,7 @@ def test_an_ensemble_of_runs_with_other_classes_is_refused(runs: dict[str, Run],
         gpaco.evaluate([runs["ce"], run])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ce", "unbiased"])
 def test_a_prior_shifts_logits_from_what_the_method_assumes(name: str, runs: dict[str, Run], tmp_path: Path) -> None:
     run = runs[name]
@@ -308,6 +320,7 @@ def test_a_sampler_changes_what_the_logits_of_cross_entropy_assume(tmp_path: Pat
     assert gpaco.evaluate(run, prior="train")["ece"] == pytest.approx(expected["ece"], abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -349,6 +362,7 @@ def test_a_prior_file_that_is_not_csv_is_refused(content: bytes, message: str, t
     assert "\n" not in caught.value.cause
 
 
+@pytest.mark.slow
 def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs: dict[str, Run]) -> None:
     run = runs["counts"]
     logits, labels = stored(run)
@@ -364,16 +378,19 @@ def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs:
     np.testing.assert_allclose(loaded, share, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_unbiased_changes_nothing_where_training_was_unbiased(runs: dict[str, Run]) -> None:
     assert gpaco.evaluate(runs["unbiased"], unbiased=True) == gpaco.evaluate(runs["unbiased"])
 
 
+@pytest.mark.slow
 def test_unbiased_is_refused_where_there_was_no_parametric_contrast(runs: dict[str, Run]) -> None:
     with pytest.raises(UserError, match="not trained with parametric contrast") as caught:
         gpaco.evaluate(runs["ce"], unbiased=True)
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
     result = gpaco.evaluate(runs["ce"], many=0, few=0)
     assert result["groups"] == {"many": 10, "medium": 0, "few": 0}
@@ -381,11 +398,13 @@ def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
     assert result["many"] == result["macro"]
 
 
+@pytest.mark.slow
 def test_figures_are_written_where_asked(runs: dict[str, Run], tmp_path: Path) -> None:
     result = gpaco.evaluate(runs["ce"], out=tmp_path / "new" / "figures.json")
     assert json.loads((tmp_path / "new" / "figures.json").read_text()) == result
 
 
+@pytest.mark.slow
 def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> None:
     model = gpaco.load(runs["ce"])
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
@@ -396,6 +415,7 @@ def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> 
     assert model.classes == tuple(str(c) for c in range(10))
 
 
+@pytest.mark.slow
 def test_logits_do_not_depend_on_the_size_of_a_batch(runs: dict[str, Run]) -> None:
     samples = read("digits").test
     assert samples is not None
@@ -403,6 +423,7 @@ def test_logits_do_not_depend_on_the_size_of_a_batch(runs: dict[str, Run]) -> No
     np.testing.assert_allclose(logits_of(model, samples, batch_size=7), logits_of(model, samples), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_can_be_asked_for(runs: dict[str, Run]) -> None:
     best, last = (gpaco.load(runs["ce"], which=which) for which in ("best", "last"))
     history = runs["ce"].history
@@ -413,6 +434,7 @@ def test_the_last_checkpoint_can_be_asked_for(runs: dict[str, Run]) -> None:
         gpaco.load(runs["ce"], which="bset")
 
 
+@pytest.mark.slow
 def test_logits_without_a_wish_stay_as_they_are(runs: dict[str, Run]) -> None:
     logits, _ = stored(runs["counts"])
     assert final_logits(logits, gpaco.load(runs["counts"]).card) is logits

@@ -72,6 +72,7 @@ def rows_in(folder: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gpaco", "paco", "ce"])  # two views, a momentum copy, logits only
 def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     method: str, weights: Path, tmp_path: Path
@@ -128,6 +129,7 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
         gpaco.load(tmp_path / "elsewhere")
 
 
+@pytest.mark.slow
 def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, tmp_path: Path) -> None:
     compare(
         "digits",
@@ -149,6 +151,7 @@ def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, 
     assert not list(tmp_path.glob("*/seed-*/features"))
 
 
+@pytest.mark.slow
 def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or_means_everything(
     weights: Path, tmp_path: Path
 ) -> None:
@@ -196,6 +199,7 @@ def _held_back(folder: Path) -> int:
     return len(val)
 
 
+@pytest.mark.slow
 def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
@@ -242,6 +246,7 @@ def test_mixed_pixels_and_cached_features_do_not_go_together(weights: Path, tmp_
     assert len(result.history) == 2
 
 
+@pytest.mark.slow
 def test_files_are_embedded_by_workers_and_alone_alike(weights: Path, tmp_path: Path) -> None:
     for part, count in (("train", 20), ("test", 5)):
         for c in range(3):
@@ -279,6 +284,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return checkpoint_files(folder) | files | {"metrics": json.dumps(figures).encode()}
 
 
+@pytest.mark.process
 def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", "train.seed=1", "--out")
     run(*words, tmp_path / "whole")
@@ -300,6 +306,7 @@ def test_killed_while_embedding_and_while_training_a_run_ends_with_the_same_bits
     assert content(folder) == content(tmp_path / "whole")
 
 
+@pytest.mark.process
 def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     process = start("train", *SLOW, "--out", tmp_path)
     deadline = time.monotonic() + 120
@@ -326,6 +333,7 @@ def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_ma
     assert checkpoint_files(cold.folder) == checkpoint_files(warm.folder)
 
 
+@pytest.mark.process
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8", "--weights")
     words = (*words, weights, "--batch-size", 32, "--set", "method.memory=64", "--set", "train.report=false", "--out")
@@ -351,6 +359,7 @@ def of_one_image(folder: Path) -> Results:
     return {"features": features.take(np.array([0]), np.array([0]))}
 
 
+@pytest.mark.process
 def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_path: Path) -> None:
     first, second = run_ranks(2, partial(of_one_image, tmp_path / "two"))
     alone = of_one_image(tmp_path / "one")["features"]
@@ -359,6 +368,7 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
     assert torch.equal(second["features"], alone)
 
 
+@pytest.mark.process
 def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", f"train.features={tmp_path / 'features'}", "--out")
     process = start(*words, tmp_path / "one")

@@ -90,6 +90,7 @@ def optimum(name: str, *settings: str) -> tuple[Tensor, Method]:
     return model.scores.detach(), method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["unbiased", "counts", "none"])
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_with_fixed_positives_raw_logits_are_log_likelihood_ratios_or_off_by_log_w(name: str, prior: str) -> None:
@@ -121,6 +122,7 @@ def test_the_correction_afterwards_gives_log_likelihood_ratios(name: str, prior:
 TWO_PLACES = torch.tensor([[0.7, 0.3, 0.4], [0.3, 0.7, 0.6]], dtype=torch.float64)  # p(x | class)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "prior"), [("gpaco", "unbiased"), ("paco", "counts"), ("paco", "unbiased")])
 def test_with_random_positives_the_same_holds_for_the_exact_w(name: str, prior: str) -> None:
     model, frequency = Table(2).double(), FREQUENCY
@@ -173,11 +175,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         "gpaco": {"settings": published, "report": True},
         "paco": {"method": "paco", "settings": published, "sampler": "sqrt"},
         "ce": {"method": "ce", "sampler": "balanced"},
-        "tuned": {"method": "ce", "tune_prior": "true"},
+        "tuned": {"method": "ce", "tune_prior": True},
     }
     return {name: gpaco.train("digits", out=folder / name, **(QUICK | more)) for name, more in wanted.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str, Run]) -> None:
     about = gpaco.load(runs[name]).about
@@ -187,6 +190,7 @@ def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str,
     torch.testing.assert_close(torch.tensor(about["center_share"]), expected, rtol=0.06, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(name: str, runs: dict[str, Run]) -> None:
     run, about = runs[name], gpaco.load(runs[name]).about
@@ -198,6 +202,7 @@ def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(n
     assert result["top1"] != gpaco.evaluate(run)["top1"]
 
 
+@pytest.mark.slow
 def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp_path: Path) -> None:
     run = runs["ce"]  # cross entropy, all classes shown alike: right for uniform classes as it is
     assert gpaco.load(run).card.assumes == "train"
@@ -225,6 +230,7 @@ def test_the_best_tau_is_found_and_ties_go_to_the_nearest_to_0() -> None:
     assert best_tau(sure[some], labels[some], counts) == (0, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_tuned_prior_is_chosen_on_validation_data_alone_and_is_part_of_the_model(runs: dict[str, Run]) -> None:
     run = runs["tuned"]
     tuned = read_tuned(run.folder)
@@ -252,6 +258,7 @@ def test_a_tuned_prior_is_chosen_on_validation_data_alone_and_is_part_of_the_mod
     np.testing.assert_array_equal(np.load(run.folder / "predictions.npz")["logits"], logits_of(model, samples))
 
 
+@pytest.mark.slow
 def test_a_prior_goes_on_top_of_a_tuned_one_which_is_right_for_uniform_classes(runs: dict[str, Run]) -> None:
     run = runs["tuned"]
     stored = np.load(run.folder / "predictions.npz")
@@ -264,6 +271,7 @@ def test_a_prior_goes_on_top_of_a_tuned_one_which_is_right_for_uniform_classes(r
         gpaco.evaluate(run, unbiased=True)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,7 +308,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
 
     same = gpaco.train("digits", out=folder, **QUICK, settings=["method.memory=64", "method.prior=counts"])
     assert same.metrics == Run(folder).metrics  # a finished run given again stays as it is
-    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": "true"}
+    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": True}
     with pytest.raises(UserError, match="holds a run without a tuned prior") as caught:
         gpaco.train("digits", out=folder, **QUICK, **again)
     assert caught.value.remedy == f"tune it: gpaco evaluate {folder} --tune-prior"
@@ -311,6 +319,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
         gpaco.load(folder)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
     runs: dict[str, Run], tmp_path: Path
 ) -> None:
@@ -325,9 +334,10 @@ def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
     assert tree(folder) == before
 
 
+@pytest.mark.slow
 def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="validation data, and there is none") as caught:
-        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior="true", **QUICK)
+        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior=True, **QUICK)
     assert "--validation 0.1" in caught.value.remedy
     assert not (tmp_path / "run").exists()  # said before anything is trained
     run = gpaco.train("digits", out=tmp_path / "run", validation=0, method="ce", **(QUICK | {"epochs": 1}))
@@ -336,6 +346,7 @@ def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run
     assert read_tuned(run.folder) is None
 
 
+@pytest.mark.slow
 def test_predictions_follow_the_tuned_model_and_the_command_says_so(
     runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -345,9 +356,9 @@ def test_predictions_follow_the_tuned_model_and_the_command_says_so(
     assert samples is not None
     Image.fromarray(samples.load(0)).save(tmp_path / "0.png")
     with pytest.raises(SystemExit):
-        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.json")])
+        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.jsonl")])
     assert "prior tuned on validation data" in capsys.readouterr().out
-    row = json.loads((tmp_path / "rows.json").read_text())[0]
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
     logits = np.load(runs["tuned"].folder / "predictions.npz")["logits"][0]
     assert row["class"] == str(logits.argmax())
     assert row["probability"] == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum(), abs=1e-5)

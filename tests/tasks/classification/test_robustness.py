@@ -79,6 +79,7 @@ def write_tree(
     return root
 
 
+@pytest.mark.process
 def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: Run) -> None:
     out, result = whole
     assert result == json.loads((out / "robustness.json").read_text())
@@ -100,6 +101,7 @@ def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: 
     assert any("need a baseline" in note for note in result["notes"])
 
 
+@pytest.mark.process
 def test_errors_are_those_of_pictures_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
     samples = read("digits").test
     assert samples is not None
@@ -136,6 +138,7 @@ def test_photographs_are_corrupted_at_the_size_of_the_model(tmp_path: Path) -> N
     assert result["data"] == str(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_the_clean_error_is_that_of_evaluate(digits: Run, tmp_path: Path) -> None:
     result = gpaco.robustness(digits, corruptions="pixelate", severities="1", out=tmp_path)
     figures = gpaco.evaluate(digits)
@@ -144,6 +147,7 @@ def test_the_clean_error_is_that_of_evaluate(digits: Run, tmp_path: Path) -> Non
         assert result["groups"][name]["clean_error"] == pytest.approx(1 - figures[name])
 
 
+@pytest.mark.slow
 def test_a_choice_of_conditions_has_no_mean_but_a_note(digits: Run, tmp_path: Path) -> None:
     result = gpaco.robustness(digits, subset=12, corruptions="fog,noise", severities="1,3", out=tmp_path)
     assert set(result["corruptions"]) == {"gaussian_noise", "shot_noise", "impulse_noise", "fog"}
@@ -155,6 +159,7 @@ def test_a_choice_of_conditions_has_no_mean_but_a_note(digits: Run, tmp_path: Pa
     assert any("67 of the 75 conditions are missing" in note for note in result["notes"])
 
 
+@pytest.mark.slow
 def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_path: Path) -> None:
     def test(**more: Any) -> tuple[Result, list[str]]:
         said: list[str] = []
@@ -187,6 +192,7 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
         assert len(lines()) == before + 11, more
 
 
+@pytest.mark.slow
 def test_a_prior_that_was_tuned_since_is_another_model(digits: Run, tmp_path: Path) -> None:
     shutil.copytree(digits.folder, tmp_path / "run")
     options: dict[str, Any] = {"subset": 200, "corruptions": "fog", "severities": "1"}
@@ -202,6 +208,7 @@ def _largest(logits: Any) -> Any:
     return logits.argmax(1)
 
 
+@pytest.mark.slow
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
     assert samples is not None
@@ -214,6 +221,7 @@ def test_processes_and_their_number_change_nothing(digits: Run) -> None:
         assert one[1].tolist() == other[1].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(workers: int, digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
@@ -227,6 +235,7 @@ def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(worke
         list(answers_under(model, source, [CLEAN], np.arange(5), model.card.view, refuse, skip=True, workers=workers))
 
 
+@pytest.mark.slow
 def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
     other = gpaco.train("digits", out=tmp_path / "other", long_tail=20, seed=1, **QUICK)
     options: dict[str, Any] = {"subset": 15}
@@ -252,11 +261,13 @@ def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
     assert not list(other.folder.glob("robustness*"))
 
 
+@pytest.mark.slow
 def test_alexnet_is_for_imagenet_only(digits: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="AlexNet's errors are known for the 1,000 classes of ImageNet only"):
         gpaco.robustness(digits, subset=5, corruptions="fog", baseline="alexnet", out=tmp_path)
 
 
+@pytest.mark.slow
 def test_folders_shaped_like_imagenet_c_give_what_a_loop_gives(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data")
     before = tree_hash(root)
@@ -277,6 +288,7 @@ def test_folders_shaped_like_imagenet_c_give_what_a_loop_gives(digits: Run, tmp_
     assert (tmp_path / "out" / "robustness-imagenet-c.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_papers_preprocessing_of_imagenet_c_is_an_option(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", ("snow",), per_class=8, only=tuple("0123456789"))
     for preprocessing, resize in (("official", 8), ("paper", 9)):
@@ -289,6 +301,7 @@ def test_the_papers_preprocessing_of_imagenet_c_is_an_option(digits: Run, tmp_pa
         gpaco.robustness(digits, root, preprocessing="papr")
 
 
+@pytest.mark.slow
 def test_a_missing_corruption_is_listed_and_no_mean_is_given(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", tuple(name for name in CORRUPTIONS if name != "frost"))
     result = gpaco.robustness(digits, root, out=tmp_path)
@@ -301,6 +314,7 @@ def test_a_missing_corruption_is_listed_and_no_mean_is_given(digits: Run, tmp_pa
         gpaco.robustness(digits, root, corruptions="frost,fog", out=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_wrong_class_folder_is_exit_2(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", ("fog",), only=("7",))
     for severity in SEVERITIES:
@@ -310,6 +324,7 @@ def test_a_wrong_class_folder_is_exit_2(digits: Run, tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.process
 def test_an_unreadable_image_is_exit_2_or_a_listed_skip(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", ("fog",))
     bad = sorted((root / "fog" / "3" / "7").iterdir())[0]
@@ -324,6 +339,7 @@ def test_an_unreadable_image_is_exit_2_or_a_listed_skip(digits: Run, tmp_path: P
         gpaco.robustness(digits, root, out=tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_of_ones_own_data_is_skipped_under_every_condition(digits: Run, tmp_path: Path) -> None:
     root = tmp_path / "data"
     for name in "012":
@@ -337,6 +353,7 @@ def test_an_unreadable_image_of_ones_own_data_is_skipped_under_every_condition(d
     assert (tmp_path / "robustness-data.json").is_file()
 
 
+@pytest.mark.slow
 def test_cifar_c_is_read_from_its_arrays(digits: Run, tmp_path: Path) -> None:
     classes = class_map("cifar10")
     rng = np.random.default_rng(0)
@@ -412,6 +429,7 @@ def test_a_subset_is_stratified_and_seeded() -> None:
         stratified_subset(labels, 0, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -430,6 +448,7 @@ def test_wrong_words_are_refused(options: dict[str, Any], message: str, digits: 
         gpaco.robustness(digits, **({"subset": 3, "corruptions": "fog", "out": tmp_path} | options))
 
 
+@pytest.mark.process
 def test_the_table_on_a_terminal_has_a_line_for_each_corruption(whole: tuple[Path, Result]) -> None:
     result = whole[1]
     lines = robustness_table(result).splitlines()

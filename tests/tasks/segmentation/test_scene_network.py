@@ -14,6 +14,7 @@ from gpaco.tasks.segmentation.network import DECODERS, build, crop_step, normali
 STRIDES = {"unet": 1, "unetplusplus": 1, "manet": 1, "linknet": 1, "deeplabv3": 8, "pspnet": 8}  # of scores; others 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_every_decoder_gives_scores_embeddings_and_auxiliary_scores_and_all_that_trains_gets_a_gradient(
     decoder: str,
@@ -108,6 +109,7 @@ def test_pictures_are_normalized_as_the_encoder_is_used_to() -> None:
     assert crop_step("upernet-swin-tiny") == 32
 
 
+@pytest.mark.slow
 def test_a_swin_takes_a_classifiers_weights_and_drops_no_path_unless_asked(tmp_path: Path) -> None:
     classifier = timm.create_model("swin_tiny_patch4_window7_224", pretrained=False)
     save_file(classifier.state_dict(), tmp_path / "swin.safetensors")

@@ -59,6 +59,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_run_has_its_figures_and_evaluating_again_gives_them_again(run: Path, data: Path) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["miou"] > 0.4  # all of the most frequent class: 0.2
@@ -72,6 +73,7 @@ def test_the_run_has_its_figures_and_evaluating_again_gives_them_again(run: Path
     assert metrics["pixels"] == pixels
 
 
+@pytest.mark.slow
 def test_scales_mirroring_and_windows_reach_the_network(run: Path, command: Command) -> None:
     plain = gpaco.evaluate(run)
     for words, options in (
@@ -85,6 +87,7 @@ def test_scales_mirroring_and_windows_reach_the_network(run: Path, command: Comm
         assert np.sum(printed["confusion"]) == np.sum(plain["confusion"])
 
 
+@pytest.mark.slow
 def test_other_cuts_move_classes_between_the_groups(run: Path, command: Command) -> None:
     out, _ = command("evaluate", run, "--many", 0.5, "--few", 0.4)
     assert "mean IoU" in out
@@ -92,6 +95,7 @@ def test_other_cuts_move_classes_between_the_groups(run: Path, command: Command)
     assert figures["groups"] == {"many": 2, "medium": 0, "few": 1}
 
 
+@pytest.mark.slow
 def test_other_data_is_evaluated_by_class_names(run: Path, tmp_path: Path) -> None:
     other = scene_folder(tmp_path, train=2, val=0, test=0)
     assert gpaco.evaluate(run, other)["pixels"] == 2 * (40 * 56 - 6)
@@ -100,6 +104,7 @@ def test_other_data_is_evaluated_by_class_names(run: Path, tmp_path: Path) -> No
         gpaco.evaluate(run, other)
 
 
+@pytest.mark.slow
 def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
     run: Path, data: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -124,6 +129,7 @@ def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
     assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_rows_have_the_share_of_each_class_and_need_no_folder(run: Path, data: Path) -> None:
     rows = gpaco.predict(run, data / "images" / "val")
     assert len(rows) == 3
@@ -132,12 +138,14 @@ def test_rows_have_the_share_of_each_class_and_need_no_folder(run: Path, data: P
         assert row["mask"] is row["error"] is None
 
 
+@pytest.mark.slow
 def test_equal_names_of_two_folders_do_not_overwrite_each_other(run: Path, data: Path, tmp_path: Path) -> None:
     rows = gpaco.predict(run, [data / "images" / "val", data / "images" / "test"], out=tmp_path)
     assert len({row["mask"] for row in rows}) == 6
     assert (tmp_path / "mask" / "0-2.png").is_file()
 
 
+@pytest.mark.slow
 def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path, data: Path, tmp_path: Path) -> None:
     for name in ("a-2.png", "a.bmp", "a.png", "a.webp"):
         Image.open(data / "images" / "val" / "0.png").save(tmp_path / name)
@@ -147,6 +155,7 @@ def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path
     assert len(list((tmp_path / "out" / "mask").iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(path: Path) -> None:
         raise EnvironmentProblem("input/output error", "look at the disk")
@@ -155,6 +164,7 @@ def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, m
     assert [row["error"] for row in gpaco.predict(run, data / "images" / "val")] == ["input/output error"] * 3
 
 
+@pytest.mark.slow
 def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
     run: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -175,11 +185,13 @@ def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
     assert "evaluated on: val" in errors
 
 
+@pytest.mark.slow
 def test_a_stride_needs_a_window(run: Path) -> None:
     with pytest.raises(UserError, match="needs a window"):
         gpaco.evaluate(run, stride=(16, 16))
 
 
+@pytest.mark.slow
 def test_a_run_that_left_out_bad_pairs_goes_without_them_ever_after(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
@@ -195,6 +207,7 @@ def test_a_run_that_left_out_bad_pairs_goes_without_them_ever_after(data: Path, 
     assert not said
 
 
+@pytest.mark.slow
 def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) -> None:
     model = gpaco.load(run)
     image = torch.from_numpy(scene(5, size=(37, 50))[0]).permute(2, 0, 1)[None]
@@ -203,6 +216,7 @@ def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) 
     torch.testing.assert_close(model(image / 255), scores)
 
 
+@pytest.mark.slow
 def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path) -> None:
     model = gpaco.load(run)
     assert isinstance(model, ScenePredictor)
@@ -228,6 +242,7 @@ def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(mon
     assert classes.shape == (30, 100)
 
 
+@pytest.mark.slow
 def test_nothing_to_predict_is_an_error(run: Path) -> None:
     with pytest.raises(UserError, match="there is no picture to predict"):
         gpaco.predict(run, [])

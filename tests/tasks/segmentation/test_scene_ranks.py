@@ -17,6 +17,8 @@ from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import pixel_counts
 
+pytestmark = pytest.mark.process
+
 
 def trained() -> Results:
     """Two steps in which only the second process has labels, and class 1 is nowhere."""

@@ -70,6 +70,7 @@ def wait_for_checkpoint(folder: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_same_bits(
     data: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_sa
     assert_same_run(folder, undisturbed)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(data: Path, undisturbed: Path, tmp_path: Path) -> None:
     settings = [setting for setting in (*SMALL, *STATE) if not setting.startswith("train.workers")]
     other = gpaco.train(data, out=tmp_path / "run", settings=settings, workers=2, **QUICK)
@@ -103,6 +105,7 @@ def two(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Path) -> None:
     metrics = json.loads((two / "metrics.json").read_text())
     assert metrics["environment"]["processes"] == 2
@@ -113,6 +116,7 @@ def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Pa
     assert json.loads(both) == json.loads(json.dumps(alone))
 
 
+@pytest.mark.process
 def test_two_processes_that_were_killed_end_with_the_same_bits(data: Path, two: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(*words(data, folder, *SHORT), ranks=2)
@@ -125,6 +129,7 @@ def test_two_processes_that_were_killed_end_with_the_same_bits(data: Path, two: 
     assert_same_run(folder, two)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_path: Path) -> None:
     weights = tmp_path / "encoder.safetensors"
     encoder = build(MODEL, 3, dim=16, channels=16).encoder
@@ -146,6 +151,7 @@ def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_pat
     assert_same_run(tmp_path / "run", whole.folder)
 
 
+@pytest.mark.process
 def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     more = ("--set", "train.workers=2", "--set", "train.epochs=200")
@@ -161,6 +167,7 @@ def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Pat
     assert "rerun the same command to resume" in errors
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> None:
     said: list[str] = []
     before = tree_hash(data)
@@ -170,6 +177,7 @@ def test_a_dry_run_trains_evaluates_resumes_and_leaves_nothing(data: Path) -> No
     assert tree_hash(data) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ce", "gpaco"])
 @pytest.mark.parametrize(
     "settings",
@@ -222,6 +230,7 @@ def test_bad_pairs_stop_before_the_first_step_or_are_left_out(tmp_path: Path) ->
         gpaco.train(folder, out=tmp_path / "other", settings=SMALL, **options)
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_work_are_errors_with_a_remedy(data: Path, tmp_path: Path) -> None:
     changes: list[tuple[dict[str, Any], str]] = [
         ({"method": "paco"}, "segmentation has no method 'paco'"),
@@ -243,6 +252,7 @@ def test_settings_that_cannot_work_are_errors_with_a_remedy(data: Path, tmp_path
         assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_windows_output_stride_and_averaged_weights_of_a_recipe_are_those_of_the_loaded_run(
     data: Path, tmp_path: Path
 ) -> None:
@@ -262,6 +272,7 @@ def test_windows_output_stride_and_averaged_weights_of_a_recipe_are_those_of_the
     assert own == asked != whole
 
 
+@pytest.mark.slow
 def test_a_stage_goes_on_with_the_network_of_the_one_before_and_cannot_change_its_shape(
     data: Path, tmp_path: Path
 ) -> None:
