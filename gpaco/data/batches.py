@@ -69,7 +69,8 @@ def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
 def shown_counts(counts: Indices, sampler: str) -> NDArray[np.float64]:
     """Images of each class that a sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
     least = 1 if sampler == "shuffle" else 1e-9
-    return np.maximum(class_shares(counts, sampler) * counts.sum(), least)
+    shown: NDArray[np.float64] = np.maximum(class_shares(counts, sampler) * counts.sum(), least)
+    return shown
 
 
 def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:

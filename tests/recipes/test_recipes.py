@@ -31,11 +31,13 @@ from gpaco.recipes.listing import data_of, markdown
 from gpaco.recipes.listing import rows as listed
 from gpaco.recipes.paper_rows import differs
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.batches import source_of, view_of
+from gpaco.system.progress import quiet
+from gpaco.tasks.classification.batches import view_of
 from gpaco.tasks.classification.card import build_model, describe
-from gpaco.tasks.classification.task import classification_task, starting_model
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.task import Classification
 from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
-from gpaco.training.task import Task
+from gpaco.training.task import Before
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 HEAD = PAGE.with_name("recipes.head.md")
@@ -396,22 +398,20 @@ def materialise(network: nn.Module) -> None:
 # A step of a recipe
 
 
-def task_of(recipe: Recipe, splits: Splits, weights: dict[str, Tensor] | None = None) -> Task:
+def learner_of(recipe: Recipe, splits: Splits, weights: dict[str, Tensor] | None = None) -> ClassificationLearner:
     """What `fit` would be given; nothing is written."""
-    home, cpu = Path("nowhere"), torch.device("cpu")
-    model, about = starting_model(recipe, splits, home, weights)
-    source = source_of(recipe, splits, model, about, home, cpu, lambda line: None, lambda row: None)
-    return classification_task(recipe, splits, model, about, source)
+    before = None if weights is None else Before(weights, "")
+    return Classification(recipe, splits, torch.device("cpu"), quiet).begin(recipe, Path("nowhere"), before)
 
 
-def take_step(recipe: Recipe, task: Task, precision: torch.dtype | None) -> float:
+def take_step(recipe: Recipe, task: ClassificationLearner, precision: torch.dtype | None) -> float:
     """One step as `fit` takes it: the recipe's views, parts of a batch, method, optimizer and rate. Its loss."""
     optimizer = make_optimizer(recipe, task.model)
     batch = next(task.batches(0, 0))
     assert len(batch.views) == (2 if recipe.views.second else 1)
     assert {view.shape for view in batch.views} == {(recipe.train.batch_size, 3, recipe.model.size, recipe.model.size)}
     assert batch.labels.dim() == (2 if recipe.method.mixup else 1)
-    assert task.evaluate is None  # the last epoch counts
+    assert not task.validate(task.model)  # the last epoch counts
     task.model.train()
     task.extra.train()
     assert task.start(batch) == 0 or recipe.method.name not in ("gpaco", "paco")
@@ -475,7 +475,7 @@ def test_each_kind_of_recipe_takes_a_step_with_its_own_views_loss_precision_and_
         if not in_memory(name):
             files = Samples(splits.train.labels, splits.train.classes, paths=tuple(photographs[:images]))
             splits = replace(splits, train=files)
-        task = task_of(recipe, splits, weights)
+        task = learner_of(recipe, splits, weights)
         take_step(recipe, task, None if recipe.train.amp == "off" else torch.bfloat16)  # the CPU's float16
         weights = task.model.state_dict()
         if recipe.model.ghost_batch:
@@ -488,7 +488,7 @@ def test_each_kind_of_recipe_takes_a_step_with_its_own_views_loss_precision_and_
 def test_class_centers_of_a_vit_start_near_zero() -> None:
     recipe = load("imagenet-vit-b-gpaco")
     model = replace(recipe.model, name="vit_tiny_patch16_224", weights="", size=32)
-    task = task_of(replace(recipe, model=model), pretend(1000))
+    task = learner_of(replace(recipe, model=model), pretend(1000))
     assert isinstance(task.model, Classifier)
     assert task.model.centers.weight.std().item() == pytest.approx(2e-5, rel=0.05)
     assert not task.model.centers.bias.any()

@@ -16,7 +16,7 @@ from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.network import Segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits, numbered
-from gpaco.tasks.segmentation.task import begin
+from gpaco.tasks.segmentation.task import Segmentation
 from gpaco.training.schedule import learning_rate, make_optimizer
 
 # As the paper and RECIPES of the release say, written down a second time. By data set: training images, images per
@@ -149,7 +149,7 @@ def test_each_network_takes_a_step_with_gpaco_and_a_small_one_with_cross_entropy
     recipe = recipes.change(load(name), small)
     train = replace(scenes.train, classes=classes, decode=numbered(len(classes)), palette=())
     splits = replace(scenes, train=train, val=None, test=None, pixels=tuple(range(1, len(classes) + 1)))
-    task, _ = begin(recipe, splits, tmp_path, None, torch.device("cpu"), print, print)
+    task = Segmentation(recipe, splits, torch.device("cpu"), print).begin(recipe, tmp_path, None)
     model, criterion = task.model, task.extra
     assert isinstance(model, Segmenter)
     assert isinstance(criterion, SceneLoss)
