@@ -16,18 +16,6 @@ def print_usage_error(error: Any) -> None:
     print_error(cause[:1].lower() + cause[1:], f"see `{command} --help`")
 
 
-def simplify_help(command: Any) -> None:
-    """Write arguments in the help of a command as people type them, and its summary in full."""
-    command.short_help = command.help.split("\n\n")[0].replace("\n", " ")
-    for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
-            usage = name if parameter.required else f"[{name}]"
-            parameter.metavar = name
-            parameter.get_usage_pieces = lambda context, usage=usage: [usage]
-            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)
-
-
 def print_metrics(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))

@@ -8,7 +8,7 @@ import typer
 from gpaco import __version__
 from gpaco.cli import files  # noqa: F401 - adds its commands to the app
 from gpaco.cli.commands import app
-from gpaco.cli.console import print_error, print_usage_error, simplify_help
+from gpaco.cli.console import print_error, print_usage_error
 from gpaco.cli.display import close
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.system.faults import problem_of
@@ -74,3 +74,15 @@ def _leave() -> None:
         from gpaco.system.distributed import stop
 
         stop()
+
+
+def simplify_help(command: Any) -> None:
+    """Write arguments in the help of a command as people type them, and its summary in full."""
+    command.short_help = command.help.split("\n\n")[0].replace("\n", " ")
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs != 1 else "")
+            usage = name if parameter.required else f"[{name}]"
+            parameter.metavar = name
+            parameter.get_usage_pieces = lambda context, usage=usage: [usage]
+            parameter.get_help_record = lambda context, name=name, text=parameter.help: (name, text)

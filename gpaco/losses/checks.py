@@ -1,6 +1,6 @@
 """Checks of the input to a loss: a `ValueError` says what was expected, what was given and what to do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Counts = Tensor | Sequence[int] | Sequence[float]
 MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
 _NARROW = (torch.float16, torch.bfloat16)
 
@@ -120,6 +121,12 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
             "leave the class out, or give it a floor of one image: class_counts.clamp(min=1)"
         )
     return torch.from_numpy(counts.astype(np.float64))
+
+
+def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
+    """Return the log of the share of each class, float64 (C,) on the CPU."""
+    counts = class_counts_tensor(class_counts, num_classes)
+    return (counts / counts.sum()).log()
 
 
 def widened(labels: Tensor) -> Tensor:

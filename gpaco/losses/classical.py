@@ -4,13 +4,12 @@ Each is `F.cross_entropy` on changed logits or with changed weights, takes class
 (N, C), and reduces as `F.cross_entropy` does, except that the loss is 0 if every row is ignored.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco.losses.checks import (
+    Counts,
     at_least_float32,
     check_choice,
     check_labels,
@@ -18,10 +17,9 @@ from gpaco.losses.checks import (
     check_scores,
     check_weight,
     class_counts_tensor,
+    log_frequencies,
     widened,
 )
-
-Counts = Tensor | Sequence[int] | Sequence[float]
 
 
 def balanced_softmax_loss(
@@ -50,12 +48,6 @@ def balanced_softmax_loss(
     logits, labels = _checked(logits, labels, ignore_index, reduction)
     prior = _as(log_frequencies(class_counts, logits.shape[1]), logits)
     return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
-
-
-def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
-    """Return the log of the share of each class, float64 (C,) on the CPU."""
-    counts = class_counts_tensor(class_counts, num_classes)
-    return (counts / counts.sum()).log()
 
 
 def focal_loss(

@@ -8,19 +8,15 @@ computed without ever storing `scores` (contrast.py). Shapes: N anchors, C class
 rows of a memory.
 """
 
-import torch
 from torch import Tensor
 
 from gpaco.losses.checks import (
-    at_least_float32,
     check_choice,
     check_contrast,
-    check_match,
-    check_number,
     check_same_rows,
     check_scores,
 )
-from gpaco.losses.contrast import References, batch_and_memory, contrast
+from gpaco.losses.contrast import batch_and_memory, contrast, mean_over_anchors, no_autocast, parametric_loss
 
 
 def gpaco_loss(
@@ -111,61 +107,6 @@ def supcon_loss(
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
     return _reduce(losses, share.sum(1), reduction)
-
-
-def parametric_loss(
-    logits: Tensor,
-    references: list[References],
-    anchors: slice,
-    alpha: float,
-    temperature: float,
-    log_prior: Tensor | None,
-    label_smoothing: float,
-    ignore_index: int = -100,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss of each anchor and whether it counts. Anchors are the given rows of the first references."""
-    num_classes = logits.shape[1]
-    labels = references[0].labels[anchors]
-    check_options(num_classes, alpha, temperature, label_smoothing)
-    check_match(logits, references[0].embeddings, "logits and embeddings")
-    with no_autocast(logits):
-        logits = with_prior(logits, log_prior)
-        seen = contrast(references, anchors, temperature, num_classes, ignore_index)
-        total = torch.logaddexp(logits.logsumexp(1), seen.logsumexp).unsqueeze(1)
-        target = logits
-        if label_smoothing:
-            other = label_smoothing / (num_classes - 1)
-            target = (1 - label_smoothing - other) * logits + other * logits.sum(1, keepdim=True)
-        if labels.dim() == 1:
-            target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
-        cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        # A class without a share in the label may be masked, with a logit of -inf.
-        return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
-
-
-def with_prior(logits: Tensor, log_prior: Tensor | None) -> Tensor:
-    logits = at_least_float32(logits)
-    if log_prior is None:
-        return logits
-    if log_prior.shape not in (logits.shape[1:], logits.shape):
-        raise ValueError(f"log_prior must be ({logits.shape[1]},), one per class, got {tuple(log_prior.shape)}")
-    return logits + log_prior.to(logits)
-
-
-def check_options(num_classes: int, alpha: float, temperature: float, label_smoothing: float) -> None:
-    check_contrast(alpha, temperature)
-    check_number(label_smoothing, "label_smoothing", 0, 1)
-    if label_smoothing and num_classes == 1:
-        raise ValueError("label_smoothing needs at least two classes, got one; set it to 0")
-
-
-def no_autocast(x: Tensor) -> torch.autocast:
-    # Similarities and sums are computed in float32 or float64 even under autocast.
-    return torch.autocast(x.device.type, enabled=False)
-
-
-def mean_over_anchors(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses / weights.where(weights > 0, 1)  # 0, not nan, if there is no anchor
 
 
 def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:

@@ -3,10 +3,27 @@
 import torch
 from torch import Tensor, nn
 
-from gpaco.losses.checks import check_choice, check_number, check_same_rows, check_scores, widened
-from gpaco.losses.classical import Counts, log_frequencies
-from gpaco.losses.contrast import References, batch_and_memory, checked_references, class_counts, contrast
-from gpaco.losses.contrastive import check_options, mean_over_anchors, no_autocast, parametric_loss, with_prior
+from gpaco.losses.checks import (
+    Counts,
+    check_choice,
+    check_number,
+    check_same_rows,
+    check_scores,
+    log_frequencies,
+    widened,
+)
+from gpaco.losses.contrast import (
+    References,
+    batch_and_memory,
+    check_options,
+    checked_references,
+    class_counts,
+    contrast,
+    mean_over_anchors,
+    no_autocast,
+    parametric_loss,
+    with_prior,
+)
 from gpaco.losses.memory import Memory
 from gpaco.system import distributed
 

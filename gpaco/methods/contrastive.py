@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError
-from gpaco.losses.classical import class_balanced_weights, log_frequencies
+from gpaco.losses.checks import log_frequencies
+from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrastive import supcon_loss
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.losses.classical import class_balanced_weights, focal_loss, log_frequencies
+from gpaco.losses.checks import log_frequencies
+from gpaco.losses.classical import class_balanced_weights, focal_loss
 from gpaco.methods.method import Method, Setup, each_view
 
 

@@ -77,7 +77,7 @@ def build(
 
 
 def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
-    if is_hub(weights):
+    if weights and is_hub(weights):
         raise UserError(
             f"{name} is not a timm model and has no weights on its hub",
             "choose a timm model (--model resnet18), or pass a local file: --weights FILE",
@@ -133,7 +133,7 @@ def usual_size(name: str) -> int:
 
 def origin(module: nn.Module, weights: str) -> str:
     """Return where the weights of a backbone came from, with the revision if that was the hub."""
-    return f"hub:{module.pretrained_cfg['hf_hub_id']}" if is_hub(weights) else weights  # type: ignore[index]
+    return f"hub:{module.pretrained_cfg['hf_hub_id']}" if weights and is_hub(weights) else weights  # type: ignore[index]
 
 
 def _resnet50_cifar(drop_path: float) -> Any:
@@ -190,7 +190,7 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
-    if is_hub(weights):
+    if weights and is_hub(weights):
         source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
         return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
     tensors = read_safetensors(Path(weights))

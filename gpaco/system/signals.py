@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,24 +19,30 @@ class Stopped(Exception):
         self.exit_code = 130 if number == signal.SIGINT else 143
 
 
+class Received:
+    """The number of the first signal, or 0."""
+
+    number = 0
+
+
 @contextmanager
-def catch_signals() -> Iterator[Callable[[], int]]:
-    """Record signals instead of stopping; the yielded function returns the number of the first one, or 0."""
-    seen: list[int] = []
+def catch_signals() -> Iterator[Received]:
+    """Record the first signal instead of stopping."""
+    received = Received()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may install handlers
-        yield lambda: 0
+        yield received
         return
     before = {number: signal.getsignal(number) for number in CAUGHT}
 
     def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
+        received.number = received.number or number
         for caught in CAUGHT:
             signal.signal(caught, before[caught])
 
     for number in CAUGHT:
         signal.signal(number, note)
     try:
-        yield lambda: seen[0] if seen else 0
+        yield received
     finally:
         for number in CAUGHT:
             signal.signal(number, before[number])

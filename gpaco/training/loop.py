@@ -81,7 +81,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
                 scaler.unscale_(optimizer)
                 norm = clip_gradients(model, recipe.optimizer.clip)
                 may_overflow = scaler.is_enabled() and scaler.get_scale() >= 1  # the scaler then skips the step
-                loss, bad, signal = check_step(total, norm, received(), may_overflow=may_overflow)
+                loss, bad, signal = check_step(total, norm, received.number, may_overflow=may_overflow)
 
                 if bad:
                     bad_steps += 1
@@ -128,7 +128,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
             due = best or position.epoch == settings.epochs or position.epoch % settings.checkpoint_every == 0
             if due:
                 save_now()
-            (signal,) = distributed.agree(received())
+            (signal,) = distributed.agree(received.number)
             if signal:
                 if not due:
                     save_now()

@@ -14,7 +14,7 @@ from torchvision.transforms import functional as TF
 
 from gpaco.data.counter_random import uniforms
 from gpaco.data.views import photo_ops
-from gpaco.data.views.eval import eval_batch, eval_photo
+from gpaco.data.views.eval import eval_batch
 from gpaco.data.views.policies import (
     AUTO_AUGMENT,
     CIFAR10_POLICY,
@@ -32,7 +32,7 @@ from gpaco.data.views.policies import (
     rand_augment,
     rand_value,
 )
-from gpaco.data.views.views import VIEWS, View, batch_view, normalize, photo_view
+from gpaco.data.views.views import VIEWS, View, batch_view, eval_photo, normalize, photo_view
 from gpaco.errors import UserError
 from gpaco.recipes import settings
 

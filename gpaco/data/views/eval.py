@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from gpaco.data.samples import Samples
-from gpaco.data.views import photo_ops
-from gpaco.data.views.policies import Box
+from gpaco.data.views.views import channels_first, eval_photo, resized
 
 Array = npt.NDArray[Any]
 
@@ -57,34 +56,9 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
             yield channels_first(np.stack([future.result() for future in ahead.pop(0)]))
 
 
-def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
-    if resize < size:
-        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
-    height, width = image.shape[:2]
-    short = min(height, width)
-    # torchvision rounds the longer side down
-    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
-    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
-    top, left = round((tall - size) / 2), round((wide - size) / 2)
-    return np.ascontiguousarray(out[top : top + size, left : left + size])
-
-
 def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
     """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
     out = np.empty((len(images), size, size, 3), np.uint8)
     for target, image in zip(out, images, strict=True):
         target[:] = resized(image, size, resample)
     return channels_first(out)
-
-
-def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
-    """All of the image as (size, size, 3), its sides squeezed if they differ."""
-    height, width = image.shape[:2]
-    if (height, width) == (size, size):
-        return image
-    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
-
-
-def channels_first(images: Array) -> Tensor:
-    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())

@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from gpaco.data.views import photo_ops
-from gpaco.data.views.eval import channels_first, eval_photo, resized
-from gpaco.data.views.policies import (
+from gpaco.data.views.policies import Box, (
     DRAWS_OF_AUTO_AUGMENT,
     DRAWS_OF_CROP,
     DRAWS_PER_RAND_STEP,
@@ -197,3 +196,28 @@ VIEWS = {
     "cifar_aug": _Kind((0.2, 1.0), _cifar(0.2)),
     "plain": _Kind((0.25, 1.0), _nothing),
 }
+
+
+def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
+    if resize < size:
+        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    height, width = image.shape[:2]
+    short = min(height, width)
+    # torchvision rounds the longer side down
+    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
+    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
+    top, left = round((tall - size) / 2), round((wide - size) / 2)
+    return np.ascontiguousarray(out[top : top + size, left : left + size])
+
+
+def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
+    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
+
+
+def channels_first(images: Array) -> Tensor:
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())

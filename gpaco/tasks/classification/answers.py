@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 from gpaco.data.batches import loader
 from gpaco.data.corruption.images import Source
 from gpaco.data.corruption.published import Condition
-from gpaco.data.views.eval import TestView, as_tested, channels_first
+from gpaco.data.views.eval import TestView, as_tested
+from gpaco.data.views.views import channels_first
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.predictor import Predictor

@@ -112,7 +112,7 @@ class Frozen:
                 if distributed.rank() == 0:
                     features.append(rows)
                 progress(int(block[-1]) + 1, total)
-                (signal,) = distributed.agree(received())
+                (signal,) = distributed.agree(received.number)
                 if signal:
                     raise Stopped(signal)
 

@@ -21,7 +21,7 @@ from gpaco.data.corruption.published import CLEAN
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
 from gpaco.data.readers.read import read
-from gpaco.data.views.eval import eval_photo
+from gpaco.data.views.views import eval_photo
 from gpaco.errors import UserError
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.robustness_data import view_for
