@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from gpaco.data.views import photo_ops
-from gpaco.data.views.policies import Box, (
+from gpaco.data.views.policies import (
     DRAWS_OF_AUTO_AUGMENT,
     DRAWS_OF_CROP,
     DRAWS_PER_RAND_STEP,
+    Box,
     Step,
     auto_augment,
     color_jitter,
