@@ -370,8 +370,8 @@ def robustness(
 ) -> None:
     """Errors on corrupted images, by corruption, severity and group of classes. Resumes where it stopped."""
     options = {name: value for name, value in locals().items() if name != "as_json"}
+    from gpaco.api.robustness import robustness as test_robustness
     from gpaco.metrics.robustness import table
-    from gpaco.tasks.classification.robustness import robustness as test_robustness
 
     screen = display(as_json)
     result = test_robustness(**options, say=screen, bar=screen.working)

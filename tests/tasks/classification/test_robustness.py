@@ -1,4 +1,4 @@
-"""How a run does on corrupted pictures: of its own data, of published sets, with a baseline, stopped and resumed."""
+"""Errors on corrupted images: of its own data, of published sets, with a baseline, stopped and resumed."""
 
 import json
 import shutil
@@ -36,14 +36,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def whole(digits: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Everything, through the command, for a few pictures."""
+    """Everything, through the command, for a few images."""
     out = tmp_path_factory.mktemp("whole")
     return out, json.loads(run("robustness", digits.folder, "--subset", 30, "--out", out, "--json"))
 
 
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A model of ImageNet's thousand classes that has seen a picture of each."""
+    """A model of ImageNet's thousand classes that has seen an image of each."""
     folder = tmp_path_factory.mktemp("imagenet")
     rng = np.random.default_rng(0)
     for wnid in class_map("imagenet"):
@@ -98,7 +98,7 @@ def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: 
     assert any("need a baseline" in note for note in result["notes"])
 
 
-def test_errors_are_those_of_pictures_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
+def test_errors_are_those_of_images_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
     samples = read("digits").test
     assert samples is not None
     indices = stratified_subset(samples.labels, 30, 0)
@@ -169,7 +169,7 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
     (tmp_path / "robustness.jsonl").write_text("\n".join(kept) + "\n" + lines()[4][:30])
     again, said = test()
     assert again == first
-    assert "4 conditions are known from before" in said
+    assert "4 conditions are already in the log" in said
     assert lines()[:4] == kept
     assert len(lines()) == 11
     # One line is changed by hand: it is believed, so it was not computed.
@@ -203,7 +203,7 @@ def _largest(logits: Any) -> Any:
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
     assert samples is not None
-    source = Pictures(samples, "corrupted here", Corrupting(model.card, "cifar", 0))
+    source = Pictures(samples, "corrupted here", Corrupting(model.card.view, "cifar", 0))
     conditions = [CLEAN, ("shot_noise", 5), ("glass_blur", 4), ("elastic_transform", 1)]
     view = view_for(source, model, "official")
     found = [list(answers_under(model, source, conditions, np.arange(150), view, _largest, workers=n)) for n in (0, 2)]
@@ -222,7 +222,7 @@ def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(worke
 
     source = Pictures(samples, "as they are")
     with pytest.raises(UserError, match="logits are not finite"):
-        list(answers_under(model, source, [CLEAN], np.arange(5), model.card, refuse, skip=True, workers=workers))
+        list(answers_under(model, source, [CLEAN], np.arange(5), model.card.view, refuse, skip=True, workers=workers))
 
 
 def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
