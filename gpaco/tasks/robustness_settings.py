@@ -9,8 +9,7 @@ import torch
 
 from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.published import Condition
-from gpaco.metrics.classification import GROUPS
-from gpaco.metrics.robustness import Bar, Measured
+from gpaco.metrics.robustness import Bar
 from gpaco.system.progress import Say
 from gpaco.tasks.known_conditions import KnownConditions, model_digest
 from gpaco.training.run import Run
@@ -55,11 +54,3 @@ def check_frost(conditions: Iterable[Condition]) -> None:
     """Raise an error if frost is among the conditions and its photographs are not installed."""
     if any(name == "frost" for name, _ in conditions):
         frost_folder()
-
-
-def as_baseline(measured: Measured, name: str, same_groups: bool) -> Measured:
-    """Errors of a baseline, without those of its groups if they are not the groups of the run."""
-    rows = measured.rows
-    if not same_groups:
-        rows = {condition: row | dict.fromkeys(GROUPS) for condition, row in rows.items()}
-    return Measured(rows, measured.skipped, name)

@@ -32,7 +32,7 @@ from gpaco.tasks.classification.robustness_data import (
     view_for,
 )
 from gpaco.tasks.known_conditions import Row
-from gpaco.tasks.robustness_settings import RobustnessSettings, as_baseline, check_frost
+from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.training.run import Run, as_run
 
 _WORTH_WORKERS = 2000  # fewer images are loaded before other processes have started
@@ -66,7 +66,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     if isinstance(other, Predictor):
         say(f"the baseline, {baseline}:")
         same = other.card.counts == predictor.card.counts
-        other = as_baseline(_measure(settings, parts, others[0], other), str(baseline), same)
+        other = replace(_measure(settings, parts, others[0], other), name=str(baseline), by_group=same)
 
     cuts = {"many": predictor.card.many, "few": predictor.card.few}
     result = summary(mine, other, _group_sizes(predictor.card, found, notes), cuts, conditions, notes)

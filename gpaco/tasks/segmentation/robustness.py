@@ -1,7 +1,7 @@
 """Robustness of a segmenter: 1 - mIoU on corrupted images, by corruption, severity and group of classes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gpaco.metrics.classification import GROUPS
 from gpaco.metrics.robustness import Bar, Measured, missing_conditions, summary, write_result
 from gpaco.metrics.segmentation import share_groups
 from gpaco.tasks.known_conditions import Row
-from gpaco.tasks.robustness_settings import RobustnessSettings, as_baseline, check_frost
+from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
@@ -61,7 +61,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
             )
         say(f"the baseline, {settings.baseline}:")
         same = other.card.counts == predictor.card.counts
-        baseline = as_baseline(measure(as_run(settings.baseline), other), str(settings.baseline), same)
+        baseline = replace(measure(as_run(settings.baseline), other), name=str(settings.baseline), by_group=same)
         say("the run:")
     else:
         notes.append("mce and relative_mce need a baseline: --baseline RUN")
