@@ -10,15 +10,17 @@ import argparse
 import csv
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from loss import machine
 from torch import nn
 
-from gpaco.api.export import BATCHES, Answers, _difference, _pictures, _to_onnx, _to_torch
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
+from gpaco.models.exported import compare_logits, noise_images, write_onnx, write_torch
+from gpaco.tasks.classification.export import FinalLogits
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.segmentation import network
 from gpaco.tasks.segmentation.predictor import ScenePredictor
@@ -32,30 +34,29 @@ IMAGES = {
     "swin_tiny_patch4_window7_224": 224,
 }
 SCENES = {"deeplabv3plus-resnet18": (120, 160), "upernet-swin-tiny": (120, 160)}
-KINDS = {".onnx": _to_onnx, ".pt2": _to_torch}
+KINDS = {".onnx": write_onnx, ".pt2": write_torch}
 CLASSES = [str(k) for k in range(10)]
 
 
 def classifier(name: str, size: int) -> nn.Module:
     backbone = backbones.build(name, size=size)
-    about: dict[str, Any] = {"classes": CLASSES, "mean": backbone.mean, "std": backbone.std, "counts": [1] * 10}
-    about |= {"tuned": None, "assumes": "uniform", "center_share": None}
+    card: Any = SimpleNamespace(classes=CLASSES, mean=backbone.mean, std=backbone.std, counts=(1,) * 10, tuned=None)
     model = Classifier(backbone.module, backbone.num_features, len(CLASSES))
-    return Answers(Predictor(model, about), prior=None, unbiased=False).eval()
+    return FinalLogits(Predictor(model, card), prior=None, unbiased=False).eval()
 
 
 def segmenter(name: str) -> nn.Module:
-    about = {"classes": CLASSES, "mean": [0.5] * 3, "std": [0.5] * 3}
-    return ScenePredictor(network.build(name, len(CLASSES), dim=0, aux=False), about).eval()
+    card: Any = SimpleNamespace(classes=CLASSES, mean=(0.5,) * 3, std=(0.5,) * 3)
+    return ScenePredictor(network.build(name, len(CLASSES), dim=0, aux=False), card).eval()
 
 
-def measured(name: str, model: nn.Module, size: list[int], task: str) -> list[dict[str, str]]:
+def measured(name: str, model: nn.Module, size: list[int], batches: tuple[int, ...]) -> list[dict[str, str]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, write in KINDS.items():
             path = Path(folder) / f"file{kind}"
-            answer = write(model, _pictures(2, size), {}, path)
-            difference = _difference(model, answer, size, BATCHES[task])
+            exported = write(model, noise_images(2, size), {}, path)
+            difference = compare_logits(model, exported, size, batches)
             row = {"model": name, "size": "x".join(map(str, size)), "kind": kind, "difference": f"{difference:.1e}"}
             rows.append(row | {"megabytes": f"{path.stat().st_size / 1e6:.1f}"})
     print(*rows, sep="\n", flush=True)
@@ -69,9 +70,9 @@ def main() -> None:
     torch.manual_seed(0)
     rows = []
     for name, size in IMAGES.items():
-        rows += measured(name, classifier(name, size), [size, size], "classification")
+        rows += measured(name, classifier(name, size), [size, size], (1, 2, 7))
     for name, shape in SCENES.items():
-        rows += measured(name, segmenter(name), list(shape), "segmentation")
+        rows += measured(name, segmenter(name), list(shape), (1, 2))
     with (options.out / "export.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0], "machine"])
         writer.writeheader()

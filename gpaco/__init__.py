@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.api.export import export as export
     from gpaco.api.load import load as load
     from gpaco.api.report import report as report
+    from gpaco.api.robustness import robustness as robustness
     from gpaco.api.train import train as train
     from gpaco.losses.classical import balanced_softmax_loss as balanced_softmax_loss
     from gpaco.losses.classical import class_balanced_weights as class_balanced_weights
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.models.classifier import Classifier as Classifier
     from gpaco.tasks.classification.evaluation import evaluate as evaluate
     from gpaco.tasks.classification.prediction import predict as predict
-    from gpaco.tasks.classification.robustness import robustness as robustness
 
 __version__ = "0.1.0"
 
@@ -46,7 +46,7 @@ _HOME = {
     "pixel_gpaco_loss": "gpaco.losses.pixels",
     "predict": "gpaco.tasks.classification.prediction",
     "report": "gpaco.api.report",
-    "robustness": "gpaco.tasks.classification.robustness",
+    "robustness": "gpaco.api.robustness",
     "supcon_loss": "gpaco.losses.contrastive",
     "train": "gpaco.api.train",
 }

@@ -1,4 +1,4 @@
-"""The first five minutes: real handwritten digits made long-tailed, three methods alike, a table and a page."""
+"""The demo: three methods on handwritten digits made long-tailed, a table and a page."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from gpaco.api.compare import compare, table
 from gpaco.system.progress import Say, Show, quiet
 
 METHODS = ("ce", "balanced-softmax", "gpaco")
-# Chosen on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores. All
-# images train and the last epoch counts: with two images in the rarest class there are none to spare for validation.
+# Selected on training images that the long tail leaves out, never on test images, to take under 90 s on two cores.
+# There is no validation split and the last epoch is used: the rarest class has two images, too few to hold any out.
 SETTINGS = (
     "data.validation=0",
     "train.epochs=40",
@@ -21,28 +21,15 @@ SETTINGS = (
 )
 
 
-def run_demo(
-    out: Path | str = "demo",
-    seeds: int = 1,
-    say: Say = print,
-    show: Show | None = None,
-) -> dict[str, Any]:
-    """Compare the methods on long-tailed digits and write the page; what `gpaco demo` does."""
+def run_demo(out: Path | str = "demo", seeds: int = 1, say: Say = print, show: Show | None = None) -> dict[str, Any]:
+    """Compare the methods on long-tailed digits and write the page, for `gpaco demo`."""
     folder = Path(out)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # images of 8 pixels: threads would wait for each other longer than they work
+    torch.set_num_threads(1)  # for images of 8 pixels, threads cost more than they gain
     result = compare(
-        "digits",
-        METHODS,
-        seeds=seeds,
-        out=folder,
-        settings=SETTINGS,
-        long_tail=50,
-        say=say,
-        details=quiet,
-        show=show,
+        "digits", METHODS, seeds=seeds, out=folder, settings=SETTINGS, long_tail=50, say=say, details=quiet, show=show
     )
     torch.set_num_threads(threads)
     say(table(result))
-    say(f"The page about it: {folder / 'report.html'}")
+    say(f"The page: {folder / 'report.html'}")
     return result

@@ -1,4 +1,4 @@
-"""Log of the conditions that a model was tested under, so that the same test resumes where it stopped."""
+"""Log of the conditions that a model has been tested under, so that a test resumes where it stopped."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def write_result(folder: Path, stem: str, result: Row, say: Say) -> None:
 
 @dataclass(frozen=True)
 class KnownConditions:
-    """What is known of one model for one set of arguments.
+    """Results that are known of one model for one set of arguments.
 
     Args:
         path: the log, a line of JSON for each condition.
@@ -55,7 +55,7 @@ class KnownConditions:
         known = {(row["condition"], row["severity"]): row for row in logged if accept(row)}
         rows = {condition: known[condition] for condition in conditions if condition in known}
         if rows and len(rows) < len(conditions):
-            say(f"{len(rows)} conditions are known from before")
+            say(f"{len(rows)} conditions are already in the log")
         for condition, row in compute([condition for condition in conditions if condition not in rows]):
             append_jsonl(self.path, key | {"condition": condition[0], "severity": condition[1]} | row)
             rows[condition] = row

@@ -3,6 +3,7 @@
 A card travels with every checkpoint. It is checked once, when it is read; everything after that relies on its types.
 """
 
+import json
 from dataclasses import asdict, fields
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -14,7 +15,7 @@ Card = TypeVar("Card")
 
 def write_card(card: Any) -> dict[str, Any]:
     """The card as a dictionary that JSON can hold."""
-    return asdict(card)
+    return dict(json.loads(json.dumps(asdict(card))))  # lists for tuples, so that it equals what a file holds
 
 
 def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:

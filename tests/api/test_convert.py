@@ -1,4 +1,4 @@
-"""Checkpoints of other people: read without running code in them, recognized, and the same network afterwards."""
+"""Checkpoints of other programs: read without running code in them, recognized, and the same network afterwards."""
 
 import argparse
 import json
@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import gpaco
-from gpaco.api.convert import Foreign, convert, read
+from gpaco.api.convert import convert
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.models.weights.foreign import Foreign, read_foreign
 from gpaco.models.weights.layouts import Layout
 from gpaco.recipes import recipe as recipes
 from gpaco.tasks.classification.released import read_counts, recipe_of
@@ -48,7 +49,7 @@ def test_both_formats_of_torch_are_read_with_their_args_and_numpy_scalars(tmp_pa
     for archive in (True, False):
         for where in ("state_dict", "model", "model_state_dict"):
             torch.save({where: state, **more}, tmp_path / "a.pth", _use_new_zipfile_serialization=archive)
-            found = read(tmp_path / "a.pth")
+            found = read_foreign(tmp_path / "a.pth")
             assert found.keys == ["args", "acc", "epoch", "n"]
             assert found.values == {"alpha": 0.2, "acc": 3, "epoch": 3}
             assert found.tensors.keys() == state.keys()
@@ -56,7 +57,7 @@ def test_both_formats_of_torch_are_read_with_their_args_and_numpy_scalars(tmp_pa
                 assert found.tensors[name].dtype == tensor.dtype
                 assert torch.equal(found.tensors[name], tensor), name
         torch.save(state, tmp_path / "b.pth", _use_new_zipfile_serialization=archive)
-        assert read(tmp_path / "b.pth").tensors.keys() == state.keys()
+        assert read_foreign(tmp_path / "b.pth").tensors.keys() == state.keys()
     convert(tmp_path / "b.pth", tmp_path / "b.safetensors", say=quiet)
     assert torch.equal(load_file(tmp_path / "b.safetensors")["view"], state["view"])
 
@@ -86,14 +87,14 @@ def test_a_file_that_is_damaged_or_has_no_tensors_is_an_error(tmp_path: Path) ->
     for content in (b"", b"hello", bytes(100), file.read_bytes()[:2000]):
         file.write_bytes(content)
         with pytest.raises(UserError, match=r"a\.pth is damaged, or torch\.save did not write it"):
-            read(file)
+            read_foreign(file)
     for nothing in ({"net": {"w": torch.zeros(2)}}, [torch.zeros(2)], {"state_dict": {}}):
         torch.save(nothing, file)
         with pytest.raises(UserError, match=r"a\.pth has no tensors by name"):
-            read(file)
+            read_foreign(file)
     for missing in (tmp_path / "none.pth", tmp_path):
         with pytest.raises(UserError, match="there is no file"):
-            read(missing)
+            read_foreign(missing)
 
 
 def test_a_safetensors_file_needs_no_conversion(tmp_path: Path) -> None:
@@ -150,8 +151,8 @@ def test_a_released_gpaco_checkpoint_becomes_a_run_with_the_same_logits(
     (tmp_path / "names.txt").write_text("ant\nbee\ncow\ndog\nelk\n")
     (tmp_path / "counts.csv").write_text("class,count\nelk,3\nant,200\nbee,150\ncow,50\ndog,21\n")
     told: list[str] = []
-    about: Any = {"classes": tmp_path / "names.txt", "counts": tmp_path / "counts.csv"}
-    convert(file, tmp_path / "run", settings=["model.size=64", "method.alpha=0.045"], **about, say=told.append)
+    files: Any = {"classes": tmp_path / "names.txt", "counts": tmp_path / "counts.csv"}
+    convert(file, tmp_path / "run", settings=["model.size=64", "method.alpha=0.045"], **files, say=told.append)
     assert told[0].endswith("tensors, read as a checkpoint of the released GPaCo code, resnet50")
     assert "left out: queue, queue_l, queue_ptr, epoch, arch, acc, optimizer" in told
     assert any(line.startswith("method.temperature = 0.2 is assumed") for line in told)
@@ -194,7 +195,7 @@ def test_without_class_counts_there_are_no_groups_and_nothing_is_made_up(
 
 
 @pytest.mark.process
-def test_a_run_without_class_counts_is_tested_on_corrupted_pictures_without_groups(
+def test_a_run_without_class_counts_is_tested_on_corrupted_images_without_groups(
     resnet50: tuple[Released, Path], tmp_path: Path
 ) -> None:
     convert(resnet50[1], tmp_path / "run", settings=["model.size=64"], say=quiet)
@@ -347,20 +348,20 @@ def test_what_a_checkpoint_lacks_or_has_too_much_is_named_and_nothing_is_written
     torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, tmp_path / "b.pth")
     with pytest.raises(UserError, match="does not fit resnet18: missing in the file"):
         convert(tmp_path / "b.pth", tmp_path / "b.safetensors", model="resnet18", say=quiet)
-    with pytest.raises(UserError, match="holds weights and not a trained run"):
+    with pytest.raises(UserError, match="has weights, but is not a trained run"):
         convert(tmp_path / "b.pth", tmp_path / "run", say=quiet)
     assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "b.pth"}
 
 
 def test_a_network_that_the_file_does_not_name_has_to_be_named(tmp_path: Path) -> None:
     file = Released(SmallEncoder(), classes=4, dim=8).save(tmp_path / "a.tar", "my_net")
-    with pytest.raises(UserError, match=r"a\.tar does not say which network it is of\nname it.*--model"):
+    with pytest.raises(UserError, match=r"a\.tar does not name its network\ngive it.*--model"):
         convert(file, tmp_path / "run", say=quiet)
     with pytest.raises(UserError, match=r"missing in the file: backbone\.layer1\.0\.conv3"):
         convert(file, tmp_path / "run", model="resnet50", say=quiet)
     told: list[str] = []
     convert(file, tmp_path / "a.safetensors", say=told.append)
-    assert "the file does not say which model they are of; --model NAME checks that they fit" in told
+    assert "the file does not name its model; --model NAME checks that the weights fit" in told
     convert(file, tmp_path / "run", model="resnet32", say=quiet)
     assert gpaco.load(tmp_path / "run").card.model == "resnet32"
 
@@ -369,7 +370,7 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(2)}, tmp_path / "a.pth")
     (tmp_path / "a.safetensors").write_text("mine")
     for out in (tmp_path / "a.safetensors", tmp_path):
-        with pytest.raises(UserError, match="is there already"):
+        with pytest.raises(UserError, match="already exists"):
             convert(tmp_path / "a.pth", out, say=quiet)
     assert (tmp_path / "a.safetensors").read_text() == "mine"
 
@@ -397,7 +398,7 @@ def test_class_counts_are_rows_of_class_and_count(tmp_path: Path) -> None:
         assert read_counts(path) == expected
     for text in ("3\n1\n2\n", "one\ntwo\nthree\n", "a,1\na,2\n", "class,count\n"):
         path.write_text(text)
-        with pytest.raises(UserError, match="does not say how many training images each class has"):
+        with pytest.raises(UserError, match="does not have the number of training images of each class"):
             read_counts(path)
     path.write_text("\n")
     with pytest.raises(UserError, match="is empty"):

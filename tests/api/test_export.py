@@ -1,10 +1,11 @@
-"""Exported files: the same answers as the run's, all that one has to know inside, nothing kept that differs."""
+"""Exported files: the same logits as the run, with all metadata inside; a file that differs is not kept."""
 
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from PIL import Image
 from torch import Tensor
 
 import gpaco
-from gpaco.api import export as exporting
 from gpaco.data.readers.read import read
 from gpaco.data.views.eval import eval_batch
 from gpaco.errors import EnvironmentProblem, Problem, UserError
-from gpaco.models import backbones
+from gpaco.models import backbones, exported
+from gpaco.tasks.classification.card import Tuned
+from gpaco.tasks.classification.export import FinalLogits
 from gpaco.tasks.classification.predictor import load_classifier
 from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.segmentation.network import build
@@ -91,20 +93,20 @@ def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
 
 @pytest.mark.parametrize("prior", [None, "uniform", "train", "file"])
 @pytest.mark.parametrize("unbiased", [False, True])
-@pytest.mark.parametrize("tuned", [None, {"tau": -0.5, "unbiased": True}])
+@pytest.mark.parametrize("tuned", [None, Tuned(tau=-0.5, unbiased=True, step=0, val_macro_before=0.4, val_macro=0.5)])
 @torch.inference_mode()
 def test_priors_and_corrections_are_inside(
-    trained: Run, prior: str | None, unbiased: bool, tuned: dict[str, Any] | None, tmp_path: Path
+    trained: Run, prior: str | None, unbiased: bool, tuned: Tuned | None, tmp_path: Path
 ) -> None:
     predictor = load_classifier(trained)
-    predictor = type(predictor)(predictor.model, predictor.card | {"tuned": tuned}).eval()
+    predictor = type(predictor)(predictor.model, replace(predictor.card, tuned=tuned)).eval()
     if prior == "file":
         prior = str(tmp_path / "prior.csv")
         Path(prior).write_text("".join(f"{c},{c + 1}\n" for c in range(10)))
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
-    answers = exporting.Answers(predictor, prior=prior, unbiased=unbiased)(images)
+    given = FinalLogits(predictor, prior=prior, unbiased=unbiased)(images)
     expected = final_logits(predictor(images).numpy(), predictor.card, prior=prior, unbiased=unbiased)
-    np.testing.assert_allclose(answers.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(given.numpy(), expected, atol=1e-5)
 
 
 def run_example(name: str, *words: object, code: int = 0) -> str:
@@ -174,7 +176,10 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
     gpaco.export(segmenter, tmp_path / "asked.pt2", size=(33, 65))
     answer, about = opened(tmp_path / "asked.pt2")
     assert about["input"]["size"] == [33, 65]
-    assert (about["classes"], about["palette"]) == (list(predictor.classes), predictor.card.palette)
+    assert (about["classes"], about["palette"]) == (
+        list(predictor.classes),
+        [list(color) for color in predictor.card.palette],
+    )
     for batch in (1, 3):
         images = torch.randint(0, 256, (batch, 3, 33, 65), dtype=torch.uint8)
         torch.testing.assert_close(answer(images), predictor(images), atol=1e-4, rtol=1e-4)
@@ -185,10 +190,10 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
 
 
 @pytest.mark.process
-def test_a_segmenters_file_sees_pictures_as_its_run_does_and_the_example_draws_the_same_masks(
+def test_a_segmenters_file_sees_images_as_its_run_does_and_the_example_draws_the_same_masks(
     segmenter: Run, tmp_path: Path
 ) -> None:
-    """The run fits pictures of 40 x 56 into 30 x 80, so that it sees them at 30 x 42."""
+    """The run fits images of 40 x 56 into 30 x 80, so that it sees them at 30 x 42."""
     result = gpaco.export(segmenter, tmp_path / "own.onnx")
     assert result["about"]["input"]["size"] == [30, 42]
     assert result["about"]["base_size"] == [30, 80]
@@ -205,12 +210,12 @@ def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_
 
 
 def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> None:
-    picture = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
-    copy = folder / "picture.png"
-    shutil.copy(picture, copy)
-    assert "picture.mask.png: " in run_example("onnx_segment.py", folder / "own.onnx", copy)
-    (row,) = gpaco.predict(segmenter, picture, out=folder / "masks")
-    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], folder / "picture.mask.png"))
+    image = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
+    copy = folder / "image.png"
+    shutil.copy(image, copy)
+    assert "image.mask.png: " in run_example("onnx_segment.py", folder / "own.onnx", copy)
+    (row,) = gpaco.predict(segmenter, image, out=folder / "masks")
+    expected, given = (np.asarray(Image.open(path)) for path in (row["mask"], folder / "image.mask.png"))
     assert expected.shape == given.shape == (40, 56)
     assert len(np.unique(expected)) > 1
     assert (expected == given).mean() > 0.99  # the run scales floats, the example whole numbers
@@ -223,7 +228,7 @@ def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> No
         ("nowhere/model.onnx", {}, "there is no folder"),
         ("model.safetensors", {"prior": "train"}, "a backbone has neither classes nor a size"),
         ("model.onnx", {"prior": "trian"}, "did you mean 'train'"),
-        ("model.onnx", {"size": (8, 8)}, "a classifier has the size that it was trained with"),
+        ("model.onnx", {"size": (8, 8)}, "the image size of a classifier is fixed by training"),
         ("model.onnx", {"which": "first"}, "a checkpoint is best or last"),
     ],
 )
@@ -238,9 +243,9 @@ def test_what_cannot_be_is_said_and_nothing_is_written(
 
 @pytest.mark.slow
 def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="of classifiers"):
+    with pytest.raises(UserError, match="for classifiers"):
         gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")
-    with pytest.raises(UserError, match="pictures of 0 x 8 pixels are none"):
+    with pytest.raises(UserError, match="images of 0 x 8 pixels are empty"):
         gpaco.export(segmenter, tmp_path / "model.onnx", size=(0, 8))
 
 
@@ -248,7 +253,7 @@ def test_a_file_that_differs_is_not_kept_and_the_old_one_stays(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.pt2").write_text("the old one")
-    monkeypatch.setattr(exporting, "TOLERANCE", -1)
+    monkeypatch.setattr(exported, "TOLERANCE", -1)
     with pytest.raises(Problem, match=r"differs from the model: logits by up to .*, so it was not kept"):
         gpaco.export(trained, tmp_path / "model.pt2")
     assert (tmp_path / "model.pt2").read_text() == "the old one"

@@ -29,7 +29,7 @@ WRONG = [
     ("train nowhere --out OUT --model resnt8", "no model 'resnt8'; did you mean 'resnet8'?"),  # before data is read
     ("train nowhere --out OUT --weights none.safetensors", "there is no file none.safetensors"),
     ("train nowhere --out OUT --task segmentation --model upernet-resnt18", "no encoder 'resnt18'"),
-    ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is there twice"),
+    ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is given twice"),
     ("show defualt", "no recipe 'defualt'"),
     ("recipes imagnet-lt", "did you mean 'imagenet-lt'?"),
     ("evaluate OUT", "OUT does not exist"),

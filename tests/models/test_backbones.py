@@ -14,6 +14,7 @@ from helpers.commands import ENVIRONMENT, fails
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
+from gpaco.api.load import load
 from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 from gpaco.models.backbones import build, usual_input, usual_size
@@ -21,7 +22,6 @@ from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.tasks.classification.card import describe
 from gpaco.tasks.classification.defaults import resolve
-from gpaco.training.checkpoint import load
 from gpaco.training.run import Run
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -336,8 +336,8 @@ def test_with_weights_the_size_mean_and_deviation_are_those_of_timms_config(tmp_
     def resolved(*settings: str) -> tuple[int, tuple[float, ...], tuple[float, ...]]:
         recipe, given = requested("digits", None, settings, {"model": "test_vit", "epochs": 1})
         recipe = resolve(recipe, given, splits, torch.device("cpu"), lambda line: None)
-        about = describe(recipe, splits)
-        return about["size"], tuple(about["mean"]), tuple(about["std"])
+        card = describe(recipe, splits)
+        return card.size, card.mean, card.std
 
     splits = read("digits")
     path = _saved(build("test_vit").module.state_dict(), tmp_path / "vit.safetensors")

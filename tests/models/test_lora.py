@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits_and_loads_as_plain_layers(tmp_
 
     model = gpaco.load(whole).model
     assert not any(isinstance(module, Adapted) for module in model.modules())
-    best = whole.folder / "checkpoints" / f"step-{gpaco.load(whole).about['step']:08d}"
+    best = whole.folder / "checkpoints" / f"step-{gpaco.load(whole).card.step:08d}"
     unmerged = vit_of(checkpoint.load(best).tensors["ema"])
     pixels = images(16)
     with torch.no_grad():

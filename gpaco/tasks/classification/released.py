@@ -1,4 +1,4 @@
-"""A run out of a checkpoint of the released PaCo or GPaCo code: `gpaco evaluate` and `gpaco predict` take it as one."""
+"""A run from a checkpoint of the released PaCo or GPaCo code, for `gpaco evaluate`, `gpaco predict` and so on."""
 
 import csv
 import os
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError, nearest
 from gpaco.models import backbones
+from gpaco.models.weights.foreign import Foreign
 from gpaco.models.weights.layouts import Layout
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
@@ -27,17 +28,14 @@ from gpaco.training import checkpoint
 from gpaco.training.card import write_card
 from gpaco.training.resume import Position, environment
 
-if TYPE_CHECKING:
-    from gpaco.api.convert import Foreign
-
-# Names in the "args" of a checkpoint of the released code: our names of the same settings.
+# Names in the "args" of a released checkpoint, and our names for the same settings.
 _ARGS = {"alpha": "method.alpha", "temperature": "method.temperature", "smoothing": "method.label_smoothing"}
 _ARGS |= {"drop_path": "model.drop_path", "input_size": "model.size"}
-_INATURALIST = 8142  # classes; the released models for it have a mean and a deviation of their own
+_INATURALIST = 8142  # classes; the released models for it use their own mean and standard deviation
 
 
 def write_run(
-    foreign: "Foreign",
+    foreign: Foreign,
     layout: Layout,
     model: str,
     folder: Path,
@@ -47,24 +45,20 @@ def write_run(
     counts: Path | str | None,
     say: Say,
 ) -> None:
-    """Write a run folder: recipe.toml and one checkpoint, with the tensors in our names."""
+    """Write a run folder: recipe.toml and one checkpoint, with the tensors renamed."""
     if not model:
-        raise UserError(
-            f"{foreign.path.name} does not say which network it is of", "name it, for example --model resnet50"
-        )
+        raise UserError(f"{foreign.path.name} does not name its network", "give it, for example --model resnet50")
     tensors = {f"backbone.{new}": foreign.tensors[old] for new, old in layout.backbone.items()}
     tensors |= {new: foreign.tensors[old] for new, old in layout.run.items()}
     resolved = recipe_of(foreign, layout, model, tensors, recipe, settings, say)
     names, numbers = classes_of(tensors["centers.weight"].shape[0], classes, counts)
     if numbers is None:
-        say("class counts are not in the file: without --counts FILE there are no many, medium and few")
+        say("the file has no class counts: without --counts FILE there are no many, medium and few")
     card = card_of(resolved, layout, names, numbers)
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (card.mean, card.std))
-    say(f"images: {card.size} pixels, mean {mean}, deviation {std}  (--recipe or --set model.mean= overrides)")
+    say(f"images: {card.size} pixels, mean {mean}, std {std}  (--recipe or --set model.mean= overrides)")
     if len(names) == _INATURALIST and recipe is None and not resolved.model.mean:
-        say(
-            "8,142 classes: the released models for iNaturalist have a mean and a deviation of their own: --recipe NAME"
-        )
+        say("8,142 classes: the released models for iNaturalist use their own mean and std: --recipe NAME")
     network = build_model(card)
     backbones.fill(network, tensors, foreign.path)
     extra = {} if numbers is None else {"loss.center_share": center_share(numbers, resolved)}
@@ -80,15 +74,15 @@ def write_run(
         checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
         write_atomic(work / "recipe.toml", recipes.dumps(resolved))
         home.mkdir(exist_ok=True)
-        for path in sorted(work.iterdir()):  # an empty folder stays the same one: somebody may be in it
+        for path in sorted(work.iterdir()):  # an empty folder is filled, not replaced: it may be somebody's current one
             os.replace(path, home / path.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    say(f"to see how good it is: gpaco evaluate {folder} DATA")
+    say(f"to evaluate it: gpaco evaluate {folder} DATA")
 
 
 def recipe_of(
-    foreign: "Foreign",
+    foreign: Foreign,
     layout: Layout,
     model: str,
     tensors: dict[str, Tensor],
@@ -96,7 +90,7 @@ def recipe_of(
     settings: Sequence[str],
     say: Say,
 ) -> Recipe:
-    """Return the recipe of the run: the given one or the defaults, changed by what the checkpoint tells."""
+    """Return the recipe of the run: the given one or the defaults, with the settings found in the checkpoint."""
     base = Recipe(foreign.path.name) if given is None else recipes.load(given)
     if given is not None and base.model.name.split(".")[0] != model.split(".")[0]:
         raise UserError(
@@ -108,7 +102,7 @@ def recipe_of(
     named: dict[str, Any] = {"method.name": layout.method, "method.start": "released"}
     args = {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
     if isinstance(epoch := foreign.values.get("epoch"), int):
-        # The scripts for ViTs write the number of the last epoch, from 0; the others how many there were.
+        # The scripts for ViTs store the index of the last epoch, the others the number of epochs.
         args["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
     shown: dict[str, Any] = {"model.name": model}
     if layout.projector != "none":
@@ -123,7 +117,7 @@ def recipe_of(
     changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
     for name, (value, source) in table.items():
         if source == "assumed" and name not in changed:
-            say(f"{name} = {value} is assumed: the file does not say  (--recipe or --set {name}= overrides)")
+            say(f"{name} = {value} is assumed: the file does not have it  (--recipe or --set {name}= overrides)")
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
     base = replace(base, stage=(), source=replace(base.source, note=note))
     try:
@@ -134,21 +128,19 @@ def recipe_of(
 
 
 def card_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> Card:
-    """What the model has to know about itself, as after training, but with what is not known left open."""
-    nothing = np.zeros(0, np.int64)
-    small = recipe.model.name in backbones.SMALL_IMAGES
-    none = Samples(
-        nothing, names, images=np.zeros((0, 1, 1, 3), np.uint8) if small else None, paths=None if small else ()
-    )
-    card = describe(recipe, Splits(none, None, None, "a checkpoint"))
-    known = None if numbers is None else tuple(numbers)
-    return replace(card, counts=known, shown=None, images={}, projector=layout.projector)
+    """The card as after training, with unknown fields left empty."""
+    one_each = Samples(np.arange(len(names)), names, images=np.zeros((len(names), 1, 1, 3), np.uint8))
+    card = describe(recipe, Splits(one_each, None, None, "a checkpoint"))
+    counts = None if numbers is None else tuple(numbers)
+    whole = recipe.model.name in backbones.SMALL_IMAGES and not recipe.model.resize
+    return replace(card, counts=counts, shown=None, images={}, whole=whole, projector=layout.projector)
 
 
 def center_share(counts: list[int], recipe: Recipe) -> Tensor:
-    """w of each class (C,), to first order: 1 / (1 + alpha * positives), the other view and its share of the memory.
+    """Share of the centers in the loss for each class (C,), to first order: 1 / (1 + alpha * positives).
 
-    A run of ours keeps the mean over its steps; off from that by less than alpha / 4, relatively.
+    The positives are the other view and the share of the memory. A run of ours stores the mean over its steps, which
+    differs by less than a fraction of alpha / 4.
     """
     share = torch.tensor(counts, dtype=torch.float64) / sum(counts)
     return (1 / (1 + recipe.method.alpha * (1 + share * recipe.method.memory))).float()
@@ -168,7 +160,7 @@ def classes_of(
     if unknown := [name for name in found or () if name not in set(names)]:
         raise UserError(
             f"{counts} has a class {unknown[0]!r} that the model does not have{nearest(unknown[0], names)}",
-            "give the names of its classes with --classes FILE, or correct the file",
+            "give the names of the classes with --classes FILE, or fix the file",
         )
     if len(names) != number or len(set(names)) != number:
         raise UserError(
@@ -189,8 +181,8 @@ def read_counts(path: Path) -> dict[str, int]:
         or len({row[0] for row in rows}) < len(rows)
     ):
         raise UserError(
-            f"{path} does not say how many training images each class has",
-            "write rows class,count, each class once, for example: 0,1280",
+            f"{path} does not have the number of training images of each class",
+            "write rows class,count, with each class once, for example: 0,1280",
         )
     return {name: int(count) for name, count in rows}
 

@@ -1,6 +1,6 @@
-"""What robustness() tests on: which images, of which classes, under which conditions, at which size."""
+"""Data of a robustness test: which images, of which classes, under which conditions, at which size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,13 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.class_match import Match, match
 from gpaco.tasks.classification.evaluation import evaluation_part
 from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.robustness_settings import RobustnessSettings
 from gpaco.training.run import Run
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Images to test on, with their classes in the model's numbering, and the conditions to test them under."""
+    """Images to test on, labeled with indices of the model's classes, and the conditions to test under."""
 
     data: str  # where they come from
     source: Source
@@ -45,24 +46,17 @@ def part_of(
 
 
 def source_of(
-    run: Run,
-    predictor: Predictor,
-    data: Path | str | None,
-    constants: str | None,
-    seed: int,
-    *,
-    others: Sequence[Run],
-    show: Progress,
-    say: Callable[[str], None],
+    settings: RobustnessSettings, predictor: Predictor, others: Sequence[Run], show: Progress
 ) -> tuple[Source, str]:
-    """Where the pictures come from, and the word for the file of the result; none for the run's own test data.
+    """Return the images, and a suffix for the file of the result, which is empty for the test data of the run.
 
-    `others` are runs that will be tested on them too.
+    `others` are runs that will be tested on the same images.
     """
+    data, constants, seed = settings.data, settings.constants, settings.seed
     shifted = None if data is None else read_shifted(Path(data), show)
     if shifted is not None:
         return shifted, shifted.reader
-    samples = evaluation_part(run, data, others=others, say=say)
+    samples = evaluation_part(settings.run, data, others=others, say=settings.say)
     if data is None:
         return corrupted_source(samples, predictor, constants, seed), ""
     place = Path(data).resolve()
@@ -77,10 +71,9 @@ def source_of(
 
 def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Images:
     if not len(samples):
-        raise UserError("there is no image to test on", "give data: gpaco robustness RUN DATA")
-    view = predictor.card.view
-    table = constants or constants_for(corrupted_side(samples, view))
-    return Images(samples, "corrupted here", Corrupting(view, table, seed))
+        raise UserError("there is no image to test on", "give other data: gpaco robustness RUN DATA")
+    table = constants or constants_for(corrupted_side(samples, predictor.card.view))
+    return Images(samples, "corrupted here", Corrupting(predictor.card.view, table, seed))
 
 
 def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
@@ -100,24 +93,15 @@ def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
     return found
 
 
-def severities_of(words: str | None) -> tuple[int, ...]:
-    if words is None:
-        return SEVERITIES
-    parts = [word.strip() for word in words.split(",")]
-    if not all(word in map(str, SEVERITIES) for word in parts):
-        raise UserError(f"severities are 1 to 5, got {words!r}", "for example --severities 1,3,5")
-    return tuple(sorted(set(map(int, parts))))
-
-
 def conditions_of(
     source: Source, corruptions: str | None, severities: tuple[int, ...], notes: list[str]
 ) -> tuple[Condition, ...]:
-    """The conditions to test under; what is asked for and not there is an error, what is only missing is a note."""
+    """The conditions to test under. Missing ones are an error if they were asked for by name, otherwise a note."""
     there = source.conditions
     if there == (CLEAN,):
         if corruptions is not None or severities != SEVERITIES:
             raise UserError(
-                f"{source.reader} is taken as it is, without corruptions", "leave out --corruptions and --severities"
+                f"{source.reader} is used as it is, without corruptions", "leave out --corruptions and --severities"
             )
         return there
     names = corruption_names(corruptions)
@@ -127,13 +111,13 @@ def conditions_of(
         raise UserError(f"the data has no {absent[0]}", f"it has {have}")
     wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in severities))
     if all(condition == CLEAN for condition in wanted):
-        raise UserError("nothing is left to test under", "choose other --corruptions or --severities")
+        raise UserError("no condition is left to test", "choose other --corruptions or --severities")
     notes.extend(missing_conditions(wanted))
     return wanted
 
 
 def for_model(source: Source, model: Predictor) -> Source:
-    """The same pictures for another model: corrupted at its size."""
+    """The same images for another model: corrupted at its size."""
     if isinstance(source, Images) and source.corrupting is not None:
         return replace(source, corrupting=replace(source.corrupting, view=model.card.view))
     return source

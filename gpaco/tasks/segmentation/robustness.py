@@ -1,16 +1,15 @@
-"""robustness() of a segmenter: 1 - mIoU on corrupted pictures, by corruption, severity and group of classes."""
+"""Robustness of a segmenter: 1 - mIoU on corrupted images, by corruption, severity and group of classes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, VERSION, constants_for, corrupt, corruption_names
-from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.images import corrupted
 from gpaco.data.corruption.published import CLEAN, Condition
 from gpaco.data.counter_random import permutation
@@ -18,62 +17,52 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.system.progress import Bar, Say
-from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest, write_result
+from gpaco.system.progress import Bar
+from gpaco.tasks.known_conditions import Row, write_result
+from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.training.run import Run, as_run
 
 
-def scene_robustness(
-    run: Run,
-    data: Path | str | None,
-    *,
-    baseline: Path | str | None,
-    corruptions: str | None,
-    severities: Sequence[int],
-    subset: int | None,
-    seed: int,
-    constants: str | None,
-    which: str,
-    device: torch.device,
-    folder: Path,
-    say: Say,
-    bar: Bar,
-) -> dict[str, Any]:
-    """What `gpaco.robustness` returns for a run that segments. Images are corrupted at their own size."""
-    predictor = load_segmenter(run, which=which, device=device)
-    part, whole = scenes_of(run, data, predictor.classes, say)
-    numbers = np.sort(permutation(seed, 0, len(whole))[:subset])
+def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
+    """Return the result of `gpaco.robustness`. Images are corrupted at their own size."""
+    check_options(settings)
+    run, subset, say = settings.run, settings.subset, settings.say
+    predictor = load_segmenter(run, which=settings.which, device=settings.device)
+    part, whole = scenes_of(run, settings.data, predictor.classes, say)
+    numbers = np.sort(permutation(settings.seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
-        raise UserError(f"a subset of {subset} images is none", "--subset 100 is usual")
+        raise UserError(f"a subset of {subset} images is empty", "for example --subset 100")
     scenes = whole.subset(numbers)
-    names = corruption_names(corruptions)
-    conditions = [CLEAN, *((name, severity) for name in CORRUPTIONS if name in names for severity in severities)]
+    names = corruption_names(settings.corruptions)
+    conditions = [
+        CLEAN,
+        *((name, severity) for name in CORRUPTIONS if name in names for severity in settings.severities),
+    ]
     notes = missing_conditions(conditions)
-    if "frost" in names:
-        frost_folder()  # an error now rather than in the middle
-    table = constants or constants_for(min(scenes.load_image(0).shape[:2]))
-    folder.mkdir(parents=True, exist_ok=True)
+    check_frost(conditions)
+    constants = settings.constants or constants_for(min(scenes.load_image(0).shape[:2]))
+    settings.out.mkdir(parents=True, exist_ok=True)
     say(f"{len(scenes):,} images, {len(conditions) - 1} conditions")
-    place = str(data) if data is not None else run.recipe.data.path
-    arguments = {"version": VERSION, "data": place, "subset": subset, "seed": seed, "constants": table}
-    arguments["images"] = len(scenes)
+    test = _Test(scenes, numbers, settings.seed, constants, settings.bar)
+    facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 
-    def measured(own: Run, model: ScenePredictor) -> Errors:
-        known = KnownConditions(folder / "robustness.jsonl", model_digest(own, which), arguments)
-        test = _Test(model, scenes, numbers, seed, table, bar)
-        return Errors(known.complete(conditions, test.rows, say), [])
+    def measure(run: Run, model: ScenePredictor) -> Errors:
+        known = settings.known(run, {"version": VERSION, "images": len(scenes)} | facts)
+        return Errors(known.complete(conditions, partial(test.rows, model), say), [])
 
-    other = None
-    if baseline is not None:
-        one = load_segmenter(as_run(baseline), which=which, device=device)
-        if one.classes != predictor.classes:
-            raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same ones")
-        say(f"the baseline, {baseline}:")
-        alike = one.card.counts == predictor.card.counts
-        other = replace(measured(as_run(baseline), one), name=str(baseline), by_group=alike)
+    baseline = None
+    if settings.baseline is not None:
+        other = load_segmenter(as_run(settings.baseline), which=settings.which, device=settings.device)
+        if other.classes != predictor.classes:
+            raise UserError(
+                f"{settings.baseline} does not have the same classes", "choose a baseline trained on the same classes"
+            )
+        say(f"the baseline, {settings.baseline}:")
+        same = other.card.counts == predictor.card.counts
+        baseline = replace(measure(as_run(settings.baseline), other), name=str(settings.baseline), by_group=same)
         say("the run:")
     else:
         notes.append("mce and relative_mce need a baseline: --baseline RUN")
@@ -81,68 +70,65 @@ def scene_robustness(
     group = share_groups(card.counts, card.many, card.few)
     sizes = {name: int((group == name).sum()) for name in GROUPS}
     cuts = {"many": card.many, "few": card.few}
-    result = summary(measured(run, predictor), other, sizes, cuts, conditions, notes) | {
+    result = summary(measure(run, predictor), baseline, sizes, cuts, conditions, notes) | {
         "measure": "1 - mIoU",
         "run": str(run.folder),
-        "data": place,
         "set": "corrupted here",
         "evaluated_on": part,
         "n": len(scenes),
-        "subset": subset,
-        "seed": seed,
-        "constants": table,
+        **facts,
         "prior": None,
         "unbiased": False,
     }
-    write_result(folder, Path(data).resolve().stem if data is not None else "", result, say)
+    stem = "" if settings.data is None else Path(settings.data).resolve().stem
+    write_result(settings.out, stem, result, say)
     return result
+
+
+def check_options(settings: RobustnessSettings) -> None:
+    """Raise an error if an option was set that only classifiers have."""
+    given = settings.clean or settings.restrict or settings.prior or settings.unbiased or settings.workers
+    if given or settings.preprocessing != "official" or settings.on_bad_image != "error":
+        raise UserError(
+            "robustness of a segmenter has no --clean, --restrict, --prior, --unbiased, --on-bad-image, --workers "
+            "and no preprocessing",
+            "leave them out",
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class _Test:
-    """A model and the images to test it on.
+    """The images to test a model on.
 
-    `numbers` are those of the images in the whole set: each is corrupted alike in every subset.
+    `numbers` are their indices in the whole set: an image is corrupted the same way in every subset.
     """
 
-    model: ScenePredictor
     scenes: Scenes
     numbers: NDArray[np.int64]
     seed: int
     constants: str
     bar: Bar
 
-    def rows(self, conditions: Sequence[Condition]) -> Iterator[tuple[Condition, Row]]:
-        """The errors under each condition."""
+    def rows(self, model: ScenePredictor, conditions: Sequence[Condition]) -> Iterator[tuple[Condition, Row]]:
+        """The errors of a model under each condition."""
         with self.bar("robustness") as show:
             for done, condition in enumerate(conditions):
-                change = _Change(condition, self.numbers, self.seed, self.constants)
-                result = evaluate_scenes(
-                    self.model, self.scenes, change=change, show=_part_of_bar(show, done, len(conditions))
-                )
-                # A group of classes that no mask has would get an IoU from mistakes alone.
+                change, part = partial(self._change, condition), _part_of_bar(show, done, len(conditions))
+                result = evaluate_scenes(model, self.scenes, change=change, show=part)
+                # The IoU of a group of classes that no mask has would come from mistakes alone.
                 there = {row["group"] for row in result["per_class"] if row["test"]}
                 lost = {name: _lost(result[name]) if name in there else None for name in GROUPS}
                 yield condition, {"n": len(self.scenes), "error": _lost(result["miou"]), **lost}
 
-
-@dataclass(frozen=True, eq=False)
-class _Change:
-    """Corrupts image i of a test."""
-
-    condition: Condition
-    numbers: NDArray[np.int64]
-    seed: int
-    constants: str
-
-    def __call__(self, image: Pixels, i: int) -> Pixels:
-        if self.condition == CLEAN:
+    def _change(self, condition: Condition, image: Pixels, i: int) -> Pixels:
+        """Corrupt image i."""
+        if condition == CLEAN:
             return image
-        return corrupted(image, lambda one: self._corrupt(one, int(self.numbers[i])))
-
-    def _corrupt(self, image: Pixels, index: int) -> Pixels:
-        name, severity = self.condition
-        return corrupt(image, name, severity, seed=self.seed, index=index, constants=self.constants)
+        name, severity = condition
+        index = int(self.numbers[i])
+        return corrupted(
+            image, lambda one: corrupt(one, name, severity, seed=self.seed, index=index, constants=self.constants)
+        )
 
 
 def _lost(iou: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""How a run does on corrupted pictures: of its own data, of published sets, with a baseline, stopped and resumed."""
+"""Errors on corrupted images: of its own data, of published sets, with a baseline, stopped and resumed."""
 
 import json
 import shutil
@@ -38,14 +38,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def whole(digits: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Everything, through the command, for a few pictures."""
+    """Everything, through the command, for a few images."""
     out = tmp_path_factory.mktemp("whole")
     return out, json.loads(run("robustness", digits.folder, "--subset", 30, "--out", out, "--json"))
 
 
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A model of ImageNet's thousand classes that has seen a picture of each."""
+    """A model of ImageNet's thousand classes that has seen an image of each."""
     folder = tmp_path_factory.mktemp("imagenet")
     rng = np.random.default_rng(0)
     for wnid in class_map("imagenet"):
@@ -102,7 +102,7 @@ def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: 
 
 
 @pytest.mark.process
-def test_errors_are_those_of_pictures_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
+def test_errors_are_those_of_images_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
     samples = read("digits").test
     assert samples is not None
     indices = stratified_subset(samples.labels, 30, 0)
@@ -176,7 +176,7 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
     (tmp_path / "robustness.jsonl").write_text("\n".join(kept) + "\n" + lines()[4][:30])
     again, said = test()
     assert again == first
-    assert "4 conditions are known from before" in said
+    assert "4 conditions are already in the log" in said
     assert lines()[:4] == kept
     assert len(lines()) == 11
     # One line is changed by hand: it is believed, so it was not computed.

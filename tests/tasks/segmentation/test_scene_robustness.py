@@ -1,4 +1,4 @@
-"""Robustness of segmenters: the same corruptions and figures as for classifiers, with 1 - mIoU for an error."""
+"""Robustness of segmenters: the same corruptions and metrics as for classifiers, with 1 - mIoU for an error."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ NAMES = ("ground", "water", "sky")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(evaluating, "build_segmenter", lambda about: tiny_segmenter())
+    monkeypatch.setattr("gpaco.tasks.segmentation.predictor.build_model", lambda card: tiny_segmenter())
     data = scene_folder(tmp_path / "data", train=2, val=1, test=3)
     (data / "classes.txt").write_text("\n".join(NAMES))
     return made_run(tmp_path / "run", data, NAMES)
 
 
-def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_pictures(run: Run) -> None:
+def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_images(run: Run) -> None:
     result = gpaco.robustness(run, corruptions="contrast", severities="5", seed=3)
     predictor, scenes = load_segmenter(run), scene_splits(run.recipe).test
     assert scenes is not None
@@ -50,7 +50,7 @@ def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_pictures(run: R
     assert json.loads((run.folder / "robustness.json").read_text()) == result
 
 
-def test_a_picture_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, bytes]] = []
 
     def watched(predictor: Any, scenes: Any, *, change: Any, **options: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_picture_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, mon
     monkeypatch.setattr("gpaco.tasks.segmentation.robustness.evaluate_scenes", watched)
     for subset in (None, 2, 1):
         gpaco.robustness(run, corruptions="gaussian_noise", severities="3", subset=subset)
-    whole, *parts = seen[1::2]  # without those of clean pictures
+    whole, *parts = seen[1::2]  # without those of clean images
     assert [len(part) for part in (whole, *parts)] == [3, 2, 1]
     for part in parts:
         assert part.items() <= whole.items()
@@ -81,7 +81,7 @@ def test_what_is_known_is_not_computed_again_and_what_changed_is(run: Run, monke
     (run.folder / "robustness.jsonl").write_text("\n".join([*lines[:2], lines[2][:20]]))  # killed while writing
     said: list[str] = []
     assert gpaco.robustness(run, corruptions="fog,contrast", severities="1", say=said.append) == first
-    assert "2 conditions are known from before" in said
+    assert "2 conditions are already in the log" in said
     gpaco.robustness(run, corruptions="fog", severities="1", seed=1)
     assert len((run.folder / "robustness.jsonl").read_text().splitlines()) == 5
 
@@ -98,7 +98,7 @@ def test_a_run_against_itself_has_an_mce_of_one(run: Run) -> None:
 
 @pytest.mark.parametrize("options", [{"prior": "uniform"}, {"restrict": True}, {"clean": "x"}, {"workers": 2}], ids=str)
 def test_options_of_classifiers_are_refused(options: dict[str, Any], run: Run) -> None:
-    with pytest.raises(UserError, match="of a segmenter, robustness takes no"):
+    with pytest.raises(UserError, match="robustness of a segmenter has no"):
         gpaco.robustness(run, **options)
 
 
@@ -115,5 +115,5 @@ def test_a_group_of_classes_that_no_mask_has_is_null_whatever_the_network_says(r
 
 @pytest.mark.parametrize("subset", [0, -1])
 def test_a_subset_of_nothing_is_refused(run: Run, subset: int) -> None:
-    with pytest.raises(UserError, match=f"a subset of {subset} images is none"):
+    with pytest.raises(UserError, match=f"a subset of {subset} images is empty"):
         gpaco.robustness(run, subset=subset, corruptions="fog", severities="1")

@@ -1,0 +1,92 @@
+"""robustness(): errors on corrupted images and on published test sets, whatever the task."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from gpaco.data.corruption.corruptions import CONSTANTS, SEVERITIES
+from gpaco.errors import UserError, nearest
+from gpaco.system.devices import choose_device
+from gpaco.system.progress import Bar, Say, quiet
+from gpaco.tasks.classification import robustness as classification
+from gpaco.tasks.robustness_settings import RobustnessSettings
+from gpaco.tasks.segmentation import robustness as segmentation
+from gpaco.training.run import Run, as_run
+
+MEASURES = {"classification": classification.measure_robustness, "segmentation": segmentation.measure_robustness}
+
+
+def robustness(
+    run: Run | Path | str,
+    data: Path | str | None = None,
+    *,
+    baseline: Path | str | None = None,
+    clean: Path | str | None = None,
+    corruptions: str | None = None,
+    severities: str | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    constants: str | None = None,
+    preprocessing: str = "official",
+    restrict: bool = False,
+    prior: str | None = None,
+    unbiased: bool = False,
+    which: str = "best",
+    on_bad_image: str = "error",
+    workers: int | None = None,
+    device: str | None = None,
+    out: Path | str | None = None,
+    say: Say = quiet,
+    bar: Bar | None = None,
+) -> dict[str, Any]:
+    """Return the errors of a run by corruption, severity and group, and their means (docs/robustness.md has every key).
+
+    The same call resumes where it stopped: conditions in the log are not computed again.
+
+    Args:
+        run: a run. Of a segmenter, an error is 1 - mIoU.
+        data: labeled images to corrupt; or ImageNet-C, CIFAR-10-C or -100-C as published; or ImageNet-R, -A, -V2 or
+            -Sketch, which are used as they are. By default the test data of the run.
+        baseline: another run, or "alexnet" (ImageNet only), for `mce` and `relative_mce`.
+        clean: the clean images of a published corrupted set.
+        corruptions, severities: comma-separated; all by default.
+        subset: use about this many images, with all classes in proportion, selected by `seed`.
+        seed: of the corruptions, image by image, and of the subset.
+        constants: "imagenet" or "cifar"; by default, depends on the size of the images.
+        preprocessing: "official", or "paper" (resize to 256 and crop 224 even if images have 224 pixels).
+        restrict: predict only classes of the data; always on for ImageNet-R and -A.
+        prior, unbiased: as for `evaluate`.
+        which: "best" or "last" checkpoint.
+        on_bad_image: "error", or "skip", which leaves unreadable images out and lists them.
+        workers: processes that load images; by default one per core, at most 8.
+        out: folder for `robustness*.json` and `robustness.jsonl`; by default that of the run.
+    """
+    options = locals()
+    for value, known, what in (
+        (preprocessing, ("official", "paper"), "preprocessing"),
+        (on_bad_image, ("error", "skip"), "on_bad_image"),
+        (constants or "cifar", tuple(CONSTANTS), "constants"),
+    ):
+        if value not in known:
+            raise UserError(f"{what} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}", "see --help")
+    if workers is not None and workers < 0:
+        raise UserError(f"{workers} processes cannot load images", "--workers 2, or 0 for none beside this one")
+    run = as_run(run)
+    options |= {
+        "run": run,
+        "severities": parse_severities(severities),
+        "device": choose_device(device),
+        "out": run.folder if out is None else Path(out),
+        "bar": bar or (lambda title: nullcontext(lambda done, total: None)),
+    }
+    return MEASURES[run.recipe.train.task](RobustnessSettings(**options))
+
+
+def parse_severities(text: str | None) -> tuple[int, ...]:
+    """Return severities in order, without repetition; all five by default."""
+    if text is None:
+        return SEVERITIES
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part in map(str, SEVERITIES) for part in parts):
+        raise UserError(f"severities are 1 to 5, got {text!r}", "for example --severities 1,3,5")
+    return tuple(sorted(set(map(int, parts))))

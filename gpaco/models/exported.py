@@ -1,0 +1,99 @@
+"""A network as one file that runs elsewhere, as ONNX or by torch.export, and compared with the network.
+
+The graph takes `images` (N, 3, H, W) uint8 with any N and returns `logits`.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpaco.errors import EnvironmentProblem, Problem, UserError
+
+LARGEST = 2**31 - 2**20  # bytes of an ONNX file, minus room for its graph
+TOLERANCE = 1e-4  # difference of logits, relative to the largest
+
+
+def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Path) -> Callable[[Tensor], Tensor]:
+    """Write a network with `about` as its metadata, and return a function that runs the file."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch needs it
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "ONNX needs onnx, onnxscript and onnxruntime, which are not installed", "pip install 'gpaco[export]'"
+        ) from error
+    weight = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    if weight > LARGEST:
+        raise UserError(
+            f"the model has {weight / 2**30:.1f} GB of weights, an ONNX file holds at most 2", "use a name with .pt2"
+        )
+    with _no_warnings():
+        program = torch.onnx.export(
+            model,
+            (images,),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("N")},),
+            verbose=False,
+        )
+    if program is None:  # allowed by its type
+        raise RuntimeError("torch.onnx.export returned nothing")
+    program.model.metadata_props["gpaco"] = json.dumps(about)
+    program.save(str(path), external_data=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda batch: torch.from_numpy(session.run(["logits"], {"images": batch.numpy()})[0])
+
+
+def write_torch(model: nn.Module, images: Tensor, about: dict[str, Any], path: Path) -> Callable[[Tensor], Tensor]:
+    """The same with torch.export."""
+    with _no_warnings():
+        program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("N")},))
+        torch.export.save(program, path, extra_files={"gpaco": json.dumps(about)})
+        module: Callable[[Tensor], Tensor] = torch.export.load(path).module()
+    return module
+
+
+@torch.inference_mode()
+def compare_logits(
+    model: nn.Module, exported: Callable[[Tensor], Tensor], size: Sequence[int], batches: Sequence[int]
+) -> float:
+    """Return the largest difference of logits over batches of these sizes; above `TOLERANCE` it is an error."""
+    worst = 0.0
+    for batch in batches:
+        images = noise_images(batch, size)
+        expected, given = model(images), exported(images)
+        scale = max(1.0, float(expected.abs().max()))
+        difference = float((expected - given).abs().max())
+        if not difference <= TOLERANCE * scale:
+            raise Problem(
+                f"the exported file differs from the model: logits by up to {difference:.2g}, so it was not kept",
+                "try the other format (.onnx, .pt2), and report the model to us",
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+def noise_images(count: int, size: Sequence[int]) -> Tensor:
+    """Images (N, 3, H, W) that differ from each other: noise in blocks, from fine to coarse."""
+    generator = torch.Generator().manual_seed(count)
+    noise = torch.randint(0, 256, (count, 3, *size), generator=generator, dtype=torch.uint8)
+    for k in range(count):
+        step = 2 ** (k % 5)
+        coarse = noise[k, :, ::step, ::step].repeat_interleave(step, 1).repeat_interleave(step, 2)
+        noise[k] = coarse[:, : size[0], : size[1]]
+    return noise
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Hide the warnings of torch's exporters about themselves."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,37 @@
+"""A segmenter ready to be exported."""
+
+from gpaco.errors import UserError
+from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
+from gpaco.tasks.segmentation.network import encoder_weights
+from gpaco.tasks.segmentation.predictor import load_segmenter
+from gpaco.tasks.segmentation.transforms import fitting
+from gpaco.training.run import Run
+
+
+def exportable(run: Run, *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
+    """The model of a run for images of a size; by default the size at which it saw images in training."""
+    if prior is not None or unbiased:
+        raise UserError("--prior and --unbiased are for classifiers", "leave them out")
+    predictor = load_segmenter(run, which=which)
+    card = predictor.card
+    factor = fitting(card.image_size, (card.base_size[0], card.base_size[1])) if card.base_size else 1.0
+    height, width = size or card.window or [max(1, round(side * factor)) for side in card.image_size]
+    if height < 1 or width < 1:
+        raise UserError(f"images of {height} x {width} pixels are empty", "for example --size 360x480")
+    windows = ["cut out a window of the size every stride pixels, the last one ending with the image"]
+    about = describe_export(run.recipe, card, (height, width), ["N", "C", "H", "W"]) | {
+        "steps": [
+            *READING,
+            "resize the image so that it fits into base_size (shorter side, longer side)",
+            *(windows if card.window else ["if that is not the size, resize it to the size"]),
+            "channels first, uint8",
+            *(["average the logits where windows overlap"] if card.window else []),
+            "resize the logits to the size of the image: the class of a pixel is the largest",
+        ],
+        "interpolation": "bilinear between pixel centers, without smoothing",
+        "palette": card.palette,
+        "base_size": card.base_size,
+        "window": card.window,
+        "stride": card.stride,
+    }
+    return Exportable(predictor, encoder_weights(predictor.model.encoder), about, (1, 2))
