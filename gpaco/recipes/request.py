@@ -9,6 +9,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
+from gpaco.system.words import printable
 
 # Options of `gpaco train` and keyword arguments of train(), with the setting that each stands for.
 FLAGS = {
@@ -73,6 +74,8 @@ def requested(
     if path and "data.path" in values:
         raise UserError(f"there are two data sets: {what} and that of --set data.path", "leave out one of them")
     if path:
+        if printable(path) != path:
+            raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename the folder")
         values["data.path"] = path
     changed = recipes.change(base, values, sources)
     if changed.data.root:
