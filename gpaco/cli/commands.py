@@ -179,7 +179,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Figures of a run on its test data, or on other data."""
-    from gpaco.tasks.classification.evaluation import evaluate as evaluate_runs
+    from gpaco.api.evaluate import evaluate as evaluate_runs
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
@@ -238,8 +238,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """The class of each image, or of each pixel. A file that cannot be read is a row with its error."""
-    from gpaco.tasks.classification.class_match import counted
-    from gpaco.tasks.classification.prediction import predict as predict_files
+    from gpaco.api.predict import predict as predict_files
+    from gpaco.system.words import counted
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, unfinished
 

@@ -59,7 +59,7 @@ def print_figures(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    from gpaco.tasks.classification.class_match import counted
+    from gpaco.system.words import counted
 
     groups = {"many": "many", "medium": "medium", "few": "few"}
     if "miou" in result:

@@ -158,12 +158,12 @@ def corrupted_figures(runs: Sequence[Run], found: Sequence[Facts]) -> list[Facts
 
 def worst_pictures(run: Run, worst: Sequence[Facts]) -> list[Facts]:
     """The pictures with the lowest IoU, each beside its mask, what was found, and where that is wrong."""
-    from gpaco.tasks.segmentation.evaluation import scenes_of, segment
+    from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
     from gpaco.tasks.segmentation.prediction import colored
     from gpaco.tasks.segmentation.predictor import load_segmenter
 
     predictor = load_segmenter(run)
-    _, scenes = scenes_of(run, None, predictor.classes)
+    _, scenes = evaluation_part(run, None, predictor.classes)
     palette = np.array(predictor.card.palette, np.uint8)
     places = {name: i for i, name in enumerate(scenes.names)}
     rows = []

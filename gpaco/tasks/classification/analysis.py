@@ -17,7 +17,7 @@ from gpaco.metrics.optimum import log_log_slope
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.probe import PARAMETRIC, Probe, measure
-from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, stages_of
 
 Floats = NDArray[np.float64]
@@ -158,9 +158,11 @@ def _measure(
     predictor: "Predictor | None" = None,
     seconds: float | None = None,
 ) -> "Probe":
-
-    samples = data if isinstance(data, Samples) else splits_of(stage.recipe, data).train
-    return measure(stage.run, stage.recipe, stage.which, samples, images, seed, predictor, seconds)
+    if data is None:
+        data = splits_of(stage.recipe).train
+    elif not isinstance(data, Samples):
+        data = other_data(data, stage.recipe).train
+    return measure(stage.run, stage.recipe, stage.which, data, images, seed, predictor, seconds)
 
 
 # From what was measured to classes

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpaco.data.class_maps import in_words_of
 from gpaco.data.samples import Samples, some
 from gpaco.errors import UserError, nearest
+from gpaco.system.words import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +90,3 @@ def matched(samples: Samples, classes: tuple[str, ...]) -> tuple[Samples, Match]
 def restricted(logits: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[Any]:
     """Logits (N, C) with which only the classes that are there can win."""
     return np.where(there, logits, np.array(-np.inf, logits.dtype))
-
-
-def counted(n: int, word: str) -> str:
-    """A number of things in words.
-
-    >>> counted(1, "image"), counted(2000, "class")
-    ('1 image', '2,000 classes')
-    """
-    return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"

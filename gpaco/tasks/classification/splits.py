@@ -11,41 +11,30 @@ from gpaco.data.samples import Samples, Splits, in_memory, some
 from gpaco.errors import UserError
 from gpaco.metrics.classification import groups
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Say, told
+from gpaco.system.progress import Say, quiet, told
 from gpaco.tasks.classification.check import refuse_leaks, refuse_one_class
 from gpaco.training.run import BAD_IMAGES
 
 
 def splits_of(
     recipe: Recipe,
-    data: Path | str | None = None,
-    say: Say = lambda line: None,
+    say: Say = quiet,
     *,
-    root: Path | str | None = None,
     thorough: bool = False,
     run: Path | None = None,
 ) -> Splits:
-    """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on.
+    """Return the splits that a recipe asks for.
 
-    The paths of a table or list start from `root`, or else from the root of the recipe.
-
-    `thorough` reads every file of no more than LOOKED_AT: for leakage between parts, and whether validation and test
-    images can be decoded, which would otherwise show after the last epoch. A `run` that has begun has a list of the
-    images that it left out: they stay out, and no others.
+    Args:
+        thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
+            images that cannot be decoded, which would otherwise fail after the last epoch.
+        run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
     """
     settings = recipe.data
-    path = settings.path if data is None else str(data)
-    if not path:
+    if not settings.path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
-    if data is not None:
-        if root is None and settings.root and Path(path).is_file():  # a folder needs none, and it may be gone
-            root = settings.root
-        return in_memory(
-            read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside),
-            progress=told(say, "reading images"),
-        )
     splits = read(
-        path,
+        settings.path,
         root=settings.root or None,
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
@@ -82,6 +71,16 @@ def splits_of(
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits, progress=told(say, "reading images"))
+
+
+def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:
+    """Return other data than the recipe's, unchanged, to evaluate on.
+
+    Paths of a table or list start from `root`, or else from the root of the recipe.
+    """
+    if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, and it may be gone
+        root = recipe.data.root
+    return in_memory(read(path, root=root, allow_empty_classes=True, allow_outside=recipe.data.allow_outside))
 
 
 def reported(recipe: Recipe, splits: Splits) -> tuple[str, Samples | None]:

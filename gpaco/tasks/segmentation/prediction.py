@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpaco.data.files import find_files
 from gpaco.data.images import read_image
 from gpaco.data.samples import printable
 from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
-from gpaco.tasks.classification.prediction import find_files
+from gpaco.system.progress import Progress
 from gpaco.tasks.segmentation.evaluation import segment
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
-from gpaco.training.run import Run, as_run
+from gpaco.training.run import Run
 
 Row = dict[str, Any]
 COLUMNS = ("path", "mask", "colors", "overlay", "probability", "error")
@@ -31,12 +32,12 @@ KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # a folder each, 
 
 
 def predict_masks(
-    run: Run | Path | str,
-    paths: Path | str | Sequence[Path | str],
+    run: Run,
+    paths: Sequence[Path | str],
     *,
-    out: Path | str | None = None,
-    device: str | torch.device = "cpu",
-    show: Callable[[int, int], None] | None = None,
+    out: Path | str | None,
+    device: torch.device,
+    show: Progress | None,
     **how: Any,
 ) -> list[Row]:
     """A row for each picture, and what a segmenter makes of it in the folder `out`.
@@ -48,8 +49,8 @@ def predict_masks(
     folder = None if out is None else Path(out)
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
         raise UserError(f"a segmenter writes pictures, and {folder} is no folder", "--out FOLDER")
-    files = _named([paths] if isinstance(paths, Path | str) else paths)
-    predictor = load_segmenter(as_run(run), device=device)
+    files = _named(paths)
+    predictor = load_segmenter(run, device=device)
     rows: list[Row] = []
     with ExitStack() as stack:
         stack.enter_context(explained(f"cannot write to {folder}", ""))

@@ -20,7 +20,7 @@ from gpaco.metrics.robustness import Bar, Measured, missing_conditions, summary,
 from gpaco.metrics.segmentation import share_groups
 from gpaco.system.progress import Say
 from gpaco.tasks.known_conditions import KnownConditions, Row, model_digest
-from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
+from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.training.run import Run, as_run
@@ -44,7 +44,7 @@ def scene_robustness(
 ) -> dict[str, Any]:
     """What `gpaco.robustness` returns for a run that segments. Images are corrupted at their own size."""
     predictor = load_segmenter(run, which=which, device=device)
-    part, whole = scenes_of(run, data, predictor.classes, say)
+    part, whole = evaluation_part(run, data, predictor.classes, say)
     numbers = np.sort(permutation(seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
         raise UserError(f"a subset of {subset} images is none", "--subset 100 is usual")

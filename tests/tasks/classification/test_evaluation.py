@@ -22,7 +22,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import read_prior
-from gpaco.tasks.classification.splits import reported, splits_of
+from gpaco.tasks.classification.splits import other_data, reported, splits_of
 from gpaco.tasks.classification.task import prepare, selects
 from gpaco.training.run import Run
 
@@ -56,7 +56,7 @@ def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_pat
     gpaco.evaluate(run, data, say=told.append)
     images = len(list(data.glob("*/*.png")))
     assert told[0] == f"evaluated on: all of {data}, {images} images"
-    assert told[1].startswith("most of it was trained on: `gpaco evaluate")
+    assert told[1].startswith("the run was trained on most of it: `gpaco evaluate")
     told.clear()
     gpaco.evaluate(run, say=told.append)
     assert told == [f"evaluated on: test of the data of the run, {len(stored(run)[1])} images"]
@@ -156,13 +156,13 @@ def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_
     (tmp_path / "list.txt").write_text("ant/0.png 0\nant/1.png 0\n")
     recipe = override(Recipe(), [f"data.root={tmp_path / 'own'}"])
     for root, home in ((None, "own"), (tmp_path / "other", "other")):
-        images = splits_of(recipe, tmp_path / "list.txt", root=root).train.images
+        images = other_data(tmp_path / "list.txt", recipe, root).train.images
         expected = [np.asarray(Image.open(tmp_path / home / "ant" / f"{i}.png")) for i in range(2)]
         np.testing.assert_array_equal(images, expected)
     gone = override(Recipe(), [f"data.root={tmp_path / 'gone'}"])
-    assert len(splits_of(gone, tmp_path / "own").train) == 2  # a folder has no need of it
+    assert len(other_data(tmp_path / "own", gone).train) == 2  # a folder has no need of it
     with pytest.raises(UserError, match="gone' is not a folder"):
-        splits_of(gone, tmp_path / "list.txt")
+        other_data(tmp_path / "list.txt", gone)
 
 
 def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     with pytest.raises(UserError, match="holds a run without a tuned prior") as caught:
         gpaco.train("digits", out=folder, **QUICK, **again)
     assert caught.value.remedy == f"tune it: gpaco evaluate {folder} --tune-prior"
-    with pytest.raises(UserError, match="for the best checkpoint"):
+    with pytest.raises(UserError, match="needs the best checkpoint"):
         gpaco.evaluate(folder, tune_prior=True, which="last")
     (folder / "prior.json").write_text("{}")
     with pytest.raises(UserError, match=r"prior\.json is not what was written"):
