@@ -73,9 +73,7 @@ def evaluate(
             )
         if tune_prior:
             if which != "best":
-                raise UserError(
-                    "--tune-prior needs the best checkpoint", "leave out --checkpoint"
-                )
+                raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
             for run in several:
                 tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
         result = classification.evaluate_runs(

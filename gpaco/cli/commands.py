@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from gpaco.cli.options import (
     Window,
 )
 from gpaco.cli.segmentation_options import inference_options
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
 
 app = typer.Typer(
     help="Image classifiers and segmenters that also work on the rare classes.",
@@ -81,8 +81,10 @@ def check(
 
     Counts, imbalance, bad files, duplicates, leakage, suggested settings. Exit code 2 if something would stop training.
     """
+    from gpaco.api.check import check as check_data
+
     with display(as_json).working("looking at images") as progress:
-        result, text = looked_at(data, task or "classification", root, progress)
+        result, text = check_data(data, task=task or "classification", root=root, progress=progress)
     print(json.dumps(result) if as_json else "\n".join(text))
     if result["problems"]:
         raise typer.Exit(2)
@@ -379,24 +381,3 @@ def robustness(
     if data is None and out is None:
         words = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
         screen(f"on the run's page: {words}")
-
-
-def looked_at(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
-    """What is known of data for a task, and in words."""
-    if task == "classification":
-        from gpaco.tasks.classification.check import check as check_data
-        from gpaco.tasks.classification.check import lines
-
-        result = check_data(data, root=root, progress=progress)
-        return result, lines(result)
-    if task == "segmentation":
-        import torch
-
-        from gpaco.tasks.segmentation import check as checking
-
-        if root is not None:
-            raise UserError("--root is for tables and lists of images", "leave it out")
-        result = checking.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
-        return result, checking.lines(result)
-    known = ["classification", "segmentation"]
-    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")

@@ -1,4 +1,4 @@
-"""Groups of classes by their number of training images."""
+"""Groups of classes by their number of training images, and how unequal these numbers are."""
 
 import numpy as np
 import numpy.typing as npt
@@ -28,3 +28,25 @@ def one_group(counts: npt.ArrayLike, many: float = MANY, few: float = FEW) -> st
         f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
         f"other limits: --set data.many={high} --set data.few={low}"
     )
+
+
+def imbalance_factor(counts: npt.NDArray[np.int64]) -> float | None:
+    """Size of the largest class divided by that of the smallest that has images."""
+    present = counts[counts > 0]
+    return None if not len(present) else float(present.max() / present.min())
+
+
+def gini(counts: npt.ArrayLike) -> float:
+    """How unequal class counts are: 0 if they are equal, near 1 if one class has nearly all.
+
+    Half the mean absolute difference of all pairs of classes, divided by the mean.
+
+    >>> gini([5, 5, 5]), gini([0, 0, 0, 12])
+    (0.0, 0.75)
+    """
+    ordered = np.sort(np.asarray(counts, np.float64))
+    number, total = len(ordered), ordered.sum()
+    if not total:
+        return 0.0
+    ranks = 2 * np.arange(1, number + 1) - number - 1
+    return float((ranks * ordered).sum() / (number * total))

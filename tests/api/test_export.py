@@ -24,11 +24,11 @@ from gpaco.data.readers.read import read
 from gpaco.data.views.views import eval_batch
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones
-from gpaco.tasks.classification.priors import final_logits
-from gpaco.tasks.segmentation.predictor import load_segmenter
-from gpaco.tasks.segmentation.network import build
-from gpaco.training.run import Run
 from gpaco.tasks.classification.predictor import load_classifier
+from gpaco.tasks.classification.priors import final_logits
+from gpaco.tasks.segmentation.network import build
+from gpaco.tasks.segmentation.predictor import load_segmenter
+from gpaco.training.run import Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}

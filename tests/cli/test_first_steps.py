@@ -119,13 +119,13 @@ def test_check_promises_to_leave_bad_images_out_only_where_train_does(
     data = class_folders(tmp_path / "data", {"ant": 25, "bee": 21})
     words = ("train", data, "--on-bad-image", "skip", "--out", tmp_path / "run")
     (data / "ant" / "0.png").write_bytes(b"")
-    assert "problem: 1 bad image (--on-bad-image skip leaves them out)" in problems(data)
+    assert "problem: 1 unreadable image (--on-bad-image skip leaves them out)" in problems(data)
     recipe, _ = requested(data, None, [], {"on_bad_image": "skip"})
     assert len(splits_of(recipe).bad) == 1
     (data / "bee" / "0.png").write_bytes(b"")
     cause = refuses(*words).splitlines()[0].removeprefix("error: ")
     assert "2 of 46 images are bad" in cause
-    assert f"problem: 2 bad images, and --on-bad-image skip would not do: {cause}\n" in problems(data)
+    assert f"problem: 2 unreadable images, and --on-bad-image skip does not help: {cause}\n" in problems(data)
 
 
 def test_an_oddity_is_one_line(problems: Command, tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from gpaco.data.samples import BadImage
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.training.run import BAD_IMAGES
-from gpaco.training.run import Run
+from gpaco.training.run import BAD_IMAGES, Run
 
 QUICK: dict[str, Any] = {
     "method": "ce",

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.network import Segmenter
+from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.training import checkpoint
 from gpaco.training.run import Run

@@ -18,10 +18,10 @@ from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 from gpaco.models.backbones import SmallResNet, build, usual_size
 from gpaco.recipes.request import requested
-from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.card import describe
-from gpaco.training.run import Run
+from gpaco.tasks.classification.defaults import resolve
 from gpaco.training.checkpoint import load
+from gpaco.training.run import Run
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -15,8 +15,8 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 import gpaco
-from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.metrics.classification import reweighted_accuracy
+from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.render import percent
 from gpaco.tasks.classification.priors import read_prior
 from gpaco.training.run import Run

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpaco.errors import UserError
-from gpaco.recipes.recipe import (change, diff, dumps, load, loads, override, stages)
 from gpaco.recipes.paper_rows import names
+from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import SCHEDULES, SECTIONS, Recipe
 from gpaco.recipes.validation import SETTINGS

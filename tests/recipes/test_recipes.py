@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from gpaco import methods
 from gpaco.data.samples import Samples, Splits
+from gpaco.data.views.eval import as_tested
 from gpaco.data.views.views import VIEWS, View, batch_view
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier, freeze
@@ -29,14 +30,11 @@ from gpaco.recipes.listing import data_of, markdown
 from gpaco.recipes.listing import rows as listed
 from gpaco.recipes.paper_rows import differs
 from gpaco.recipes.settings import Recipe
-from gpaco.data.views.eval import as_tested
 from gpaco.tasks.classification.batches import source_of, view_of
+from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.task import classification_task, starting_model
-from gpaco.tasks.classification.card import describe
+from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
 from gpaco.training.task import Task
-from gpaco.training.schedule import make_optimizer
-from gpaco.tasks.classification.card import build_model
-from gpaco.training.schedule import learning_rate, set_learning_rate
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 HEAD = PAGE.with_name("recipes.head.md")

@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import SECTIONS, Data, Recipe, Stage
-from gpaco.tasks.segmentation.defaults import (HAS, check_settings, resolve, usual_size)
+from gpaco.tasks.segmentation.defaults import HAS, check_settings, resolve, usual_size
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.tasks.segmentation.splits import scene_splits, with_parts

@@ -11,14 +11,13 @@ from helpers.scenes import scene_folder
 
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.segmentation.defaults import check_sizes, check_settings
+from gpaco.tasks.segmentation.defaults import check_settings, check_sizes
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.network import Segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits, numbered
 from gpaco.tasks.segmentation.task import begin
-from gpaco.training.schedule import make_optimizer
-from gpaco.training.schedule import learning_rate
+from gpaco.training.schedule import learning_rate, make_optimizer
 
 # As the paper and RECIPES of the release say, written down a second time. By data set: training images, images per
 # step, iterations, crop, base size, classes; then by network: mIoU of the baseline and of GPaCo, single scale.

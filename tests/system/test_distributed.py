@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco import GPaCoLoss, Memory, gpaco_loss
-from gpaco.training.stages import check_batches
 from gpaco.errors import UserError
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
+from gpaco.training.stages import check_batches
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 CLASSES, DIM, STEPS = 5, 6, 20

@@ -26,8 +26,8 @@ from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
 from gpaco.training import checkpoint
-from gpaco.training.task import Task
 from gpaco.training.loop import fit, step_seed
+from gpaco.training.task import Task
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
 QUICK = (*QUICK, "--set", "train.report=false")

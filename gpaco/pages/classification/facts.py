@@ -7,13 +7,13 @@ from typing import Any
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
 from gpaco.metrics.classification import GROUPS, Ints
+from gpaco.metrics.groups import gini, imbalance_factor
 from gpaco.pages.classification import calibration, corruptions, flows, theory, whatif
 from gpaco.pages.classification import images as pictures
 from gpaco.pages.classification.evidence import Evidence, Facts, log_priors
 from gpaco.pages.classification.provenance import provenance
 from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.check import gini, imbalance_factor
 from gpaco.tasks.classification.splits import splits_of
 
 _PICTURES = 1_500_000  # bytes of the page

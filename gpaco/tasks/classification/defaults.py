@@ -24,17 +24,13 @@ _LONG = 10_000  # steps from which on small images are strongly augmented; docs/
 
 
 def suggest(
-    splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None, epochs: int | None = None
+    splits: Splits, *, gpu: bool = False, batch_size: int | None = None, epochs: int | None = None
 ) -> dict[str, Any]:
     """Settings by "section.key": model, image size, batch size, epochs, memory, views and learning rate for these data.
 
     Decided by the usual size of the images, whether they are in memory, how many there are, and `gpu` (looked up
     unless given). Epochs and rate go with the batch size, views with the number of steps, if those are given already.
     """
-    if gpu is None:
-        import torch
-
-        gpu = torch.cuda.is_available()
     images, side = len(splits.train), usual_side(splits.train)
     in_memory = splits.train.paths is None
     small = side <= 64

@@ -9,11 +9,12 @@ import numpy as np
 
 from gpaco.data.counter_random import permutation
 from gpaco.data.holdout import repeated
-from gpaco.data.inspection import LOOKED_AT, TOLERATED, fingerprints, read_bad
+from gpaco.data.inspection import LOOKED_AT, fingerprints, read_bad
 from gpaco.data.samples import BadImage, some
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, told
+from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
@@ -97,30 +98,21 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
 
 def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     """The same after every pair was decoded once: bad ones are an error, or left out; so are leaks between parts."""
-    from gpaco.tasks.segmentation.check import inspect, leaks
-
     skip = recipe.data.on_bad_image == "skip"
     if not skip and sum(len(part) for _, part in splits.parts()) > LOOKED_AT:
         say("too many files to look at each before training; `gpaco check --task segmentation` does")
         return splits
     found = inspect(splits, told(say, "looking at pictures and masks"))
-    parts = dict(splits.parts())
-    bad = [
-        BadImage(name, parts[name].names[i], str(one.reason))
-        for name, part in found.items()
-        for i, one in enumerate(part)
-        if one.reason is not None
-    ]
+    bad = unusable(splits, found)
     if bad and not skip:
         raise UserError(
             f"{len(bad)} pairs cannot be used, the first: {bad[0].reason}" if len(bad) > 1 else bad[0].reason,
             "mend it (`gpaco check --task segmentation` lists all), or leave such pairs out: --on-bad-image skip",
         )
-    total = sum(map(len, parts.values()))
-    if len(bad) > max(TOLERATED * total, 1):
+    if excess := too_many(bad, splits):
         raise UserError(
-            f"{len(bad)} of {total} pairs cannot be used, more than {TOLERATED:.1%}; the first: {bad[0].reason}",
-            "mend or remove them; `gpaco check --task segmentation` lists them all",
+            f"{len(bad)} pairs cannot be used, {excess}; the first: {bad[0].reason}",
+            "fix or remove them; `gpaco check --task segmentation` lists them all",
         )
     same = leaks(splits, found)
     if same and not splits.published and not recipe.data.allow_leakage:

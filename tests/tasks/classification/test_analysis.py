@@ -13,20 +13,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
-from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
-from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
+from gpaco.data.corruption.corruptions import chosen
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
 from gpaco.methods import METHODS
+from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
+from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
 from gpaco.tasks.classification.probe import measure, stratified
-from gpaco.tasks.classification.splits import splits_of
 from gpaco.tasks.classification.results import write_analysis
-from gpaco.training.run import Run
-from gpaco.data.corruption.corruptions import chosen
+from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.checkpoint import load
+from gpaco.training.run import Run
 
 # Formulas
 

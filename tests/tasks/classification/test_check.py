@@ -12,7 +12,8 @@ from gpaco.data.inspection import digests, find_bad, inspect, over_parts, withou
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
-from gpaco.tasks.classification.check import check, gini, imbalance_factor, leaks, lines, refuse_leaks
+from gpaco.metrics.groups import gini, imbalance_factor
+from gpaco.tasks.classification.check import check, leaks, lines, refuse_leaks
 from gpaco.tasks.classification.defaults import suggest
 
 
@@ -68,8 +69,8 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
         "odd: CMYK (1 file)",
         "train/bee/5.png = test/bee/leak.png",
         "train/ant/empty.jpg (train): the file is empty",
-        "problem: 3 bad images",
-        "problem: 1 image in more than one part",
+        "problem: 3 unreadable images",
+        "problem: 1 image in more than one split",
     ):
         assert part in text
 

@@ -19,9 +19,8 @@ from gpaco.metrics.classification import summarize
 from gpaco.recipes.recipe import override
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.priors import read_prior
+from gpaco.tasks.classification.priors import final_logits, read_prior
 from gpaco.tasks.classification.splits import other_data, reported, splits_of
 from gpaco.tasks.classification.task import prepare, selects
 from gpaco.training.run import Run

@@ -23,9 +23,9 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.tasks.classification.batches import cached_kinds, chosen_views
 from gpaco.tasks.classification.feature_cache import BLOCK
 from gpaco.tasks.classification.frozen import Frozen
-from gpaco.tasks.classification.batches import cached_kinds, chosen_views
 from gpaco.training.run import Run, newest
 
 PLAIN, AUG = View("plain", 8), View("cifar_aug", 8)

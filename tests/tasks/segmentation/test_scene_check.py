@@ -15,9 +15,8 @@ from PIL import Image
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.tasks.segmentation.check import check_scenes
-from gpaco.cli.commands import looked_at
-from gpaco.tasks.segmentation.splits import scene_splits
+from gpaco.tasks.segmentation.check import check
+from gpaco.tasks.segmentation.splits import inspected, scene_splits
 
 Command = Callable[..., str]
 
@@ -72,8 +71,8 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
         "4.png has the value 700; class numbers go to 253",
         "5.png': the file is empty",
         "images/train/6.png",
-        "problem: 6 pairs of picture and mask cannot be used",
-        "pictures without a labeled pixel: 1\n  train: images/train/7.png",
+        "problem: 6 pairs of image and mask cannot be used",
+        "images without a labeled pixel: 1\n  train: images/train/7.png",
     ):
         assert part in text
     assert len(json.loads(prints(folder, "--json", code=2))["bad"]) == 6
@@ -82,13 +81,13 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
 def test_a_picture_in_two_parts_is_a_leak(tmp_path: Path, prints: Command) -> None:
     folder = scene_folder(tmp_path)
     save_scene(folder / "images" / "test" / "9.png", folder / "masks" / "test" / "9.png", 1)  # the first of training
-    assert "problem: 1 picture is in more than one part" in prints(folder, code=2)
+    assert "problem: 1 image in more than one split" in prints(folder, code=2)
 
 
 def test_a_class_without_training_pixels_is_told_and_no_problem(tmp_path: Path) -> None:
     folder = scene_folder(tmp_path)
     (folder / "classes.txt").write_text("ground\ntree\nsky\nunicorn\n")
-    facts = check_scenes(folder)
+    facts = check(folder)
     assert facts["no_pixel"]["train"] == ["unicorn"]
     assert not facts["problems"]
 
@@ -129,7 +128,7 @@ def without_parts(folder: Path, pictures: int) -> Path:
 def starts(folder: Path) -> bool:
     """Whether training gets through its data."""
     try:
-        looked_at(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
+        inspected(scene_splits(replace(Recipe(), data=Data(path=str(folder)))), Recipe(), lambda line: None)
     except UserError:
         return False
     return True

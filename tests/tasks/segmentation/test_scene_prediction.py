@@ -17,9 +17,9 @@ import gpaco
 from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
-from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
 from gpaco.tasks.segmentation.prediction import colored, overlaid
+from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 
 Command = Callable[..., tuple[str, str]]

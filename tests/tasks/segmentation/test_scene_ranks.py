@@ -11,9 +11,9 @@ from helpers.scenes import about, scene_folder, tiny_segmenter
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco.recipes.settings import MethodSettings, Segmentation
-from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import pixel_counts
 

@@ -14,8 +14,8 @@ from gpaco.data.corruption.corruptions import corrupt
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import iou
 from gpaco.tasks.segmentation import evaluation as evaluating
-from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.evaluation import segment
+from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.training.run import Run
 
