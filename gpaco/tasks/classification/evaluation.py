@@ -19,7 +19,8 @@ from gpaco.system.words import counted
 from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import Logits, check_correction, final_logits
-from gpaco.tasks.classification.splits import other_data, reported, splits_of
+from gpaco.tasks.classification.splits import other_data, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training.run import Run, check_split
 
 

@@ -30,7 +30,8 @@ from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
 from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
-from gpaco.tasks.classification.splits import check_tuning, reported, splits_of
+from gpaco.tasks.classification.splits import check_tuning, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training.run import Run, as_run, check_split, newest
 
 

@@ -7,12 +7,13 @@ from gpaco.data.holdout import with_test, with_val_as_test, with_validation
 from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Samples, Splits, in_memory, some
+from gpaco.data.samples import Splits, in_memory, some
 from gpaco.errors import UserError
 from gpaco.metrics.classification import groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, quiet, told
 from gpaco.tasks.classification.check import refuse_leaks, refuse_one_class
+from gpaco.tasks.reported import check_reported
 from gpaco.training.run import BAD_IMAGES
 
 
@@ -81,23 +82,6 @@ def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None)
     if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, and it may be gone
         root = recipe.data.root
     return in_memory(read(path, root=root, allow_empty_classes=True, allow_outside=recipe.data.allow_outside))
-
-
-def reported(recipe: Recipe, splits: Splits) -> tuple[str, Samples | None]:
-    """The part that the final figures are of, which therefore chooses neither epoch nor prior: its name and images."""
-    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
-
-
-def check_reported(splits: Splits, settings: Data) -> None:
-    """Raise an error if there is not the part that is asked for by name."""
-    parts = dict(splits.parts())
-    if settings.evaluate_on != "auto" and settings.evaluate_on not in parts:
-        other = "test" if settings.evaluate_on == "val" else "val"
-        hold_back = ", or hold some images back: --validation 0.1" if settings.evaluate_on == "val" else ""
-        raise UserError(
-            f"figures are to be of the {settings.evaluate_on} part, and there is none, only {' and '.join(parts)}",
-            f"add it to the data, or report on another: --set data.evaluate_on={other}{hold_back}",
-        )
 
 
 def check_tuning(recipe: Recipe) -> None:

@@ -21,7 +21,8 @@ from gpaco.tasks.classification.card import Card, build_model, describe
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.results import write_results
-from gpaco.tasks.classification.splits import check_tuning, reported, splits_of
+from gpaco.tasks.classification.splits import check_tuning, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before

@@ -17,11 +17,12 @@ from gpaco.metrics.segmentation import Tally, summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import counted
+from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.inference import Size, predict_classes
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
-from gpaco.tasks.segmentation.splits import reported, scene_splits
+from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.training.run import Run, check_split
 

@@ -14,9 +14,10 @@ from gpaco.data.samples import BadImage, some
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, told
+from gpaco.tasks.reported import check_reported
 from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
+from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
 
 
@@ -48,26 +49,21 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
             "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
         )
     check_filled(splits)
-    if splits.test is None and splits.val is not None and settings.evaluate_on != "val":
+    if splits.test is None and splits.val is not None and settings.evaluate_on == "auto":
         note = "test: none given; the validation part is reported in its place, so it chooses nothing"
         splits = replace(splits, val=None, test=splits.val, notes=(*splits.notes, note))
     no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
-    if not no_test and not no_val:
-        return splits
-    images = splits.train.images
-    prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
-    again = repeated(prints)
-    copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
-    if no_test:
-        splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
-    if no_val:
-        splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
+    if no_test or no_val:
+        images = splits.train.images
+        prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
+        again = repeated(prints)
+        copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
+        if no_test:
+            splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
+        if no_val:
+            splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
+    check_reported(splits, settings)
     return splits
-
-
-def reported(recipe: Recipe, splits: SceneSplits) -> tuple[str, Scenes | None]:
-    """The split that the final metrics are of, which selects nothing: its name and scenes."""
-    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
 
 
 def check_filled(splits: SceneSplits) -> None:

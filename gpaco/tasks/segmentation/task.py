@@ -9,13 +9,14 @@ import torch
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say, told
+from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.card import build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
 from gpaco.tasks.segmentation.learner import SegmentationLearner
 from gpaco.tasks.segmentation.network import check_known
 from gpaco.tasks.segmentation.results import write_results
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, pixel_counts
-from gpaco.tasks.segmentation.splits import inspected, left_out, reported, scene_splits
+from gpaco.tasks.segmentation.splits import inspected, left_out, scene_splits
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
 from gpaco.training.task import Before

@@ -13,7 +13,6 @@ from PIL import Image
 
 import gpaco
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.recipes.recipe import override
@@ -21,8 +20,8 @@ from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import final_logits, read_prior
-from gpaco.tasks.classification.splits import other_data, reported, splits_of
-from gpaco.tasks.classification.task import prepare, selects
+from gpaco.tasks.classification.splits import other_data, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training.run import Run
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
@@ -109,30 +108,30 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
     assert not (run.folder / "prior.json").exists()
 
 
-def prepared(data: Path, **flags: Any) -> tuple[Recipe, Splits, list[str]]:
-    """The recipe and the data that training would begin with, and what it says before."""
+def prepared(data: Path, **flags: Any) -> tuple[Classification, list[str]]:
+    """The task that training would begin with, and the lines printed before."""
     said: list[str] = []
     asked, given = requested(data, None, flags.pop("settings", []), flags)
-    recipe, splits = prepare(asked, given, data / "none", torch.device("cpu"), said.append)
-    return recipe, splits, said
+    return Classification.prepare(asked, given, data / "none", torch.device("cpu"), said.append), said
 
 
 def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", {"ant": 20, "bee": 10})
     class_folders(tmp_path / "val", {"ant": 4, "bee": 3}, seed=100)
-    recipe, splits, said = prepared(tmp_path)
+    task, said = prepared(tmp_path)
+    recipe, splits = task.recipe, task.splits
     assert (len(splits.train), reported(recipe, splits)) == (27, ("test", splits.test))
     assert splits.test is not None
     assert all("val" in Path(name).parts for name in splits.test.names)
-    assert selects(recipe, splits)  # on images held back from training
+    assert task.selects(recipe)  # on images held back from training
     assert "test: none given; the validation part is reported in its place, so it chooses nothing" in said
-    assert "figures: of 7 test images; epoch: the best on 3 val images" in said
-    recipe, splits, said = prepared(tmp_path, validation=0)
-    assert not selects(recipe, splits)
-    assert "figures: of 7 test images; epoch: the last" in said
-    recipe, splits, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
-    assert not selects(recipe, splits)
-    assert "figures: of 7 val images; epoch: the last" in said
+    assert "metrics: on 7 test images; epoch: the best on 3 val images" in said
+    task, said = prepared(tmp_path, validation=0)
+    assert not task.selects(task.recipe)
+    assert "metrics: on 7 test images; epoch: the last" in said
+    task, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
+    assert not task.selects(task.recipe)
+    assert "metrics: on 7 val images; epoch: the last" in said
     with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
         prepared(tmp_path, tune_prior=True, settings=["data.evaluate_on=val"])
 
@@ -140,11 +139,11 @@ def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(t
 def test_a_part_that_is_asked_for_by_name_has_to_be_there(tmp_path: Path) -> None:
     for part in ("train", "val"):
         class_folders(tmp_path / part, {"ant": 5, "bee": 5}, seed=100 * (part == "val"))
-    with pytest.raises(UserError, match="of the test part, and there is none, only train and val") as caught:
+    with pytest.raises(UserError, match="no test split to report on, only train and val") as caught:
         prepared(tmp_path, settings=["data.evaluate_on=test"])
     assert "--set data.evaluate_on=val" in caught.value.remedy
     (tmp_path / "val").rename(tmp_path / "test")
-    with pytest.raises(UserError, match="of the val part, and there is none, only train and test") as caught:
+    with pytest.raises(UserError, match="no val split to report on, only train and test") as caught:
         prepared(tmp_path, validation=0, settings=["data.evaluate_on=val"])
     assert "--validation 0.1" in caught.value.remedy
 
