@@ -3,6 +3,7 @@
 A card travels with every checkpoint. It is checked once, when it is read; everything after that relies on its types.
 """
 
+import json
 from dataclasses import asdict, fields
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -13,8 +14,9 @@ Card = TypeVar("Card")
 
 
 def write_card(card: Any) -> dict[str, Any]:
-    """The card as a dictionary that JSON can hold."""
-    return asdict(card)
+    """Return the card as JSON reads it back: with lists for tuples, so that it can be compared with a stored one."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(card)))
+    return values
 
 
 def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:

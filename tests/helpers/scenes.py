@@ -1,6 +1,8 @@
 """Pictures and masks for tests, drawn on the spot: the color of a pixel says its class."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ from torch import Tensor, nn
 
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.segmentation.card import Card
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.network import Segmenter
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.training import checkpoint
+from gpaco.training.card import write_card
 from gpaco.training.run import Run
 
 COLORS = np.array([[200, 60, 60], [60, 190, 70], [60, 80, 200], [220, 220, 60]], np.uint8)
@@ -82,27 +86,48 @@ def tiny_segmenter(classes: int = 3, dim: int = 5, seed: int = 0) -> Segmenter:
     return Segmenter(TinyEncoder(), Last(), 8, classes, dim=dim)
 
 
-def about(classes: int = 3, **changes: Any) -> dict[str, Any]:
-    """What a segmenter knows of itself."""
-    names = [f"class {k}" for k in range(classes)]
-    known = {"classes": names, "counts": [100 ** (classes - k) for k in range(classes)], "mean": [0.5] * 3}
-    known |= {"std": [0.25] * 3, "base_size": [], "window": [], "stride": [], "many": 1.0, "few": 0.1}
-    return known | {"palette": COLORS[:classes].tolist()} | changes
+def card(names: Sequence[str] = ("class 0", "class 1", "class 2"), **changes: Any) -> Card:
+    """The card of a segmenter."""
+    classes = len(names)
+    known = Card(
+        task="segmentation",
+        gpaco="0",
+        classes=tuple(names),
+        palette=tuple(map(tuple, COLORS[:classes].tolist())),
+        counts=tuple(100 ** (classes - k) for k in range(classes)),
+        images={},
+        model="unet-resnet18",
+        weights="",
+        dim=5,
+        aux=True,
+        channels=0,
+        output_stride=8,
+        drop_path=0.0,
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        image_size=(40, 56),
+        base_size=(),
+        window=(),
+        stride=(),
+        many=1.0,
+        few=0.1,
+    )
+    return replace(known, **changes)
 
 
 def made_run(home: Path, data: Path, names: tuple[str, ...], seed: int = 0) -> Run:
-    """A run folder of the tiny network, not trained, with its figures; `build_segmenter` must give that network."""
+    """A run folder of the tiny network, not trained, with its metrics; `predictor.build_model` must return that network."""
     home.mkdir()
     recipe = recipes.override(Recipe(), ["train.task=segmentation", f"data.path={data}", "model.name=unet-resnet18"])
     (home / "recipe.toml").write_text(recipes.dumps(recipe))
-    known = about(task="segmentation") | {"classes": list(names)}
+    known = card(names)
     network = tiny_segmenter(seed=seed)
-    state = {"progress": {"best_step": None}, "about": known}
+    state = {"position": {"best_step": None}, "card": write_card(known)}
     checkpoint.save(home / "checkpoints", 1, {"model": dict(network.state_dict()), "extra": {}}, state)
     test = scene_splits(recipe).test
     assert test is not None
     figures = evaluate_scenes(ScenePredictor(network.eval(), known).eval(), test)
     figures |= {"evaluated_on": "test", "selected_on": "val", "seed": 0, "method": "gpaco"}
-    figures |= {"counts": known["counts"], "environment": {"torch": "x"}}
+    figures |= {"counts": known.counts, "environment": {"torch": "x"}}
     (home / "metrics.json").write_text(json.dumps(figures))
     return Run(home)

@@ -29,7 +29,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run folder of a network that was not trained, with a class of a hostile name."""
     folder = scene_folder(tmp_path / "data", train=2, val=2, test=3)
     (folder / "classes.txt").write_text(f"ground\n{HOSTILE}\nsky\n")
-    monkeypatch.setattr(evaluating, "build_segmenter", lambda about: tiny_segmenter())  # what the checkpoint is of
+    monkeypatch.setattr(
+        "gpaco.tasks.segmentation.predictor.build_model", lambda card: tiny_segmenter()
+    )  # what the checkpoint is of
     return made_run(tmp_path / "run", folder, ("ground", HOSTILE, "sky"))
 
 

@@ -21,6 +21,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import final_logits, read_prior
 from gpaco.tasks.classification.splits import other_data, splits_of
+from gpaco.tasks.classification.task import Classification
 from gpaco.tasks.reported import reported
 from gpaco.training.run import Run
 
@@ -185,9 +186,7 @@ def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
     with pytest.raises(UserError, match="a root is for a table or list"):
         gpaco.evaluate(runs["ce"], root=data)
-    monkeypatch.setattr(
-        "gpaco.tasks.classification.task.tune_prior", lambda run, *, device, **more: asked.append(device)
-    )
+    monkeypatch.setattr("gpaco.api.evaluate.tune_run", lambda run, *, device, **more: asked.append(device))
     gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
     assert asked == ["cpu"]
 

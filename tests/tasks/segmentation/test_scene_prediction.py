@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.pictures import tree_hash
-from helpers.scenes import COLORS, MODEL, SMALL, about, scene, scene_folder, tiny_segmenter
+from helpers.scenes import COLORS, MODEL, SMALL, card, scene, scene_folder, tiny_segmenter
 from PIL import Image
 
 import gpaco
@@ -219,7 +219,7 @@ def test_colors_are_the_palettes_and_no_class_is_black() -> None:
 
 
 def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = ScenePredictor(tiny_segmenter(), about(base_size=[40, 56])).eval()
+    predictor = ScenePredictor(tiny_segmenter(), card(base_size=(40, 56))).eval()
     seen: list[tuple[int, ...]] = []
     network = predictor.model.classify
     monkeypatch.setattr(predictor.model, "classify", lambda x: (seen.append(tuple(x.shape[2:])), network(x))[1])

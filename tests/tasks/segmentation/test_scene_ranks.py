@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.ranks import Results, run_ranks
-from helpers.scenes import about, scene_folder, tiny_segmenter
+from helpers.scenes import card, scene_folder, tiny_segmenter
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco.recipes.settings import MethodSettings, Segmentation
@@ -41,7 +41,7 @@ def trained() -> Results:
 
 def evaluated(folder: Path) -> dict[str, Any]:
     scenes = read_scenes(folder).train  # 5 of them: one process has more than the other
-    predictor = ScenePredictor(tiny_segmenter(seed=3), about()).eval()
+    predictor = ScenePredictor(tiny_segmenter(seed=3), card()).eval()
     return evaluate_scenes(predictor, scenes) | {"counts": pixel_counts(scenes).tolist()}
 
 

@@ -24,7 +24,7 @@ NAMES = ("ground", "water", "sky")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(evaluating, "build_segmenter", lambda about: tiny_segmenter())
+    monkeypatch.setattr("gpaco.tasks.segmentation.predictor.build_model", lambda card: tiny_segmenter())
     data = scene_folder(tmp_path / "data", train=2, val=1, test=3)
     (data / "classes.txt").write_text("\n".join(NAMES))
     return made_run(tmp_path / "run", data, NAMES)
