@@ -116,7 +116,7 @@ def card(names: Sequence[str] = ("class 0", "class 1", "class 2"), **changes: An
 
 
 def made_run(home: Path, data: Path, names: tuple[str, ...], seed: int = 0) -> Run:
-    """A run folder of the tiny network, not trained, with its metrics; `predictor.build_model` must return that network."""
+    """A run folder of the tiny network, not trained; `predictor.build_model` must return that network."""
     home.mkdir()
     recipe = recipes.override(Recipe(), ["train.task=segmentation", f"data.path={data}", "model.name=unet-resnet18"])
     (home / "recipe.toml").write_text(recipes.dumps(recipe))

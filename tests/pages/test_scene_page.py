@@ -18,7 +18,6 @@ from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.pages.render import percent
 from gpaco.pages.segmentation import collect, errors_marked, report_scenes
-from gpaco.tasks.segmentation import evaluation as evaluating
 from gpaco.training.run import Run
 
 HOSTILE = "<script>alert(1)</script>"

@@ -25,7 +25,6 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.models import backbones
-from gpaco.system.progress import quiet
 from gpaco.tasks.classification.batches import cached_kinds, chosen_views
 from gpaco.tasks.classification.feature_cache import BLOCK
 from gpaco.tasks.classification.frozen import Frozen
