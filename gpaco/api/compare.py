@@ -1,4 +1,4 @@
-"""Several methods, several seeds, one table: every cell is a run folder of its own, and all of it can be resumed."""
+"""compare(): several methods with several seeds in one table. Every cell is a run, and all can be resumed."""
 
 import json
 import math
@@ -36,24 +36,24 @@ def compare(
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
-    A method may carry settings of its own: "gpaco+prior=counts+start=released". All else is the same for all. The page
-    `report.html` in the same folder is about the first seed of each.
+    A method may have its own settings: "gpaco+prior=counts+start=released". All other settings are shared. The page
+    `report.html` in the same folder shows the first seed of each method.
     """
     refuse_one_word("methods", methods)
     refuse_one_word("settings", settings)
     if twice := [word for word in methods if list(methods).count(word) > 1]:
-        raise UserError(f"the method {twice[0]!r} is there twice", "name each once; --seeds repeats them")
+        raise UserError(f"the method {twice[0]!r} is listed twice", "list each method once; --seeds repeats it")
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
     folder = Path(out)
     short = {key: value for key, value in flags.items() if key in FLAGS}
-    for _, name, own in parsed:  # a wrong setting of the last method is an error before the first one trains
+    for _, name, own in parsed:  # check all settings before the first training
         recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
         if recipe.train.task != "classification":
             raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
         if recipe.train.part == "head" and "train.features" not in given:
-            own.append(f"train.features={folder / 'features'}")  # every image is embedded once for all cells
+            own.append(f"train.features={folder / 'features'}")  # every image is embedded once for all runs
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []
@@ -63,14 +63,14 @@ def compare(
             else:
                 show({"title": f"{word}, seed {seed}"})
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
-            tell = (details or say) if not rows and not runs else quiet  # the same guesses every time: once will do
+            tell = (details or say) if not rows and not runs else quiet  # the same for every run: print it once
             own_settings = [*settings, *own]
             run = train(
                 data, out=cell, method=name, seed=seed, settings=own_settings, say=tell, show=show or quiet, **flags
             )
             runs.append(run)
-        figures = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
-        rows.append({"method": word, **figures, "runs": [str(run.folder) for run in runs]})
+        metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
+        rows.append({"method": word, **metrics, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     if distributed.rank() == 0:
         write_atomic(folder / "comparison.json", json.dumps(result, indent=1))
@@ -81,7 +81,7 @@ def compare(
 
 
 def split_methods(words: str) -> list[str]:
-    """Methods that commas separate; those inside the brackets of a list do not.
+    """Split methods at commas, but not inside the brackets of a list.
 
     >>> split_methods("ce, gpaco+schedule.steps=[10,20]")
     ['ce', 'gpaco+schedule.steps=[10,20]']
@@ -90,7 +90,7 @@ def split_methods(words: str) -> list[str]:
 
 
 def parse(word: str) -> tuple[str, str, list[str]]:
-    """A method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
+    """Return a method and its own settings: "gpaco+prior=counts" -> (word, "gpaco", ["method.prior=counts"])."""
     name, *own = re.split(r"\+(?=[\w.]+=)", word)
     if name not in METHODS:
         raise UserError(f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}")
@@ -98,7 +98,7 @@ def parse(word: str) -> tuple[str, str, list[str]]:
 
 
 def interval(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean of some runs and half of its 95 % interval by Student's t; None where a value is missing.
+    """Return the mean and half of its 95 % interval by Student's t; None if a value is missing.
 
     >>> interval([0.5, 0.6, 0.7])["mean"], round(interval([0.5, 0.6, 0.7])["interval"], 4)
     (0.6, 0.2484)
@@ -114,14 +114,14 @@ def interval(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
+    """Return the 97.5 % point of Student's t."""
     from scipy.stats import t
 
     return float(t.ppf(0.975, freedom))
 
 
 def table(result: dict[str, Any]) -> str:
-    """The comparison as Markdown, in percent."""
+    """Return the comparison as a Markdown table, in percent."""
     seeds = result["seeds"]
     lines = [f"| method | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for row in result["rows"]:

@@ -1,4 +1,4 @@
-"""The first five minutes: real handwritten digits made long-tailed, three methods alike, a table and a page."""
+"""The demo: three methods on long-tailed handwritten digits, a table and a page."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from gpaco.api.compare import compare, table
 from gpaco.system.progress import Say, Show, quiet
 
 METHODS = ("ce", "balanced-softmax", "gpaco")
-# Chosen on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores. All
-# images train and the last epoch counts: with two images in the rarest class there are none to spare for validation.
+# Selected on training images that the long tail leaves out, never on test images, for under 90 seconds on two cores.
+# All images train and the last epoch counts: the rarest class has two images, too few for validation.
 SETTINGS = (
     "data.validation=0",
     "train.epochs=40",
@@ -27,10 +27,10 @@ def run_demo(
     say: Say = print,
     show: Show | None = None,
 ) -> dict[str, Any]:
-    """Compare the methods on long-tailed digits and write the page; what `gpaco demo` does."""
+    """Compare the methods on long-tailed digits and write the page: `gpaco demo`."""
     folder = Path(out)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # images of 8 pixels: threads would wait for each other longer than they work
+    torch.set_num_threads(1)  # images of 8 pixels are too small to gain from threads
     result = compare(
         "digits",
         METHODS,
@@ -44,5 +44,5 @@ def run_demo(
     )
     torch.set_num_threads(threads)
     say(table(result))
-    say(f"The page about it: {folder / 'report.html'}")
+    say(f"page: {folder / 'report.html'}")
     return result

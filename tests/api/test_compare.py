@@ -52,7 +52,7 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
     [
         ({"methods": "ce"}, r"methods are a list of words, got one word, 'ce'\nmethods=\['ce'\]"),
         ({"settings": "method.alpha=0.1"}, "settings are a list of words, got one word, 'method.alpha=0.1'"),
-        ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is there twice"),
+        ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is listed twice"),
     ],
 )
 def test_a_word_for_a_list_and_a_method_given_twice_are_refused(given: dict, message: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ WRONG = [
     ("train nowhere --out OUT --model resnt8", "no model 'resnt8'; did you mean 'resnet8'?"),  # before data is read
     ("train nowhere --out OUT --weights none.safetensors", "there is no file none.safetensors"),
     ("train nowhere --out OUT --task segmentation --model upernet-resnt18", "no encoder 'resnt18'"),
-    ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is there twice"),
+    ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is listed twice"),
     ("show defualt", "no recipe 'defualt'"),
     ("recipes imagnet-lt", "did you mean 'imagenet-lt'?"),
     ("evaluate OUT", "OUT does not exist"),
@@ -40,7 +40,7 @@ WRONG = [
     ("evaluate SEGMENTER --scales 1,inf", "scales must be numbers above 0"),
     ("evaluate SEGMENTER --window 32/64", "a stride of 64 pixels does not cover windows of 32"),
     ("evaluate SEGMENTER --prior uniform", "--tune-prior and --restrict are for classifiers"),
-    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is no folder"),
+    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is not one"),
 ]
 
 

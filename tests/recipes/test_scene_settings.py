@@ -86,7 +86,7 @@ def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_pat
         save_scene(tmp_path / "images" / f"{k}.png", tmp_path / "masks" / f"{k}.png", k)
     data = Data(path=str(tmp_path), expect_images=10)
     assert len(scene_splits(replace(Recipe(), data=data)).train) == 7
-    with pytest.raises(UserError, match="expects 7 training pictures, here are 10"):
+    with pytest.raises(UserError, match="expects 7 training images, got 10"):
         scene_splits(replace(Recipe(), data=replace(data, expect_images=7)))
 
 

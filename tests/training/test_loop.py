@@ -295,7 +295,7 @@ def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     message = fails("train", *QUICK, "--seed", 5, "--out", undisturbed["gpaco"])
     assert "holds another run: train.seed was 0, now 5" in message
     (tmp_path / "notes.txt").write_text("mine")
-    assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
+    assert "is not empty and is not a run" in fails("train", *QUICK, "--out", tmp_path)
 
 
 def test_two_runs_on_one_folder_are_one_too_many(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def splits_of(
     )
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
-        splits = splits.noting(f"without a training image, kept all the same: {some(empty)}")
+        splits = splits.noting(f"without a training image, but kept: {some(empty)}")
     small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
 
-    def repeated() -> list[str] | None:  # copies of an image stay together, in training
+    def repeated() -> list[str] | None:  # all copies of an image stay in training
         if not small or splits.train.paths is None:
             return None
         return fingerprints(splits.train.paths, told(say, "looking for copies"))
@@ -57,14 +57,14 @@ def splits_of(
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
-    check_expected(splits, settings)  # before anything is held back or left out
+    check_expected(splits, settings)  # before anything is held out or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
     check_reported(splits, settings)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
     if thorough and not small:
-        say("too many files to look at each before training; `gpaco check` does")
+        say("too many files to inspect all of them before training; `gpaco check` does")
     if thorough and small and not settings.allow_leakage:
         splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":
@@ -85,49 +85,50 @@ def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None)
 
 
 def check_tuning(recipe: Recipe) -> None:
-    """Raise an error if a prior would be tuned on the images that are reported."""
+    """Raise an error if a prior would be tuned on the split to report on."""
     if recipe.data.evaluate_on == "val":
         raise UserError(
-            "a prior is tuned on validation data, and this run reports on them: they cannot do both",
-            "leave out --tune-prior, or train with another part to report on: --set data.evaluate_on=test",
+            "a prior is tuned on validation data, but this run reports on them",
+            "leave out --tune-prior, or report on another split: --set data.evaluate_on=test",
         )
 
 
 def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
-    """The same without the images that do not decode; in a run that has begun, without those on its list."""
+    """Return the splits without unreadable images; in a run that has begun, without those on its list."""
     if run is not None and (run / BAD_IMAGES).is_file():
         return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
-    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for bad images")))
+    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for unreadable images")))
     for one in splits.bad:
         say(f"left out: {one.name}: {one.reason}")
     return splits
 
 
 def check_readable(splits: Splits, say: Say) -> None:
+    """Raise an error if a validation or test image cannot be decoded."""
     for name, part in (("validation", splits.val), ("test", splits.test)):
-        bad = [] if part is None else find_bad(part, told(say, f"looking at {name} images"))
+        bad = [] if part is None else find_bad(part, told(say, f"checking {name} images"))
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(
                 f"{len(bad)} of the {name} images cannot be read, the first {part.names[index]}: {reason}",
-                "mend or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
+                "fix or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
             )
 
 
 def check_expected(splits: Splits, settings: Data) -> None:
-    """Compare the data with what the recipe says there should be."""
+    """Raise an error if the data is not what the recipe expects."""
     images, counts = len(splits.train), splits.train.counts
     found = tuple(
         int((groups(counts, settings.many, settings.few) == name).sum()) for name in ("many", "medium", "few")
     )
-    remedy = "check that it is the right data, or let the recipe take any:"
+    remedy = "check the path of the data, or accept any:"
     if settings.expect_images and images != settings.expect_images:
         raise UserError(
-            f"the recipe expects {settings.expect_images:,} training images, here are {images:,}",
+            f"the recipe expects {settings.expect_images:,} training images, got {images:,}",
             f"{remedy} --set data.expect_images=0",
         )
     if settings.expect_groups and found != settings.expect_groups:
         raise UserError(
-            f"the recipe expects {settings.expect_groups} many, medium and few classes, here are {found}",
+            f"the recipe expects {settings.expect_groups} many, medium and few classes, got {found}",
             f"{remedy} --set data.expect_groups=[]",
         )

@@ -1,4 +1,4 @@
-"""What a finished run leaves: the metrics of its selected checkpoint."""
+"""Results of a finished run: the metrics of its selected checkpoint."""
 
 import json
 import platform

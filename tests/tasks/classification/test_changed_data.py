@@ -18,7 +18,7 @@ from gpaco.training.run import Run, newest
 QUICK: dict[str, Any] = {"method": "ce", "epochs": 1, "batch_size": 16, "report": False, "say": lambda line: None}
 SCENES: dict[str, Any] = {"task": "segmentation", "model": MODEL, "settings": [*SMALL, "train.epochs=1"]}
 SCENES |= {"report": False, "say": lambda line: None}
-REDRAWN = "held back from training images, is not the one that"
+REDRAWN = "held out from training images, is not the one that"
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_run_that_left_out_other_images_is_no_part_of_an_ensemble(home: Path) 
 
 def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> None:
     run, said = home / "split-run", list[str]()
-    changed = "the test part of the data has changed since the run was trained"
+    changed = "the test split of the data has changed since the run was trained"
     gpaco.evaluate(run, say=said.append)
     save(home / "split" / "train" / "ant" / "00.png", seed=998)  # validation is drawn from it, the test part is not
     gpaco.evaluate(run, say=said.append)

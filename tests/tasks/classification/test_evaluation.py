@@ -104,7 +104,7 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
     assert run.metrics["evaluated_on"] == "val"
     assert run.metrics["selected_on"] == "last epoch"  # what is reported on chooses nothing
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
-    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+    with pytest.raises(UserError, match="but this run reports on them"):
         gpaco.evaluate(run, tune_prior=True)
     assert not (run.folder / "prior.json").exists()
 
@@ -133,7 +133,7 @@ def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(t
     task, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
     assert not task.selects(task.recipe)
     assert "metrics: on 7 val images; epoch: the last" in said
-    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+    with pytest.raises(UserError, match="but this run reports on them"):
         prepared(tmp_path, tune_prior=True, settings=["data.evaluate_on=val"])
 
 

@@ -126,7 +126,7 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
     with pytest.raises(UserError, match=r"backbone.safetensors is damaged"):
         gpaco.load(tmp_path / "elsewhere")
     backbone.unlink()
-    with pytest.raises(UserError, match=r"has lost its backbone.safetensors"):
+    with pytest.raises(UserError, match=r"has no backbone.safetensors"):
         gpaco.load(tmp_path / "elsewhere")
 
 

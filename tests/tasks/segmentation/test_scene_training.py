@@ -195,8 +195,8 @@ def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_pat
     options = QUICK | {"epochs": 1, "say": said.append}
     result = gpaco.train(folder, out=tmp_path / "run", settings=SMALL, **options)
     for line in (
-        "test: 2 of 10 training pictures held back, seed 0",
-        "val: 1 of 8 training pictures held back, seed 0",
+        "test: 2 of 10 training images held back, seed 0",
+        "val: 1 of 8 training images held back, seed 0",
         "train.batch_size = 4  (--batch-size overrides)",
     ):
         assert line in said
@@ -231,7 +231,7 @@ def test_settings_that_cannot_work_are_errors_with_a_remedy(data: Path, tmp_path
         ({"model": "unet-test_resnet"}, "the layers of unet differ in width, so segmentation.channels = 16"),
         ({"model": "fpn-test_resnet"}, "fpn normalizes 32 groups of channels"),
         ({"settings": ["segmentation.crop=[40]"]}, "segmentation.crop must have two numbers"),
-        ({"settings": ["data.expect_images=20210"]}, "expects 20,210 training pictures, here are 40"),
+        ({"settings": ["data.expect_images=20210"]}, "expects 20,210 training images, got 40"),
         ({"settings": ["segmentation.stride=[8,8]"]}, "segmentation.stride needs segmentation.window"),
         ({"settings": ["segmentation.output_stride=9"]}, "segmentation.output_stride must be one of 8, 16, got 9"),
     ]
