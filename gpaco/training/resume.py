@@ -82,10 +82,7 @@ def resume(
     position = Position(**state["position"])
     if distributed.rank() == 0:
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
-    return position, [
-        *found.warnings,
-        *(f"results may differ slightly: {what}" for what in differs),
-    ]
+    return position, [*found.warnings, *(f"results may differ slightly: {what}" for what in differs)]
 
 
 def environment(device: torch.device) -> dict[str, Any]:

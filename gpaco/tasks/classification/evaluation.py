@@ -106,7 +106,7 @@ def evaluate_runs(
         for note in found.notes(card.classes):
             say(note)
         if published in ("imagenet-r", "imagenet-a") and not restrict:
-            say(f"published metrics of {published} predict only among its classes: --restrict")
+            say(f"the data has the classes of {published}; published metrics predict only among them: --restrict")
 
     summed = sum(
         final_logits(logits_of(predictor, samples, show=show), predictor.card, prior=prior, unbiased=unbiased)

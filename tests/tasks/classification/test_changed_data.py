@@ -49,7 +49,7 @@ def scenes(root: Path, number: int) -> Path:
 
 
 def go_back(run: Path) -> None:
-    """As if the run had not come to its end."""
+    """As if the run had not finished."""
     (run / "metrics.json").unlink()
 
 
@@ -99,14 +99,14 @@ def test_a_run_goes_on_only_with_the_list_of_images_that_it_began_with(home: Pat
     shutil.move(home / "data" / "ant" / "0.png", home / "data" / "ant" / "zero.png")  # as many of each class as before
     with pytest.raises(UserError, match="has changed since it began: other images") as error:
         gpaco.train(home / "data", out=home / "run", **QUICK)
-    assert "put the data back as it was" in error.value.remedy
+    assert "restore the data" in error.value.remedy
     shutil.move(home / "data" / "ant" / "zero.png", home / "data" / "ant" / "0.png")
     assert gpaco.train(home / "data", out=home / "run", **QUICK).metrics["n"] == 20
 
 
 def test_a_run_that_has_not_noted_its_images_is_taken_as_it_is(home: Path) -> None:
     found = newest(Run(home / "run"))
-    del found.state["card"]["images"]
+    found.state["card"]["images"] = {}  # as in a converted run
     checkpoint.save(home / "run" / "checkpoints", found.step, found.tensors, found.state)
     save(home / "data" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(home / "run")["n"] == 20

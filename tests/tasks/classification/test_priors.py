@@ -175,7 +175,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         "gpaco": {"settings": published, "report": True},
         "paco": {"method": "paco", "settings": published, "sampler": "sqrt"},
         "ce": {"method": "ce", "sampler": "balanced"},
-        "tuned": {"method": "ce", "tune_prior": "true"},
+        "tuned": {"method": "ce", "tune_prior": True},
     }
     return {name: gpaco.train("digits", out=folder / name, **(QUICK | more)) for name, more in wanted.items()}
 
@@ -302,7 +302,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
 
     same = gpaco.train("digits", out=folder, **QUICK, settings=["method.memory=64", "method.prior=counts"])
     assert same.metrics == Run(folder).metrics  # a finished run given again stays as it is
-    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": "true"}
+    again = {"settings": ["method.memory=64", "method.prior=counts"], "tune_prior": True}
     with pytest.raises(UserError, match="holds a run without a tuned prior") as caught:
         gpaco.train("digits", out=folder, **QUICK, **again)
     assert caught.value.remedy == f"tune it: gpaco evaluate {folder} --tune-prior"
@@ -329,7 +329,7 @@ def test_a_disk_that_is_full_while_a_prior_is_tuned_leaves_the_run_as_it_was(
 
 def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="validation data, and there is none") as caught:
-        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior="true", **QUICK)
+        gpaco.train("digits", out=tmp_path / "run", validation=0, tune_prior=True, **QUICK)
     assert "--validation 0.1" in caught.value.remedy
     assert not (tmp_path / "run").exists()  # said before anything is trained
     run = gpaco.train("digits", out=tmp_path / "run", validation=0, method="ce", **(QUICK | {"epochs": 1}))
