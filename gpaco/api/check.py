@@ -12,7 +12,7 @@ from gpaco.tasks.segmentation import check as segmentation
 
 
 def check(
-    data: str, *, task: str = "classification", root: str | None = None, progress: Progress | None = None
+    data: str, task: str = "classification", root: str | None = None, progress: Progress | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what is found in data for a task, ready for JSON, and the same as lines to print."""
     if task not in TASKS:

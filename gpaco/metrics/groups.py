@@ -1,4 +1,4 @@
-"""Groups of classes by their number of training images, and how unequal these numbers are."""
+"""Groups of classes by their number of training images, and how unequal those numbers are."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,16 +1,20 @@
-"""Words for messages: paths that any terminal can print, and long lists cut short."""
+"""Words for messages: plurals, long lists, paths and errors as printable text."""
 
 import os
 from collections.abc import Sequence
 
 
-def printable(path: os.PathLike[str] | str) -> str:
-    """A path as text that every terminal and JSON file takes, also where its bytes are not UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def counted(n: int, word: str) -> str:
+    """Return a number with its noun, in the plural where needed.
+
+    >>> counted(1, "image"), counted(2000, "class")
+    ('1 image', '2,000 classes')
+    """
+    return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"
 
 
 def some(words: Sequence[str], limit: int = 5) -> str:
-    """The first few of many words, for a message.
+    """Return the first few words of a long list, quoted.
 
     >>> some(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
@@ -19,10 +23,11 @@ def some(words: Sequence[str], limit: int = 5) -> str:
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
-def counted(n: int, word: str) -> str:
-    """A number of things, with the plural.
+def printable(path: os.PathLike[str] | str) -> str:
+    """Return a path as text that any terminal or JSON file accepts, even if its bytes are not UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
-    >>> counted(1, "image"), counted(2000, "class")
-    ('1 image', '2,000 classes')
-    """
-    return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error on one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
