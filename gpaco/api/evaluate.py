@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpaco.api.report import report
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system import distributed
@@ -76,6 +77,9 @@ def evaluate(
                 raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
             for run in several:
                 tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
+                page = run.folder / "report.html"
+                if page.exists() and distributed.rank() == 0:
+                    report(run, page, say=say)
         result = classification.evaluate_runs(
             several,
             data,

@@ -102,7 +102,7 @@ def with_val_as_test(splits: Splits) -> Splits:
     """The same with the validation part as the test part, if there is no other: what is reported chooses nothing."""
     if splits.test is not None or splits.val is None:
         return splits
-    note = "test: none given; the validation part is reported in its place, so it chooses nothing"
+    note = "test: none given; the validation split is reported in its place and selects nothing"
     return replace(splits, val=None, test=splits.val).noting(note)
 
 

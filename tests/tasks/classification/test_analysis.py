@@ -16,7 +16,6 @@ from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal
 from gpaco.api.load import load
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
-from gpaco.data.corruption.corruptions import chosen
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
@@ -26,7 +25,7 @@ from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
 from gpaco.tasks.classification.probe import measure, stratified
 from gpaco.tasks.classification.results import write_analysis
 from gpaco.tasks.classification.splits import splits_of
-from gpaco.training.run import Run
+from gpaco.training.run import Run, select_checkpoint
 
 # Formulas
 
@@ -249,7 +248,7 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     recipe, samples, model = run.recipe, splits_of(run.recipe).train, load(run).model
     order = stratified(samples.labels, 24, 3)
     batch = epoch_order(samples.labels, "shuffle", 3, 0)[0][:24]
-    extra = chosen(run).tensors["extra"]
+    extra = select_checkpoint(run).tensors["extra"]
     prior = extra.get("loss.log_prior", torch.zeros(10))
     if recipe.method.prior == "unbiased":
         prior = prior + extra["loss.center_share"].log()

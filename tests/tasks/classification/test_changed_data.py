@@ -87,7 +87,7 @@ def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> Non
     save(home / "split" / "train" / "ant" / "00.png", seed=998)  # validation is drawn from it, the test part is not
     gpaco.evaluate(run, say=said.append)
     assert changed not in said
-    with pytest.raises(UserError, match="the val part, held back"):
+    with pytest.raises(UserError, match="the val split, held out"):
         gpaco.evaluate(run, tune_prior=True)
     save(home / "split" / "test" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(run, say=said.append)["n"] == 11

@@ -125,7 +125,7 @@ def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(t
     assert splits.test is not None
     assert all("val" in Path(name).parts for name in splits.test.names)
     assert task.selects(recipe)  # on images held back from training
-    assert "test: none given; the validation part is reported in its place, so it chooses nothing" in said
+    assert "test: none given; the validation split is reported in its place and selects nothing" in said
     assert "metrics: on 7 test images; epoch: the best on 3 val images" in said
     task, said = prepared(tmp_path, validation=0)
     assert not task.selects(task.recipe)

@@ -347,9 +347,9 @@ def test_predictions_follow_the_tuned_model_and_the_command_says_so(
     assert samples is not None
     Image.fromarray(samples.load(0)).save(tmp_path / "0.png")
     with pytest.raises(SystemExit):
-        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.json")])
+        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.jsonl")])
     assert "prior tuned on validation data" in capsys.readouterr().out
-    row = json.loads((tmp_path / "rows.json").read_text())[0]
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
     logits = np.load(runs["tuned"].folder / "predictions.npz")["logits"][0]
     assert row["class"] == str(logits.argmax())
     assert row["probability"] == pytest.approx(np.exp(logits.max()) / np.exp(logits).sum(), abs=1e-5)

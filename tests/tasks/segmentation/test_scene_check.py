@@ -176,5 +176,5 @@ def test_an_empty_part_is_a_problem_and_stops_training(empty: str, tmp_path: Pat
         shutil.rmtree(folder / kind / empty)
         (folder / kind / empty).mkdir()
     word = {"train": "training", "val": "validation", "test": "test"}[empty]
-    assert f"problem: there are no {word} pictures" in prints(folder, code=2)
+    assert f"problem: there are no {word} images" in prints(folder, code=2)
     assert not starts(folder)

@@ -169,7 +169,7 @@ def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
         (other / kind / "test").rmdir()
         shutil.rmtree(other / kind / "train")
     assert gpaco.evaluate(run, other)["evaluated_on"] == "val"  # which is all there is
-    assert "evaluated on: val, 1 picture" in command("evaluate", run, other)[0]
+    assert "evaluated on: val, 1 image" in command("evaluate", run, other)[0]
     out, errors = command("evaluate", run, other, "--json")
     assert json.loads(out)["n"] == 1
     assert "evaluated on: val" in errors
