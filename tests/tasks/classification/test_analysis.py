@@ -210,7 +210,7 @@ def features_of(run: Run, samples: Samples, rows: Any, seed: int) -> list[Tensor
     found = [predictor.model.features(view).detach() for view in images]
     if recipe.method.name != "paco":
         return found
-    keys, extra = copy.deepcopy(predictor.model), chosen(run).tensors["extra"]
+    keys, extra = copy.deepcopy(predictor.model), select_checkpoint(run).tensors["extra"]
     keys.load_state_dict(
         {k.removeprefix("key_network."): v for k, v in extra.items() if k.startswith("key_network.")}, strict=False
     )

@@ -309,7 +309,7 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     with pytest.raises(UserError, match="needs the best checkpoint"):
         gpaco.evaluate(folder, tune_prior=True, which="last")
     (folder / "prior.json").write_text("{}")
-    with pytest.raises(UserError, match=r"prior\.json was written by another version"):
+    with pytest.raises(UserError, match=r"prior\.json is damaged"):
         gpaco.load(folder)
 
 
