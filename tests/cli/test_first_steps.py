@@ -79,7 +79,7 @@ def test_results_inside_the_data_are_refused(refuses: Command, tmp_path: Path, m
         ("train", ".", "--out", "run"),
         ("compare", ".", "--out", "c"),
     ):
-        assert re.search("is inside the data.*\n  choose an --out beside the data", refuses(*words))
+        assert re.search("is inside the data.*\n  choose an --out outside the data", refuses(*words))
     assert tree_hash(data) == before
 
 
