@@ -174,7 +174,7 @@ def check_sizes(recipe: Recipe) -> None:
     size = recipe.train.batch_size
     if size < 2 * parts or size % parts:
         raise UserError(
-            f"batch norm needs at least two images at a time; {size} images cannot be split into {parts} such parts",
+            f"batch norm needs at least two images at a time; a batch of {size} has no {parts} such equal parts",
             f"--batch-size {max(2, round(size / parts)) * parts}",
         )
 
