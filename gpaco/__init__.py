@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco import analysis as analysis
     from gpaco.api.compare import compare as compare
+    from gpaco.api.evaluate import evaluate as evaluate
     from gpaco.api.export import export as export
     from gpaco.api.load import load as load
+    from gpaco.api.predict import predict as predict
     from gpaco.api.report import report as report
     from gpaco.api.robustness import robustness as robustness
     from gpaco.api.train import train as train
@@ -24,8 +26,6 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.losses.memory import Memory as Memory
     from gpaco.losses.pixels import pixel_gpaco_loss as pixel_gpaco_loss
     from gpaco.models.classifier import Classifier as Classifier
-    from gpaco.tasks.classification.evaluation import evaluate as evaluate
-    from gpaco.tasks.classification.prediction import predict as predict
 
 __version__ = "0.1.0"
 
@@ -37,14 +37,14 @@ _HOME = {
     "balanced_softmax_loss": "gpaco.losses.classical",
     "class_balanced_weights": "gpaco.losses.classical",
     "compare": "gpaco.api.compare",
-    "evaluate": "gpaco.tasks.classification.evaluation",
+    "evaluate": "gpaco.api.evaluate",
     "export": "gpaco.api.export",
     "focal_loss": "gpaco.losses.classical",
     "gpaco_loss": "gpaco.losses.contrastive",
     "ldam_loss": "gpaco.losses.classical",
     "load": "gpaco.api.load",
     "pixel_gpaco_loss": "gpaco.losses.pixels",
-    "predict": "gpaco.tasks.classification.prediction",
+    "predict": "gpaco.api.predict",
     "report": "gpaco.api.report",
     "robustness": "gpaco.api.robustness",
     "supcon_loss": "gpaco.losses.contrastive",

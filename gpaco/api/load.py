@@ -17,8 +17,8 @@ def load(
     Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
 
     Args:
-        which: "best" (on validation data; the last one if there is none) or "last".
-        tuned: False leaves a tuned prior out.
+        which: "best" on validation data (the last one if there is none) or "last".
+        tuned: False leaves out a tuned prior.
     """
     run = as_run(run)
     if run.recipe.train.task == "segmentation":

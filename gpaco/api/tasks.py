@@ -1,4 +1,4 @@
-"""The tasks by name. The only place, with `pages`, that knows all of them."""
+"""The tasks by name. Only `api` and `pages` know both."""
 
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.task import Classification

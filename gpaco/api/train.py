@@ -1,4 +1,4 @@
-"""train(): from data and a recipe to a run folder, whatever the task."""
+"""train(): from data and a recipe to a run folder, for either task."""
 
 import tempfile
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ def train(
     show: Show = quiet,
     **flags: Any,
 ) -> Run:
-    """Train a classifier and write everything about it to the folder `out`; the same call again resumes.
+    """Train a classifier and write everything about it to the folder `out`. The same call again resumes.
 
-    With task="segmentation" it is a segmenter, and `what` a folder of pictures and masks.
+    With task="segmentation" it trains a segmenter, and `what` is a folder of images and masks.
 
     Args:
-        what: the data (a folder, table, list, archive, or "digits"), or a complete recipe.
-        recipe: name or file of a recipe, for data given first.
-        paper: take the values of the paper's text where the released code, and so the recipe, has others.
+        what: data (a folder, table, list, archive, or "digits"), or a complete recipe.
+        recipe: name or file of a recipe, if `what` is data.
+        paper: use the values of the paper where they differ from the released code, which the recipe follows.
         settings: changes such as "method.alpha=0.02".
         flags: short names of settings: method, model, epochs, batch_size, lr, seed, long_tail, ... (FLAGS).
-        say: is told every decision in a line.
-        show: is told of every step and epoch.
+        say: called with a line about every decision.
+        show: called after every step and epoch.
 
     For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
     """
@@ -72,7 +72,7 @@ def train(
 
 
 def write_page(run: Run, task: Task, say: Say) -> None:
-    """Write the page of a finished run, unless it is there or not wanted."""
+    """Write the page of a finished run, unless it exists or is not wanted."""
     page = run.folder / "report.html"
     wanted = recipes.stages(task.recipe)[-1].train.report and (run.folder / "metrics.json").is_file()
     if wanted and not page.exists() and distributed.rank() == 0:
@@ -81,7 +81,7 @@ def write_page(run: Run, task: Task, say: Say) -> None:
 
 
 def check_model(kind: type[Task], recipe: Recipe) -> None:
-    """Raise an error if there is no such model or file of weights: now, before all images are read."""
+    """Raise an error if there is no such model or weights file, before all images are read."""
     for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
         kind.check_model(name)
     if recipe.model.weights and not is_hub(recipe.model.weights):
@@ -89,15 +89,15 @@ def check_model(kind: type[Task], recipe: Recipe) -> None:
 
 
 def check_folder(folder: Path, data: str) -> None:
-    """Raise where results cannot go: to a file, among other files, or into the data, which would take it for images."""
+    """Raise an error if `folder` is a file, holds other files, or is inside the data."""
     for place in (folder, *folder.absolute().parents):
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file, not a folder", "choose another --out")
     if folder.is_dir() and not is_run(folder) and any(path.name not in (LOCK, HOLDER) for path in folder.iterdir()):
-        raise UserError(f"{folder} is not empty and holds no run", "choose another --out")
+        raise UserError(f"{folder} is not empty and is not a run", "choose another --out")
     images = Path(data).expanduser().resolve()
     if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
-        raise UserError(f"{folder} is inside the data, {images}, and would spoil it", "choose an --out beside the data")
+        raise UserError(f"{folder} is inside the data, {images}", "choose an --out outside the data")
 
 
 def dry_run(
@@ -110,7 +110,7 @@ def dry_run(
     say: Say = print,
     **flags: Any,
 ) -> None:
-    """Try what training would do, with two steps on a few images: train, evaluate, save, resume. Nothing stays."""
+    """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files."""
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
     kind = task_of(wanted)

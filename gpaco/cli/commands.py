@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ import gpaco
 from gpaco.cli import options
 from gpaco.cli.console import print_metrics
 from gpaco.cli.display import display, is_first_process
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
 from gpaco.recipes.request import FLAGS
 
 app = typer.Typer(
@@ -68,31 +68,13 @@ def check(
 
     Also suggests settings. The exit code is 2 if something would stop training.
     """
+    from gpaco.api.check import check as check_data
+
     with display(as_json).working("checking images") as progress:
-        result, lines = check_data(data, task or "classification", root, progress)
+        result, lines = check_data(data, task=task or "classification", root=root, progress=progress)
     print(json.dumps(result) if as_json else "\n".join(lines))
     if result["problems"]:
         raise typer.Exit(2)
-
-
-def check_data(data: str, task: str, root: str | None, progress: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return what is known of the data of a task, as JSON and as lines of text."""
-    if task == "classification":
-        from gpaco.tasks.classification import check as classification
-
-        result = classification.check(data, root=root, progress=progress)
-        return result, classification.lines(result)
-    if task == "segmentation":
-        import torch
-
-        from gpaco.tasks.segmentation import check as segmentation
-
-        if root is not None:
-            raise UserError("--root is for tables and lists of images", "leave it out")
-        result = segmentation.check_scenes(data, progress=progress, gpu=torch.cuda.is_available())
-        return result, segmentation.lines(result)
-    known = ["classification", "segmentation"]
-    raise UserError(f"there is no task {task!r}{nearest(task, known)}", "--task classification or --task segmentation")
 
 
 @app.command()

@@ -11,11 +11,11 @@ from gpaco.errors import UserError
 from gpaco.pages.render import Facts, Table, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
-from gpaco.tasks.segmentation.evaluation import scenes_of, segment
+from gpaco.tasks.reported import reported
+from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
 from gpaco.tasks.segmentation.prediction import colored
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits, in_order_of
-from gpaco.tasks.segmentation.splits import reported
 from gpaco.training.run import Run
 
 SHOWN = 6  # images
@@ -153,7 +153,7 @@ def worst_images(run: Run, worst: Sequence[Facts], splits: SceneSplits | None) -
     """Return the images with the lowest IoU, each with its mask, the prediction and the errors."""
     predictor = load_segmenter(run)
     if splits is None:
-        _, scenes = scenes_of(run, None, predictor.classes)
+        _, scenes = evaluation_part(run, None, predictor.classes)
     else:
         scenes = in_order_of(dict(splits.parts())[reported(run.recipe, splits)[0]], predictor.classes)
     palette = np.array(predictor.card.palette, np.uint8)

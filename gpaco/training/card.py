@@ -1,6 +1,6 @@
-"""Cards: what a trained model has to know about itself, as a frozen dataclass per task, stored as JSON.
+"""Cards: everything needed to use a trained model again, as a frozen dataclass per task, stored as JSON.
 
-A card travels with every checkpoint. It is checked once, when it is read; everything after that relies on its types.
+A card is stored with every checkpoint. Its types are checked once, when it is read.
 """
 
 import json
@@ -14,8 +14,9 @@ Card = TypeVar("Card")
 
 
 def write_card(card: Any) -> dict[str, Any]:
-    """The card as a dictionary that JSON can hold."""
-    return dict(json.loads(json.dumps(asdict(card))))  # lists for tuples, so that it equals what a file holds
+    """Return the card as JSON reads it back: with lists for tuples, so that it can be compared with a stored one."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(card)))
+    return values
 
 
 def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:
@@ -28,7 +29,7 @@ def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:
     for name in names:
         value = _typed(found[name], hints[name])
         if value is _WRONG:
-            raise UserError(f"{where} has a bad value of {name}: {found[name]!r}", "restore it from a copy")
+            raise UserError(f"{where} has a wrong value of {name}: {found[name]!r}", "restore it from a copy")
         values[name] = value
     return kind(**values)
 

@@ -1,8 +1,8 @@
-"""Checkpoints: what a run leaves on disk so that it can resume after a crash at any moment. No pickle anywhere.
+"""Checkpoints: what a run writes so that it can resume after a crash at any moment. No pickle anywhere.
 
 A checkpoint is a folder `step-00001234` with one safetensors file for each part, `state.json`, and `MANIFEST.json`
-with the SHA-256 of every other file, because neither torch nor safetensors notices a flipped bit. It is written under
-a hidden name, synced and renamed, so a folder of that name is complete; `latest` names the last one.
+with the SHA-256 of every other file, because neither PyTorch nor safetensors notices a flipped bit. It is written under
+a hidden name, synced and renamed, so a checkpoint is always complete; `latest` names the last one.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
 class DamagedError(UserError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint whose contents have changed since it was written."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint and return its path. Whatever happens, it is there complete or not at all.
+    """Write a checkpoint and return its path. It is complete or does not exist, even after a crash.
 
     Args:
         folder: where a run keeps its checkpoints; made if missing.
-        step: its number. A checkpoint that has it already is replaced.
+        step: its number. A checkpoint with the same number is replaced.
         tensors: parts such as {"model": ..., "optimizer": ...}, each written to its own file.
         state: everything else, ready for JSON; numbers must be finite.
     """
@@ -61,12 +61,12 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     content = json.dumps(whole, allow_nan=False).encode()
     with explained(f"cannot save the checkpoint {target}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for entry in folder.iterdir():  # of a process that was killed in here
+        for entry in folder.iterdir():  # left by a process that was killed here
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry)
         try:
             work.mkdir()
-            mode = work.stat().st_mode & 0o666  # as the umask wants it; safetensors would leave 0600
+            mode = work.stat().st_mode & 0o666  # as the umask says; safetensors would leave 0600
             for name, part in tensors.items():
                 path = work / f"{name}.safetensors"
                 save_file(_separate(part), path)
@@ -110,13 +110,13 @@ def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
             warnings.append(error.cause)
     if warnings:
         raise UserError(
-            f"no checkpoint in {path} is whole: {'; '.join(warnings)}", "restore it from a copy, or start anew"
+            f"no checkpoint in {path} is whole: {'; '.join(warnings)}", "restore it from a copy, or train again"
         )
     raise UserError(f"there is no checkpoint in {path}", "give the folder of a run that has saved at least once")
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a checkpoint, as its manifest says."""
+    """Return the SHA-256 of each file, from the manifest of a checkpoint."""
     with _readable(path):
         found = json.loads((path / "MANIFEST.json").read_bytes())
         if not isinstance(found, dict):
@@ -129,8 +129,7 @@ def hashes(path: Path) -> dict[str, str]:
 def prune(folder: Path, keep: int, protect: Iterable[str] = ()) -> list[Path]:
     """Delete all but the newest `keep` checkpoints and those protected; return what was deleted.
 
-    The last one written stays, whatever `keep` is, and so does everything newer: that has been left behind, for
-    example because it was damaged.
+    The last one written always stays, and so do newer ones, which were skipped, for example because they are damaged.
     """
     latest = folder / (folder / "latest").read_text().strip()
     old = [path for path in find(folder) if _step(path) <= _step(latest) and path.name not in protect]
@@ -165,7 +164,7 @@ def _verify(path: Path, name: str, expected: Mapping[str, str]) -> None:
     if not (path / name).is_file():
         raise _damaged(path, f"{name} is missing")
     if _sha256(path / name) != expected.get(name):
-        raise _damaged(path, f"{name} is not what was written")
+        raise _damaged(path, f"{name} has changed since it was written")
 
 
 def _sha256(path: Path) -> str:
@@ -174,7 +173,7 @@ def _sha256(path: Path) -> str:
 
 
 def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: contiguous, and no two on the same memory."""
+    """Tensors as safetensors takes them: contiguous, without shared memory."""
     seen: set[int] = set()
     separate = {}
     for name, tensor in part.items():
@@ -186,7 +185,7 @@ def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a folder so that it is never there in part under its own name."""
+    """Delete a folder so that it never exists incomplete under its own name."""
     gone = path.with_name(f".{path.name}.removing")
     os.replace(path, gone)
     shutil.rmtree(gone)
@@ -206,7 +205,7 @@ def _other_format(path: Path, number: object) -> UserError:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise what damaged files do to their readers as an error about the checkpoint."""
+    """Turn errors of reading damaged files into an error about the checkpoint."""
     try:
         yield
     except UserError:

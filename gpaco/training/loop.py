@@ -26,7 +26,7 @@ from gpaco.training.resume import Position, resume, save
 from gpaco.training.schedule import make_optimizer, rate_of_step, set_learning_rate
 from gpaco.training.task import Learner
 
-BAD_STEPS = 5  # in a row, before a run is given up
+BAD_STEPS = 5  # in a row, before training stops
 
 
 def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, show: Show = quiet) -> Position:
@@ -47,7 +47,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
     amp = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.amp)
     autocast = torch.autocast(device.type, dtype=amp) if amp else nullcontext()
     buffers = list(model.buffers())
-    kept = [buffer.clone() for buffer in buffers]  # a skipped step must not stay in batch-norm statistics
+    kept = [buffer.clone() for buffer in buffers]  # batch-norm statistics without skipped steps
     bad_steps, now = 0, time.perf_counter
 
     def save_now() -> None:
@@ -137,7 +137,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
 
 
 def wrap(model: nn.Module, *, compiled: bool) -> nn.Module:
-    """The model as it is called in training: compiled, and with gradients averaged over processes."""
+    """Return the model as training calls it: compiled, and with gradients averaged over processes."""
     wrapped: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
     if distributed.world_size() == 1:
         return wrapped
@@ -149,7 +149,7 @@ def wrap(model: nn.Module, *, compiled: bool) -> nn.Module:
 
 
 def synced_last(wrapped: nn.Module, chunks: list[Any]) -> Iterator[Any]:
-    """The chunks of a batch; processes average their gradients in the last one only."""
+    """Yield the chunks of a batch; processes average their gradients in the last one only."""
     for chunk in chunks:
         if chunk is not chunks[-1] and isinstance(wrapped, DistributedDataParallel):
             with wrapped.no_sync():
@@ -183,7 +183,7 @@ def finish_epoch(learner: Learner, position: Position, model: nn.Module, ema: nn
 
 
 def clip_gradients(model: nn.Module, longest: float) -> Tensor:
-    """Norm of the gradient of all parameters together, before it is clipped to `longest` (0: it is not)."""
+    """Clip the gradient of all parameters to the norm `longest` (0: do not); return the norm before."""
     if longest:
         return nn.utils.clip_grad_norm_(model.parameters(), longest)
     return nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)

@@ -1,4 +1,4 @@
-"""An optimizer's state, made ready for a checkpoint, and back."""
+"""The state of an optimizer, packed for a checkpoint and unpacked again."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 
 
 def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors, and all the rest of it ready for JSON."""
+    """Return the state of an optimizer as named tensors, and the rest of it ready for JSON."""
     whole = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
@@ -29,7 +29,7 @@ def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Give an optimizer the state that `pack_optimizer` took from one for the same model."""
+    """Load a state from `pack_optimizer` into an optimizer for the same model."""
     now = optimizer.state_dict()["param_groups"]
     theirs = [len(group["params"]) for group in meta["groups"]]
     ours = [len(group["params"]) for group in now]

@@ -1,4 +1,4 @@
-"""Where a run is, written to a checkpoint and read back."""
+"""The position of a run, saved in a checkpoint and loaded again."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpaco.training.task import Learner
 
 @dataclass
 class Position:
-    """Where a run is. Saved with every checkpoint."""
+    """How far a run has come. Saved with every checkpoint."""
 
     epoch: int = 0
     step: int = 0  # of the epoch
@@ -62,7 +62,7 @@ def resume(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> tuple[Position, list[str]]:
-    """Load the newest good checkpoint of the folder, if there is one; return where the run is, and notes about it."""
+    """Load the newest good checkpoint of the folder, if there is one; return the position and notes to print."""
     if not checkpoint.find(folder / "checkpoints"):
         return Position(), []
     found = checkpoint.load(folder / "checkpoints")
@@ -82,11 +82,11 @@ def resume(
     position = Position(**state["position"])
     if distributed.rank() == 0:
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
-    return position, [*found.warnings, *(f"this machine differs, so bits may differ too: {what}" for what in differs)]
+    return position, [*found.warnings, *(f"results may differ slightly: {what}" for what in differs)]
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What bits depend on beside the recipe."""
+    """What the exact bits of a result depend on beside the recipe."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

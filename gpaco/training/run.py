@@ -1,4 +1,4 @@
-"""A run is a folder. What is in it, and how a model comes out of it again."""
+"""A run is a folder: what is in it, and how to get its model back."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ class AnySplits(Protocol):
     def parts(self) -> Sequence[tuple[str, Split]]: ...
 
 
-BAD_IMAGES = "bad_images.csv"  # in a run folder: what was left out
+BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
@@ -49,11 +49,11 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The final figures; an error where the run has not come to its end."""
+        """The final metrics; an error if the run has not finished."""
         return dict(json.loads(self._file("metrics.json").read_text()))
 
     def check_finished(self) -> None:
-        """Raise an error if the run has not come to its end."""
+        """Raise an error if the run has not finished."""
         self._file("metrics.json")
 
     @property
@@ -65,7 +65,7 @@ class Run:
         path = self.folder / name
         if not path.is_file():
             raise UserError(
-                f"{self.folder} has no {name}: the run has not come to its end", "give the same train command again"
+                f"{self.folder} has no {name}: the run has not finished", "rerun the same train command to resume"
             )
         return path
 
@@ -76,12 +76,12 @@ def is_run(path: Path) -> bool:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether there is something to go on with: a run that failed before its first checkpoint is none yet."""
+    """Whether there is a checkpoint to resume from."""
     return is_run(path) and any(path.glob("**/checkpoints/*"))
 
 
 def as_run(run: "Run | Path | str") -> Run:
-    """The run at a path."""
+    """Return the run at a path."""
     if isinstance(run, Run):
         return run
     path = Path(run)
@@ -94,14 +94,14 @@ def as_run(run: "Run | Path | str") -> Run:
 
 
 def unfinished(run: "Run | Path | str") -> str:
-    """A line about a run that has not come to its end; nothing about one that has."""
+    """Return a line about a run that has not finished; "" if it has."""
     run = as_run(run)
     done, epochs = newest(run, ()).state["position"]["epoch"], stages(run.recipe)[-1].train.epochs
-    return "" if done >= epochs else f"{run.folder} has not come to its end: {done} of {epochs} epochs are done"
+    return "" if done >= epochs else f"{run.folder} has not finished: {done} of {epochs} epochs are done"
 
 
 def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
-    """The checkpoint that `which` names, all of it or only some parts."""
+    """Return the checkpoint that `which` names, all of it or only some parts."""
     if which not in ("best", "last"):
         raise UserError(
             f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
@@ -114,9 +114,9 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] | None
 
 
 def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = None) -> dict[str, Tensor]:
-    """All weights of a checkpoint's network, averaged if the run averages: those that validation data judged.
+    """Return all weights of the network; the averaged ones if the run averages, as in validation.
 
-    A frozen backbone is in the run once, beside the checkpoints; `backbone` is its SHA-256.
+    A frozen backbone is stored once, beside the checkpoints; `backbone` is its SHA-256.
     """
     part = "ema" if "ema" in found.tensors else "model"
     if backbone is None:
@@ -125,23 +125,23 @@ def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = No
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{run.folder} has lost its backbone.safetensors", "restore it from a copy") from None
+        raise UserError(f"{run.folder} has no backbone.safetensors", "restore it from a copy") from None
     if hashlib.sha256(content).hexdigest() != backbone:
-        raise UserError(f"{path} is damaged: it is not what was written", "restore it from a copy")
+        raise UserError(f"{path} is damaged: its contents have changed", "restore it from a copy")
     return found.tensors[part] | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
 
 
 def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
-    """The newest good checkpoint."""
+    """Return the newest checkpoint that is not damaged."""
     if not checkpoint.find(run.folder / "checkpoints"):
-        raise UserError(f"{run.folder} has no checkpoint yet", "give the same train command again")
+        raise UserError(f"{run.folder} has no checkpoint yet", "rerun the same train command")
     return checkpoint.load(run.folder / "checkpoints", parts)
 
 
 def check_split(run: Run, splits: AnySplits, name: str, say: Callable[[str], None] = lambda line: None) -> None:
-    """Say that a part of the data is another one than it was when the run was trained.
+    """Warn if a split has changed since the run was trained.
 
-    It is an error if the part was drawn from training images: drawn anew, it has some that the run was trained on.
+    It is an error if the split was drawn from training images: drawn again, it has some that the run was trained on.
     """
     known = newest(run, ()).state["card"]["images"]
     hashes = [part.list_hash() for own, part in splits.parts() if own == name]
@@ -149,20 +149,20 @@ def check_split(run: Run, splits: AnySplits, name: str, say: Callable[[str], Non
         return
     if name in splits.held:
         raise UserError(
-            f"the {name} part, held back from training images, is not the one that {run.folder} left out of training: "
-            "the run may have learned some of it",
-            "put the data back as it was, or train anew; to evaluate on other data: RUN DATA",
+            f"the {name} split, held out from training images, is not the one that {run.folder} left out of training: "
+            "the run may have been trained on some of it",
+            "restore the data, or train again; to evaluate on other data: RUN DATA",
         )
-    say(f"the {name} part of the data has changed since the run was trained")
+    say(f"the {name} split of the data has changed since the run was trained")
 
 
 def stage_folder(folder: Path, number: int, name: str) -> Path:
-    """Where a stage of a run is, counted from 1; the last one is in the folder of the run itself."""
+    """Return the folder of a stage, counted from 1; the last stage is in the folder of the run itself."""
     return folder / f"stage-{number}-{name}"
 
 
 def stages_of(run: "Run | Path | str") -> list[tuple[Run, Recipe]]:
-    """The stages of a run whose checkpoints are still there, and the recipe of each; the last one is the run."""
+    """Return the stages whose checkpoints still exist, each with its recipe; the last one is the run itself."""
     run = as_run(run)
     *before, last = stages(run.recipe)
     homes = [(Run(stage_folder(run.folder, k, recipe.name)), recipe) for k, recipe in enumerate(before, 1)]
@@ -173,5 +173,5 @@ Runs = Run | Path | str | Sequence[Run | Path | str]
 
 
 def as_runs(runs: Runs) -> list[Run]:
-    """One run or several, as a list."""
+    """Return one run or several as a list."""
     return [as_run(runs)] if isinstance(runs, Run | Path | str) else [as_run(run) for run in runs]

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step, and which parameters get how much of it and of weight decay."""
+"""The learning rate as a function of the step, and parameter groups with their own rate and weight decay."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
 
-# Learned tables that are no matrices of a layer: like biases and norms they are not decayed where decay_bias is off.
+# Learned tables that are not weight matrices: like biases and norms they are not decayed if decay_bias is off.
 _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
-# What a timm ViT has in front of its blocks.
+# Modules of a timm ViT before its blocks.
 _STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre")
 
 
@@ -32,7 +32,7 @@ def learning_rate(
     power: float = 1.0,
     per: str = "epoch",
 ) -> float:
-    """The rate of optimizer step `step`, counted from 0.
+    """Return the learning rate of optimizer step `step`, counted from 0.
 
     With e the epoch that the step is in, W = warmup, E = epochs and s going from 1 to 0:
 
@@ -51,7 +51,7 @@ def learning_rate(
     """
     whole = per == "epoch"
     position: float = step // steps_per_epoch if whole else min(step / steps_per_epoch, epochs)
-    begun = 1 if whole else 0  # an epoch counts as soon as it begins
+    begun = 1 if whole else 0  # an epoch counts once it has begun
     rising = position < warmup
     warm = min((position + begun) / warmup, 1.0) if rising else 1.0
 
@@ -72,7 +72,7 @@ def learning_rate(
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Give every parameter group its share of the rate."""
+    """Set the learning rate of every parameter group, scaled by its "lr_scale"."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("lr_scale", 1.0)
 
@@ -80,15 +80,15 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float, decay_bias: bool = True, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Groups for an optimizer: parameters that train, each with its "lr", "lr_scale" and "weight_decay".
+    """Return parameter groups for an optimizer, each with its "lr", "lr_scale" and "weight_decay".
 
     Args:
         model: frozen parameters are left out.
         lr: "lr" of a group is this times its "lr_scale".
-        weight_decay: of everything; without `decay_bias` of everything but biases, norms, tokens and position tables.
-        decay_bias: True is what the released ResNet scripts do, False what MAE does.
-        layer_decay: of a ViT with L blocks, what is at depth d trains at layer_decay ^ (L + 1 - d) of the rate: patch
-            embedding at depth 0, block i (from 0) at i + 1, everything behind the blocks at full rate.
+        weight_decay: for all parameters; without `decay_bias` not for biases, norms, tokens and position tables.
+        decay_bias: True as in the released ResNet scripts, False as in MAE.
+        layer_decay: parameters at depth d of a ViT with L blocks train at layer_decay ^ (L + 1 - d) of the rate: the
+            patch embedding at depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate.
     """
     depth_of, last = _depths(model) if layer_decay != 1 else ({}, 0)
     groups: dict[tuple[int, float], dict[str, Any]] = {}
@@ -111,7 +111,7 @@ def _between(low: float, high: float, share: float) -> float:
 
 
 def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
-    """Depth of each parameter that comes before or in the blocks of a ViT, and the depth of all others."""
+    """Return the depth of each parameter before or in the blocks of a ViT, and the depth of all others."""
     found = {
         name.removesuffix("blocks"): len(module)
         for name, module in model.named_modules()
@@ -149,7 +149,7 @@ def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def rate_of_step(recipe: Recipe, step: int, steps: int) -> float:
-    """The learning rate of a step, counted from the first one of training."""
+    """Return the learning rate of a step, counted from the start of training."""
     return learning_rate(
         step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimizer.lr, **asdict(recipe.schedule)
     )

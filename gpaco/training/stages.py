@@ -1,4 +1,4 @@
-"""From a task to a finished run: its folder, its stages one after another, and what may be resumed."""
+"""From a task to a finished run: its folder, its stages, and which runs may be resumed."""
 
 import shutil
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
             weights = merged(weights_of(Run(home), newest(Run(home)), backbone))
             before = Before(weights, learner.card.weights)
     task.finish(run, learner)
-    distributed.barrier()  # nobody reads before it is written
+    distributed.barrier()  # no process reads before it is written
     return run
 
 
@@ -75,7 +75,7 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
 
 @contextmanager
 def _nothing_left(folder: Path) -> Iterator[None]:
-    """Where wrong input ends a run before it has begun, such as weights of another model, take its new folder away."""
+    """Remove the new folder if wrong input, such as weights of another model, ends the run before it begins."""
     try:
         yield
     except UserError:
@@ -86,25 +86,25 @@ def _nothing_left(folder: Path) -> Iterator[None]:
 
 
 def check_batches(recipe: Recipe, images: int) -> None:
-    """Raise an error if processes cannot share a batch of so many images.
+    """Raise an error if processes cannot share a batch evenly.
 
-    Each needs one for every part that a batch is worked on in, or it would leave the others waiting; and all need
-    equally many, for gradients are averaged over processes, and an image in a smaller share would count for more.
+    Each process needs an image for every step of gradient accumulation, or the others would wait for it forever. All
+    need the same number: gradients are averaged over processes, so an image in a smaller share would weigh more.
     """
     world = distributed.world_size()
     for stage in recipes.stages(recipe):
         size, needed = min(stage.train.batch_size, images), world * stage.train.accumulate
         if size < needed:
             raise UserError(
-                f"a batch of {size} images is too small for {world} processes that work on it in "
-                f"{stage.train.accumulate} parts",
+                f"a batch of {size} images is too small for {world} processes and "
+                f"{stage.train.accumulate} steps of accumulation",
                 f"--batch-size {needed} or more",
             )
         if size % world:
             less = size - size % world
             fitting = [str(number) for number in (less, less + world) if number <= images]
             raise UserError(
-                f"{world} processes cannot have equally many of {size} images, and so images would not count alike",
+                f"{world} processes cannot share {size} images evenly, so images would not weigh the same",
                 f"--batch-size {' or '.join(fitting)}",
             )
 

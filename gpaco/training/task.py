@@ -1,4 +1,4 @@
-"""What the loop and the stages ask of a task. Both tasks answer with methods of the same names."""
+"""What training needs from a task, as protocols. Both tasks have methods of these names."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ class Before(NamedTuple):
     """What a stage takes over from the one before it."""
 
     weights: dict[str, Tensor]
-    origin: str  # where pretrained weights came from in the beginning
+    origin: str  # where the pretrained weights of the first stage came from
 
 
 class Learner(Protocol):
@@ -40,7 +40,7 @@ class Learner(Protocol):
         ...
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of this process from step `start` of an epoch on."""
+        """Return the batches of this process from step `start` of an epoch on."""
         ...
 
     def start(self, batch: Any) -> float:
@@ -48,7 +48,7 @@ class Learner(Protocol):
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> Tensor:
-        """The loss of a batch; `network` is the model as the loop wraps it."""
+        """Return the loss of a batch; `network` is the model as the loop wraps it."""
         ...
 
     def after_step(self) -> None:
@@ -56,7 +56,7 @@ class Learner(Protocol):
         ...
 
     def validate(self, network: nn.Module) -> dict[str, Any]:
-        """Metrics on validation data; `score` selects the best epoch. Empty if there is nothing to select on."""
+        """Return metrics on validation data; `score` selects the best epoch. Empty if there is nothing to select on."""
         ...
 
 
@@ -80,21 +80,21 @@ class Task(Protocol):
 
     @classmethod
     def prepare(cls, recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> Self:
-        """Read the data and fill in what the recipe leaves open. `given` names the settings somebody chose."""
+        """Read the data and fill in what the recipe leaves open. `given` names the settings that the user chose."""
         ...
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> Learner:
-        """A learner for one stage, in its own folder; `before` has the weights of the stage before."""
+        """Return a learner for one stage, in its own folder; `before` has the weights of the stage before."""
         ...
 
     def finish(self, run: Run, learner: Any) -> None:
-        """Evaluate the selected checkpoint and write the metrics and all that the page needs."""
+        """Evaluate the selected checkpoint and write the metrics and everything that the page needs."""
         ...
 
     def with_recipe(self, recipe: Recipe, say: Say) -> Self:
-        """The same data for another recipe."""
+        """Return the same data with another recipe."""
         ...
 
     def sample(self) -> Self:
-        """The same task with one batch of images, to try things out."""
+        """Return the same task with one batch of images, for a dry run."""
         ...

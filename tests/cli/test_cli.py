@@ -251,7 +251,7 @@ def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
     shutil.copytree(trained, tmp_path / "run")
     recipe = (tmp_path / "run" / "recipe.toml").read_text()
     (tmp_path / "run" / "recipe.toml").write_text(recipe.replace("\nepochs = 2\n", "\nepochs = 5\n"))
-    line = f"{tmp_path / 'run'} has not come to its end: 2 of 5 epochs are done"
+    line = f"{tmp_path / 'run'} has not finished: 2 of 5 epochs are done"
     assert line in prints("evaluate", tmp_path / "run")
     words = ("predict", save(tmp_path / "one.png"), "--out", tmp_path / "rows.csv")
     assert line in prints(words[0], tmp_path / "run", *words[1:])
@@ -329,7 +329,7 @@ def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Comman
     assert len(features.history) == 3
     assert not any(key.startswith("val_") or key == "score" for row in features.history for key in row)
     for ask in (lambda: gpaco.evaluate(features), lambda: gpaco.predict(features, save(tmp_path / "one.png"))):
-        with pytest.raises(UserError, match="its classifier has learned nothing"):
+        with pytest.raises(UserError, match="its classifier is untrained"):
             ask()
     last = (features.folder / "checkpoints" / "latest").read_text().strip()
     assert (gpaco.load(features).model.centers.weight == gpaco.load(features, which="last").model.centers.weight).all()
@@ -371,7 +371,7 @@ def main_exits(code: int, *words: str) -> None:
 
 def test_a_batch_too_small_for_its_parts_is_refused(refuses: Command, tmp_path: Path) -> None:
     words = ("train", "digits", "--batch-size", 3, "--set", "train.accumulate=4", "--out", tmp_path / "run")
-    assert "a batch of 3 images is too small for 1 processes that work on it in 4 parts" in refuses(*words)
+    assert "a batch of 3 images is too small for 1 processes and 4 steps of accumulation" in refuses(*words)
 
 
 def test_without_images_to_evaluate_on_the_model_is_written_and_that_is_said(prints: Command, tmp_path: Path) -> None:

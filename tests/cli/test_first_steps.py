@@ -79,7 +79,7 @@ def test_results_inside_the_data_are_refused(refuses: Command, tmp_path: Path, m
         ("train", ".", "--out", "run"),
         ("compare", ".", "--out", "c"),
     ):
-        assert re.search("is inside the data.*\n  choose an --out beside the data", refuses(*words))
+        assert re.search("is inside the data.*\n  choose an --out outside the data", refuses(*words))
     assert tree_hash(data) == before
 
 
@@ -106,11 +106,11 @@ def test_an_empty_class_folder_is_a_problem_with_a_remedy_that_holds(problems: C
     data = class_folders(tmp_path / "data", {"ant": 8, "bee": 8, "none": 0})
     text = problems(data)
     assert "problem: classes without a training image: 'none' (--set data.allow_empty_classes=true keeps them)" in text
-    assert "kept all the same" not in text
+    assert "but kept" not in text
     said: list[str] = []
     recipe, _ = requested(data, None, ["data.allow_empty_classes=true"], {})
     splits_of(recipe, say=said.append)
-    assert "without a training image, kept all the same: 'none'" in said
+    assert "without a training image, but kept: 'none'" in said
 
 
 def test_check_promises_to_leave_bad_images_out_only_where_train_does(
@@ -119,13 +119,13 @@ def test_check_promises_to_leave_bad_images_out_only_where_train_does(
     data = class_folders(tmp_path / "data", {"ant": 25, "bee": 21})
     words = ("train", data, "--on-bad-image", "skip", "--out", tmp_path / "run")
     (data / "ant" / "0.png").write_bytes(b"")
-    assert "problem: 1 bad image (--on-bad-image skip leaves them out)" in problems(data)
+    assert "problem: 1 unreadable image (--on-bad-image skip leaves them out)" in problems(data)
     recipe, _ = requested(data, None, [], {"on_bad_image": "skip"})
     assert len(splits_of(recipe).bad) == 1
     (data / "bee" / "0.png").write_bytes(b"")
     cause = refuses(*words).splitlines()[0].removeprefix("error: ")
     assert "2 of 46 images are unreadable" in cause
-    assert f"problem: 2 bad images, and --on-bad-image skip would not do: {cause}\n" in problems(data)
+    assert f"problem: 2 unreadable images, and --on-bad-image skip does not help: {cause}\n" in problems(data)
 
 
 def test_an_oddity_is_one_line(problems: Command, tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ WRONG = [
     ("evaluate SEGMENTER --scales half", "--scales half is not a list of numbers"),
     ("evaluate SEGMENTER --scales 1,inf", "scales must be numbers above 0"),
     ("evaluate SEGMENTER --window 32/64", "a stride of 64 pixels does not cover windows of 32"),
-    ("evaluate SEGMENTER --prior uniform", "--tune-prior and --restrict are of classifiers"),
-    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is no folder"),
+    ("evaluate SEGMENTER --prior uniform", "--tune-prior and --restrict are for classifiers"),
+    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is not one"),
 ]
 
 

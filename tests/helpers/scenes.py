@@ -1,6 +1,7 @@
 """Pictures and masks for tests, drawn on the spot: the color of a pixel says its class."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,21 +86,22 @@ def tiny_segmenter(classes: int = 3, dim: int = 5, seed: int = 0) -> Segmenter:
     return Segmenter(TinyEncoder(), Last(), 8, classes, dim=dim)
 
 
-def card(classes: int = 3, **changes: Any) -> Card:
-    """The card of the tiny network."""
+def card(names: Sequence[str] = ("class 0", "class 1", "class 2"), **changes: Any) -> Card:
+    """The card of a segmenter."""
+    classes = len(names)
     known = Card(
         task="segmentation",
         gpaco="0",
-        classes=tuple(f"class {k}" for k in range(classes)),
+        classes=tuple(names),
         palette=tuple(map(tuple, COLORS[:classes].tolist())),
         counts=tuple(100 ** (classes - k) for k in range(classes)),
         images={},
-        model="tiny",
+        model="unet-resnet18",
         weights="",
         dim=5,
-        aux=False,
-        channels=8,
-        output_stride=16,
+        aux=True,
+        channels=0,
+        output_stride=8,
         drop_path=0.0,
         mean=(0.5,) * 3,
         std=(0.25,) * 3,
@@ -118,7 +120,7 @@ def made_run(home: Path, data: Path, names: tuple[str, ...], seed: int = 0) -> R
     home.mkdir()
     recipe = recipes.override(Recipe(), ["train.task=segmentation", f"data.path={data}", "model.name=unet-resnet18"])
     (home / "recipe.toml").write_text(recipes.dumps(recipe))
-    known = replace(card(), classes=names)
+    known = card(names)
     network = tiny_segmenter(seed=seed)
     state = {"position": {"epoch": 1, "best_step": None}, "card": write_card(known)}
     checkpoint.save(home / "checkpoints", 1, {"model": dict(network.state_dict()), "extra": {}}, state)

@@ -523,10 +523,10 @@ def test_data_with_another_number_of_images_or_groups_is_refused_before_training
     data, out = lists(tmp_path, 4), tmp_path / "run"
     words = ("train", data, "--recipe", "imagenet-lt-resnet50-gpaco", "--out", out, "--set", "data.allow_leakage=true")
     text = fails(*words)
-    assert "the recipe expects 115,846 training images, here are 4" in text
+    assert "the recipe expects 115,846 training images, got 4" in text
     assert "--set data.expect_images=0" in text
     text = fails(*words, "--set", "data.expect_images=4")
-    assert "the recipe expects (385, 479, 136) many, medium and few classes, here are (0, 0, 2)" in text
+    assert "the recipe expects (385, 479, 136) many, medium and few classes, got (0, 0, 2)" in text
     assert "--set data.expect_groups=[]" in text
     assert "here are 4" in fails(*words, "--validation", 0.5)  # what is held back counts
     assert not out.exists()

@@ -86,7 +86,7 @@ def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_pat
         save_scene(tmp_path / "images" / f"{k}.png", tmp_path / "masks" / f"{k}.png", k)
     data = Data(path=str(tmp_path), expect_images=10)
     assert len(scene_splits(replace(Recipe(), data=data)).train) == 7
-    with pytest.raises(UserError, match="expects 7 training pictures, here are 10"):
+    with pytest.raises(UserError, match="expects 7 training images, got 10"):
         scene_splits(replace(Recipe(), data=replace(data, expect_images=7)))
 
 
@@ -104,3 +104,13 @@ def test_a_validation_part_that_is_reported_chooses_nothing(tmp_path: Path) -> N
     assert (len(splits.train), len(splits.val or ()), splits.test) == (8, 2, read.val)
     asked = with_parts(replace(read, test=None), Data(validation=0.2, evaluate_on="val"))
     assert (asked.val, asked.test) == (read.val, None)
+
+
+def test_a_split_that_is_asked_for_by_name_has_to_be_there(tmp_path: Path) -> None:
+    read = read_scenes(scene_folder(tmp_path, train=10, val=3, test=3))
+    with pytest.raises(UserError, match="no test split to report on, only train and val") as caught:
+        with_parts(replace(read, test=None), Data(evaluate_on="test"))
+    assert "--set data.evaluate_on=val" in caught.value.remedy
+    with pytest.raises(UserError, match="no val split to report on, only train and test") as caught:
+        with_parts(replace(read, val=None), Data(validation=0, evaluate_on="val"))
+    assert "--validation 0.1" in caught.value.remedy

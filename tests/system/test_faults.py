@@ -104,7 +104,7 @@ def test_an_error_of_one_rank_does_not_leave_the_other_waiting(tmp_path: Path) -
     with two_ranks("train", *LONG, "--out", tmp_path) as ranks:
         errors = [process.communicate(timeout=PATIENCE)[1] for process in ranks]
         assert [process.returncode for process in ranks] == [2, 3], errors
-        assert "is not empty and holds no run" in errors[0]
+        assert "is not empty and is not a run" in errors[0]
         assert_plain(errors[1])
 
 

@@ -6,8 +6,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
 from gpaco.training import checkpoint
 from gpaco.training.loop import fit, step_seed
-from gpaco.training.task import Task
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
 QUICK = (*QUICK, "--set", "train.report=false")
@@ -71,7 +70,7 @@ def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: dic
     folder = tmp_path / "copy"
     shutil.copytree(undisturbed["gpaco"], folder)
     out = run("train", *QUICK, "--method", "gpaco", "--out", folder)
-    assert "going on with the run" in out
+    assert "resuming the run" in out
     assert_same_run(folder, undisturbed["gpaco"])
 
 
@@ -176,19 +175,40 @@ class Toy(NamedTuple):
         return self
 
 
-def toy(bad_steps: range, steps_of_an_epoch: int = 5) -> Task:
-    """A line through numbers; in some steps its loss is finite and the gradient is not."""
-    model = nn.Linear(1, 1)
-    steps = iter(range(100))
+@dataclass(frozen=True)
+class Named:
+    """A card with classes."""
 
-    def loss(network: nn.Module, batch: Toy) -> torch.Tensor:
-        wrong = (0 * model.weight.sum()).sqrt() if next(steps) in bad_steps else 0  # the slope of a root at 0
+    classes: tuple[str, ...] = ()
+
+
+@dataclass
+class ToyLearner:
+    """A line through numbers; in some steps its loss is finite and the gradient is not."""
+
+    bad_steps: range
+    steps: int = 5
+    evaluate: Callable[[nn.Module], dict[str, Any]] = lambda model: {}
+    card: Named = Named()
+
+    def __post_init__(self) -> None:
+        self.model, self.extra, self.numbers = nn.Linear(1, 1), nn.Identity(), iter(range(100))
+
+    def batches(self, epoch: int, start: int) -> Iterator[Toy]:
+        return (Toy(torch.full((4, 1), 1.0 + epoch + step)) for step in range(start, self.steps))
+
+    def start(self, batch: Toy) -> float:
+        return 0.0
+
+    def loss(self, network: nn.Module, batch: Toy) -> torch.Tensor:
+        wrong = (0 * self.model.weight.sum()).sqrt() if next(self.numbers) in self.bad_steps else 0  # slope at 0
         return (network(batch.x) ** 2).mean() + wrong
 
-    def batches(epoch: int, first: int) -> Iterator[Toy]:
-        return (Toy(torch.full((4, 1), 1.0 + epoch + step)) for step in range(first, steps_of_an_epoch))
+    def after_step(self) -> None:
+        pass
 
-    return Task(model, nn.Identity(), steps_of_an_epoch, batches, loss)
+    def validate(self, network: nn.Module) -> dict[str, Any]:
+        return self.evaluate(network)
 
 
 @pytest.mark.slow
@@ -215,9 +235,9 @@ def test_a_signal_in_any_step_and_in_the_last_evaluation_saves_and_the_run_goes_
         interrupt(moment == "judging" and judged[0] == 3)
         return {"score": 1.0 - judged[0]}
 
-    def task(**more: Any) -> Task:
+    def task(**more: Any) -> ToyLearner:
         torch.manual_seed(0)
-        return replace(toy(range(0), steps), **more)
+        return ToyLearner(range(0), steps, **more)
 
     for name in ("undisturbed", "stopped"):
         (tmp_path / name).mkdir()
@@ -236,11 +256,11 @@ def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: fl
     recipe = override(Recipe(), ["train.epochs=4", "schedule.warmup=0", f"optimizer.clip={clip}"])
     for name in ("some", "many"):
         (tmp_path / name).mkdir()
-    task = toy(range(3, 7))
+    task = ToyLearner(range(3, 7))
     fit(task, recipe, tmp_path / "some", torch.device("cpu"))
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
     with pytest.raises(Diverged, match="5 steps in a row"):
-        fit(toy(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
+        fit(ToyLearner(range(6, 50)), recipe, tmp_path / "many", torch.device("cpu"))
     kept = checkpoint.load(tmp_path / "many" / "checkpoints").tensors
     assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
 
@@ -250,14 +270,14 @@ def test_with_float16_gradients_that_are_never_finite_end_the_run_and_a_few_do_n
     recipe = override(Recipe(), settings)
     for name in ("some", "many"):
         (tmp_path / name).mkdir()
-    fit(toy(range(3, 12)), recipe, tmp_path / "some", torch.device("cpu"))
+    fit(ToyLearner(range(3, 12)), recipe, tmp_path / "some", torch.device("cpu"))
     with pytest.raises(Diverged, match="5 steps in a row"):
-        fit(toy(range(3, 100)), recipe, tmp_path / "many", torch.device("cpu"))
+        fit(ToyLearner(range(3, 100)), recipe, tmp_path / "many", torch.device("cpu"))
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) -> None:
     recipe = override(Recipe(), ["train.epochs=1", "schedule.warmup=0", "optimizer.lr=1e-9"])
-    task = toy(range(2, 4))
+    task = ToyLearner(range(2, 4))
     fit(task, recipe, tmp_path, torch.device("cpu"))
     (row,) = history(tmp_path)
     weight, bias = (parameter.item() for parameter in task.model.parameters())
@@ -266,7 +286,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) ->
 
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     def goes_on(epochs: int, classes: list[str]) -> int:
-        task = replace(toy(range(0)), about={"classes": classes})
+        task = ToyLearner(range(0), card=Named(tuple(classes)))
         recipe = override(Recipe(), [f"train.epochs={epochs}", "schedule.warmup=0"])
         return fit(task, recipe, tmp_path, torch.device("cpu")).epoch
 
@@ -283,7 +303,7 @@ def test_a_folder_with_another_run_or_with_foreign_files_is_refused(
     message = fails("train", *QUICK, "--seed", 5, "--out", undisturbed["gpaco"])
     assert "holds another run: train.seed was 0, now 5" in message
     (tmp_path / "notes.txt").write_text("mine")
-    assert "is not empty and holds no run" in fails("train", *QUICK, "--out", tmp_path)
+    assert "is not empty and is not a run" in fails("train", *QUICK, "--out", tmp_path)
 
 
 @pytest.mark.process

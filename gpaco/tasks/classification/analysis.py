@@ -1,8 +1,6 @@
-"""What the loss asks of a model, and what a model does: the analysis of the paper as numbers.
+"""The analysis of the paper, measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`.
 
-Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
-Measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`; `analyze` is both of them ready for JSON. An
-array has one number for each class, nan where there is none.
+`analyze` is both of them ready for JSON. An array has one number for each class, nan if there is none.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,11 +15,11 @@ from gpaco.metrics.optimum import log_log_slope
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.probe import PARAMETRIC, Probe, measure
-from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, stages_of
 
 Floats = NDArray[np.float64]
-SECONDS = 20.0  # that `analyze` may take at the end of training, beside loading
+SECONDS = 20.0  # that `analyze` may take at the end of training, without loading
 
 
 @dataclass(frozen=True)
@@ -38,24 +36,24 @@ class GradientNorms:
 
 
 def class_gradient_norms(
-    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+    run: Run | Path | str, data: Samples | Path | str | None = None, *, images: int = 1000, seed: int = 0
 ) -> GradientNorms:
     """Gradient norm of each class at the class centers (the paper's Fig. 2), and its log-log slope as one number.
 
-    The loss is the one that the run was trained with, at its saved weights and in a step as training takes it: the same
-    views, the same prior, and for contrastive methods the saved memory and a batch drawn as training draws it. Only
-    dropout and the statistics of batch norm are those of evaluation, and labels are not mixed. For each view x of an
+    The loss is that of the run, at its saved weights, in a step like those of training: the same views, the same prior,
+    and for contrastive methods the saved memory and a batch drawn as in training. Only dropout and batch-norm
+    statistics are those of evaluation, and labels are not mixed. For each view x of an
     image, the gradient of its loss at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
 
         (probability of center c in the softmax over centers and references - target of c) * features(x)
 
-    `centers` is the mean of its length over training images. They are sampled by class, the same number of each where
-    there are so many, and weighed as often as training shows them. Rows of a gradient add up over a batch: what is
-    measured is how strongly a class's center is moved, not by how much the movements cancel.
+    `centers` is the mean of its length over training images. They are sampled by class, the same number of each if
+    possible, and weighted by how often training shows them. Gradients add up over a batch: this measures how strongly
+    the center of a class is moved, not how much the movements cancel.
 
     Args:
-        data: other images than the run's training part.
-        images: at most so many are looked at; of more classes than that, some have none.
+        data: other images than the training split of the run.
+        images: how many to measure at most; with more classes than that, some have none.
         seed: of the sample.
 
     >>> from tempfile import TemporaryDirectory
@@ -84,7 +82,7 @@ class Mass:
 
 
 def measured_mass(
-    run: "Run | Path | str", data: "Samples | Path | str | None" = None, *, images: int = 1000, seed: int = 0
+    run: Run | Path | str, data: Samples | Path | str | None = None, *, images: int = 1000, seed: int = 0
 ) -> Mass:
     """Softmax mass of each class on its own center and on its positives, to compare with `optimal_probabilities`.
 
@@ -96,17 +94,17 @@ def measured_mass(
 
 
 def analyze(
-    run: "Run | Path | str", samples: "Samples | None" = None, predictor: "Predictor | None" = None
+    run: Run | Path | str, samples: Samples | None = None, predictor: Predictor | None = None
 ) -> dict[str, Any]:
-    """Everything that was measured on a run, ready for JSON: `analysis.json` of its folder, written by training.
+    """Return everything that is measured on a run, ready for JSON: `analysis.json` of its folder.
 
     Keys: `method`, `counts` (training images), `shown` (as the sampler shows them), `settings` (alpha, memory, batch
     and views for `optimal_probabilities`; None without parametric contrast), and `gradients` and `mass` with the
     fields of `GradientNorms` and `Mass`. At most 1,000 images, and no more than SECONDS allow.
 
     Args:
-        samples: the training images; read again from the run's data unless given.
-        predictor: the run's model, if it is loaded already.
+        samples: the training images; read from the data of the run unless given.
+        predictor: the model of the run, if it is already loaded.
     """
     stages = _stages(run)
     last, parametric = stages[-1], _parametric(stages)
@@ -129,12 +127,12 @@ def analyze(
 class _Stage:
     name: str  # empty if the run has only one
     method: str
-    run: "Run"
-    recipe: "Recipe"
+    run: Run
+    recipe: Recipe
     which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
 
 
-def _stages(run: "Run | Path | str") -> list[_Stage]:
+def _stages(run: Run | Path | str) -> list[_Stage]:
     """The stages of a run that are still there; the last one is the run itself."""
     found = stages_of(run)
     names = [recipe.name if len(found) > 1 else "" for _, recipe in found]
@@ -152,37 +150,39 @@ def _parametric(stages: list[_Stage]) -> _Stage:
 
 def _measure(
     stage: _Stage,
-    data: "Samples | Path | str | None",
+    data: Samples | Path | str | None,
     images: int = 1000,
     seed: int = 0,
-    predictor: "Predictor | None" = None,
+    predictor: Predictor | None = None,
     seconds: float | None = None,
-) -> "Probe":
-
-    samples = data if isinstance(data, Samples) else splits_of(stage.recipe, data).train
-    return measure(stage.run, stage.recipe, stage.which, samples, images, seed, predictor, seconds)
+) -> Probe:
+    if data is None:
+        data = splits_of(stage.recipe).train
+    elif not isinstance(data, Samples):
+        data = other_data(data, stage.recipe).train
+    return measure(stage.run, stage.recipe, stage.which, data, images, seed, predictor, seconds)
 
 
 # From what was measured to classes
 
 
-def _gradient_norms(stage: _Stage, measured: "Probe") -> GradientNorms:
+def _gradient_norms(stage: _Stage, measured: Probe) -> GradientNorms:
     labels, shares = measured.labels, measured.shares
     number = np.bincount(labels, minlength=len(shares))
     seen = number > 0
-    # An anchor stands for all that training shows of its class.
+    # An anchor represents all images of its class that training shows.
     weight = (shares / np.maximum(number, 1) / shares[seen].sum())[labels]
     lengths = measured.gradients * weight[:, None]
     anchors = np.arange(len(labels))
     pull: Floats = np.bincount(labels, lengths[anchors, labels], minlength=len(shares)).astype(np.float64)
-    pull[~seen & (shares > 0)] = np.nan  # no image of it was looked at
+    pull[~seen & (shares > 0)] = np.nan  # no image of it was measured
     lengths[anchors, labels] = 0
     push = lengths.sum(0)
     slope = log_log_slope(measured.counts, pull + push)
     return GradientNorms(stage.method, stage.name, measured.images, pull + push, pull, push, slope)
 
 
-def _mass(stage: _Stage, measured: "Probe") -> Mass:
+def _mass(stage: _Stage, measured: Probe) -> Mass:
     each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
     values = (measured.positives, measured.center, each, measured.together)
     means = (_means(value, measured.labels, len(measured.shares)) for value in values)
@@ -190,7 +190,7 @@ def _mass(stage: _Stage, measured: "Probe") -> Mass:
 
 
 def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> Floats:
-    """Mean of the values of each class; values that are nan are left out, and a class without any is nan."""
+    """Return the mean value of each class without nans; nan for a class without values."""
     used = ~np.isnan(values)
     sums = np.bincount(labels[used], values[used].astype(np.float64), minlength=num_classes)
     sizes = np.bincount(labels[used], minlength=num_classes)

@@ -1,4 +1,4 @@
-"""What a classifier learns from and is tested on: images, or features that a frozen backbone has computed once."""
+"""Batches for a classifier: images, or features that a frozen backbone has computed once."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,20 +29,20 @@ class Source(Protocol):
     """Where a learner gets its batches, and its logits on validation data."""
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches of an epoch from step `start` on."""
+        """Return the batches of an epoch from step `start` on."""
         ...
 
     def logits(self, model: nn.Module, samples: Samples) -> Logits:
-        """Logits (N, C) of a whole split."""
+        """Return the logits (N, C) of a whole split."""
         ...
 
 
 def source_of(
     recipe: Recipe, splits: Splits, model: Classifier, card: Card, home: Path, device: torch.device, say: Say
 ) -> tuple[Source, Card]:
-    """Images, or cached features if only the head is trained: the backbone is then moved out of the model.
+    """Return images, or cached features if only the head is trained: the backbone is then moved out of the model.
 
-    The card comes back with the hash of that backbone.
+    Also return the card, with the hash of that backbone.
     """
     views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
     if not caches(recipe):
@@ -53,7 +53,7 @@ def source_of(
 
 
 def caches(recipe: Recipe) -> bool:
-    """Whether features are computed once, and a head learns from them."""
+    """Whether a head is trained on features that are computed once."""
     return recipe.train.part == "head" and recipe.train.cached_views > 0
 
 
@@ -62,7 +62,7 @@ def check_pixels(recipe: Recipe) -> None:
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
             "mixup, cutmix and erasing change pixels, and cached features have none",
-            "do without them, or embed in every step: --set train.cached_views=0",
+            "leave them out, or embed in every step: --set train.cached_views=0",
         )
 
 
@@ -119,7 +119,7 @@ class FeatureSource:
 
 
 def cached_kinds(views: Sequence[View], cached: int) -> list[View]:
-    """The view that each cached one is: all of the same kind, or of two kinds in turn."""
+    """Return the kind of each cached view: all the same, or two kinds in turn."""
     kinds = list(dict.fromkeys(views))
     if cached < len(kinds):
         raise UserError(
@@ -130,10 +130,10 @@ def cached_kinds(views: Sequence[View], cached: int) -> list[View]:
 
 
 def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], cached: Sequence[View]) -> list[Indices]:
-    """For each view of a batch, which of the cached views each image shows: two of one kind are not the same one.
+    """Return for each view of a batch the cached view of each image; two views of one kind get different ones.
 
-    A function of seed, epoch and key alone: the cached views of an image are put in an order that these draw, and views
-    of one kind take the first, the second and so on.
+    A function of seed, epoch and key alone: they shuffle the cached views of an image, and views of one kind take the
+    first, the second and so on.
     """
     draws = uniforms(seed, epoch, keys, 0, len(cached))
     chosen = []
@@ -147,7 +147,7 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 @torch.inference_mode()
 def head_logits(model: nn.Module, features: Features, batch_size: int = 4096) -> Logits:
-    """Logits (N, C) from cached features; each process does its share once, and all get the whole."""
+    """Return logits (N, C) from cached features. Each process computes its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
     if not isinstance(model, Classifier):
         raise TypeError("cached features need a classifier")
@@ -161,7 +161,7 @@ def head_logits(model: nn.Module, features: Features, batch_size: int = 4096) ->
 
 
 def _order(recipe: Recipe) -> dict[str, Any]:
-    """What `plan` has to know of the recipe and of the processes."""
+    """Return the arguments of `plan` that depend on the recipe and on the processes."""
     settings = recipe.train
     return {
         "batch_size": settings.batch_size,

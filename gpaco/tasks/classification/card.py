@@ -1,4 +1,4 @@
-"""The card of a classifier: what it has to know about itself to be used again."""
+"""The card of a classifier: everything needed to use it again."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class Card:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classifies: bool  # False if the method does not train the class centers
-    assumes: str  # class distribution that raw logits are right for
+    assumes: str  # class distribution that raw logits are adjusted to
     prior: str
     alpha: float
     label_smoothing: float
@@ -67,7 +67,7 @@ class Card:
 
 
 def describe(recipe: Recipe, splits: Splits) -> Card:
-    """The card of a model that this recipe trains on these splits."""
+    """Return the card of a model that this recipe trains on these splits."""
     shown = shown_counts(splits.train.counts, recipe.train.sampler)
     usual = backbones.usual_input(recipe.model.name)
     size = recipe.model.size or usual.size
@@ -106,7 +106,7 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
 
 
 def build_model(card: Card, weights: str = "") -> Classifier:
-    """The network that a card describes; `weights` are pretrained ones for its backbone."""
+    """Build the network that a card describes; `weights` are pretrained ones for its backbone."""
     backbone, num_features, *_ = backbones.build(
         card.model, size=card.size, drop_path=card.drop_path, pool=card.pool, weights=weights
     )

@@ -1,4 +1,4 @@
-"""Data whose classes are not quite those of a model: matched by name, with a word on what is left out."""
+"""Classes of other data matched to those of a model by name, with notes about what is left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Match:
         return int((self.labels < 0).sum())
 
     def notes(self, classes: Sequence[str]) -> list[str]:
-        """What was left out, in words."""
+        """Return lines about what was left out."""
         notes = []
         if self.unknown:
             typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
@@ -52,7 +52,7 @@ class Match:
         return notes
 
     def facts(self, restricted: bool) -> dict[str, Any]:
-        """The same for JSON."""
+        """Return the same for JSON."""
         return {
             "classes": int(self.there.sum()),
             "unknown": list(self.unknown),
@@ -63,7 +63,7 @@ class Match:
 
 
 def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str]) -> Match:
-    """Labels that are indices of `names`, as indices of a model's `classes`; an error if no name is in both."""
+    """Map labels from indices of `names` to indices of a model's `classes`; an error if they share no name."""
     place = {name: c for c, name in enumerate(classes)}
     places = np.array([place.get(word, -1) for word in in_words_of(names, classes)], np.int64)
     counts = np.bincount(labels, minlength=len(names))
@@ -74,19 +74,19 @@ def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str
         word = unknown[0] if unknown else ""
         raise UserError(
             f"the data has no class that the model knows, but {some(unknown)}{nearest(word, classes)}",
-            f"the model's classes are {some(list(classes))}; name the data's classes alike",
+            f"rename the classes of the data; the model has {some(list(classes))}",
         )
     absent = tuple(name for name, seen in zip(classes, there, strict=True) if not seen)
     return Match(places[labels], there, unknown, absent)
 
 
 def matched(samples: Samples, classes: tuple[str, ...]) -> tuple[Samples, Match]:
-    """The samples of known classes, labels in the model's numbering, and how that came about."""
+    """Return the samples of known classes, with labels in the model's numbering, and the match."""
     found = match(samples.labels, samples.classes, classes)
     chosen = samples if not found.dropped else samples.subset(found.known)
     return replace(chosen, labels=found.labels[found.known], classes=classes), found
 
 
 def restricted(logits: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[Any]:
-    """Logits (N, C) with which only the classes that are there can win."""
+    """Return logits (N, C) that predict only the classes of the data."""
     return np.where(there, logits, np.array(-np.inf, logits.dtype))

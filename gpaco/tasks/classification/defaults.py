@@ -1,4 +1,4 @@
-"""Settings that suit the data: what training starts from where nothing was said."""
+"""Default settings that suit the data."""
 
 import math
 from dataclasses import replace
@@ -19,22 +19,18 @@ from gpaco.recipes.settings import Recipe, Stage
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.priors import no_validation
 
-_LOOKED_AT = 25  # files, for the usual size
-_LONG = 10_000  # steps from which on small images are strongly augmented; docs/decisions.md says why
+_LOOKED_AT = 25  # files, for the typical size
+_LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
 
 def suggest(
-    splits: Splits, *, gpu: bool | None = None, batch_size: int | None = None, epochs: int | None = None
+    splits: Splits, *, gpu: bool = False, batch_size: int | None = None, epochs: int | None = None
 ) -> dict[str, Any]:
-    """Settings by "section.key": model, image size, batch size, epochs, memory, views and learning rate for these data.
+    """Return settings for the data by "section.key": model, sizes, epochs, memory, views and learning rate.
 
-    Decided by the usual size of the images, whether they are in memory, how many there are, and `gpu` (looked up
-    unless given). Epochs and rate go with the batch size, views with the number of steps, if those are given already.
+    They depend on the typical size of the images, whether they are in memory, their number, and `gpu`. Epochs and rate
+    depend on the batch size, views on the number of steps, if those are given.
     """
-    if gpu is None:
-        import torch
-
-        gpu = torch.cuda.is_available()
     images, side = len(splits.train), usual_side(splits.train)
     in_memory = splits.train.paths is None
     small = side <= 64
@@ -63,7 +59,7 @@ def suggest(
 
 
 def usual_side(samples: Samples) -> int:
-    """The median of the shorter side in pixels; of files, a few are looked at."""
+    """Return the median of the shorter side in pixels; of files, only a few are read."""
     if samples.images is not None:
         return min(int(side) for side in samples.images.shape[1:3])
     sides = []
@@ -81,7 +77,7 @@ def _power_below(number: float) -> int:
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
-    """The recipe with every open setting filled in from the data; each guess is said with what overrides it."""
+    """Return the recipe with open settings filled in from the data; print each with the flag that overrides it."""
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
     batch_size = recipe.train.batch_size if "train.batch_size" in given else None
@@ -90,7 +86,7 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     guesses["train.workers"] = 0 if splits.train.images is not None else 2
     if recipe.model.weights:
         guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
-    if recipe.train.part == "head":  # features were learned on whole pictures: strong augmentation only blurs them
+    if recipe.train.part == "head":  # features were learned on whole images: strong augmentation hurts
         guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
     if recipe.method.name in methods.WITHOUT_PROJECTOR:
         guesses.pop("method.memory")
@@ -117,7 +113,7 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:
-    """SupCon alone has no classifier: a second stage trains one on the features as they then are."""
+    """Add a stage that trains a classifier if the method, SupCon, has none."""
     *_, last = recipes.stages(recipe)
     if last.method.name not in methods.WITHOUT_CLASSIFIER:
         return recipe

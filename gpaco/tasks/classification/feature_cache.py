@@ -1,8 +1,8 @@
-"""Features of a list of images, kept in one file that grows block by block: how much of it is there is its length.
+"""Features of a list of images, in one file that grows block by block; its length says how many are done.
 
-A folder is named after all that its numbers depend on:
+The name of a folder is a hash of everything that its features depend on:
 
-    key.json      the same in words: model, SHA-256 of its weights, views, size, mean and deviation, images
+    key.json      the same, readable: model, SHA-256 of its weights, views, size, mean and deviation, images
     features.f16  for each image its features, (views, width) in half precision
 """
 
@@ -26,11 +26,11 @@ from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 
 Indices = NDArray[np.int64]
-BLOCK = 64  # images that are embedded and written together: what a kill can cost
+BLOCK = 64  # images that are embedded and written together
 
 
 def fingerprint(samples: Samples) -> str:
-    """SHA-256 of the pixels of images in memory; of files, of their names, sizes and times of change: that is quick."""
+    """Return a SHA-256 of the pixels of images in memory, or of the names, sizes and modification times of files."""
     digest = hashlib.sha256()
     if samples.paths is None:
         images = np.ascontiguousarray(samples.images)
@@ -42,7 +42,7 @@ def fingerprint(samples: Samples) -> str:
             found = path.stat()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UserError(f"cannot read {name}: {reason}", "see that the file is there") from error
+            raise UserError(f"cannot read {name}: {reason}", "check that the file exists") from error
         digest.update(json.dumps([name, found.st_size, found.st_mtime_ns]).encode())
     return digest.hexdigest()
 
@@ -52,7 +52,7 @@ class Features:
     """The features of some images, in their order.
 
     Args:
-        folder: where folders of features are; this one gets its own below.
+        folder: of all features; these get a folder of their own in it.
         key: everything that the features depend on, ready for JSON.
         shape: images, views of an image, features of a view.
     """
@@ -81,25 +81,25 @@ class Features:
         return 2 * self.shape[1] * self.shape[2]
 
     def done(self) -> int:
-        """Images on disk: all, or those of whole blocks."""
+        """Return how many images are on disk: all, or those of complete blocks."""
         rows = self.file.stat().st_size // self.row_bytes if self.file.exists() else 0
         return len(self) if rows >= len(self) else rows // BLOCK * BLOCK
 
     def begin(self) -> None:
-        """Make ready for `append`, which one process may do: the one that holds the lock."""
+        """Prepare for `append`. Only the process that holds the lock may call either."""
         with explained(f"cannot write features to {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path / "key.json", self.text)
             self.file.touch()
-            os.truncate(self.file, self.done() * self.row_bytes)  # a block that was being written at a kill
+            os.truncate(self.file, self.done() * self.row_bytes)  # drop a block whose writing was interrupted
 
     def append(self, block: Tensor) -> None:
-        """Write the next images, (B, views, width). On disk when this returns."""
+        """Write the features of the next images, (B, views, width), and sync them to disk."""
         half = block.half()
         if not bool(half.isfinite().all()):
             raise UserError(
                 f"features of this model do not fit half precision: up to {block.abs().max():.3g}",
-                "do without the cache: --set train.cached_views=0",
+                "turn off the cache: --set train.cached_views=0",
             )
         with explained(f"cannot write features to {self.path}"), self.file.open("ab") as file:
             file.write(half.numpy().tobytes())
@@ -107,9 +107,9 @@ class Features:
             os.fsync(file.fileno())
 
     def take(self, rows: Indices, views: Indices) -> Tensor:
-        """Of each row one view: (N, width) in float32."""
+        """Return one view of each row, (N, width) in float32."""
         return torch.from_numpy(self._values[rows, views]).float()
 
     @cached_property
     def _values(self) -> NDArray[np.float16]:
-        return np.memmap(self.file, np.float16, "r", shape=self.shape)  # only rows that are asked for are read
+        return np.memmap(self.file, np.float16, "r", shape=self.shape)  # reads only the rows that are used

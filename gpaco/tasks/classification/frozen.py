@@ -1,7 +1,7 @@
-"""A backbone that does not change sees every image once: its features are cached, and a head trains on them.
+"""A frozen backbone embeds every image once: its features are cached, and a head trains on them.
 
-What an image looks like in a cached view depends on its place in the list and on the number of the view, not on the
-seed of a run. So methods and seeds share the features of the same list of images.
+A cached view depends on the index of the image and on the number of the view, not on the seed of a run. So methods and
+seeds share the features of the same list of images.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ from gpaco.system.signals import Stopped, catch_signals
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.feature_cache import BLOCK, Features, Indices, fingerprint
 
-_SEEN = ("size", "mean", "std", "pool")  # of the card, what any features depend on
-_TESTED = ("resize", "whole", "interpolation")  # and those of test-time images beside
-Images = Callable[[list[Indices]], Iterator[list[Tensor]]]  # of each block of indices its views, (B, 3, S, S) each
+_SEEN = ("size", "mean", "std", "pool")  # fields of the card that all features depend on
+_TESTED = ("resize", "whole", "interpolation")  # and those of test-time images also
+Images = Callable[[list[Indices]], Iterator[list[Tensor]]]  # blocks of indices -> their views, (B, 3, S, S) each
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """A backbone in evaluation mode, and the folder that keeps its features."""
+    """A backbone in evaluation mode, and the folder of its features."""
 
     backbone: nn.Module
     width: int  # features of an image
@@ -54,7 +54,7 @@ class Frozen:
     say: Say
 
     def of_views(self, samples: Samples, views: list[View]) -> Features:
-        """Features of training images, in each of these views."""
+        """Return the features of training images in each of these views."""
 
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
             planned = [(block, block) for block in blocks]
@@ -63,7 +63,7 @@ class Frozen:
         return self._features(samples, {"views": [asdict(view) for view in views]}, len(views), images)
 
     def of_tested(self, samples: Samples) -> Features:
-        """Features of validation or test images."""
+        """Return the features of validation or test images."""
 
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
             return ([pixels] for pixels in images_as_tested(samples, self.card.view, blocks))
@@ -71,7 +71,7 @@ class Frozen:
         return self._features(samples, {"tested": {key: getattr(self.card, key) for key in _TESTED}}, 1, images)
 
     def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images) -> Features:
-        """The features of all samples; what is missing is embedded, each process its share, and written."""
+        """Return the features of all samples. Missing ones are computed, each process its share, and written."""
         key = seen_as | {
             "gpaco": __version__,
             "model": self.card.model,
@@ -92,11 +92,11 @@ class Frozen:
                 self._embed(features, images)
                 distributed.barrier()
             if features.done() < len(features):
-                raise EnvironmentProblem(f"features in {features.path} are not what was written", "look after the disk")
+                raise EnvironmentProblem(f"features in {features.path} are incomplete after writing", "check the disk")
         return features
 
     def _embed(self, features: Features, images: Images) -> None:
-        """Compute and write what is missing, block by block; a signal stops it between two of them."""
+        """Compute and write missing features, block by block; a signal stops it between blocks."""
         total, views, _ = features.shape
         first = features.done()
         if first == total:  # another process was faster
@@ -120,9 +120,9 @@ class Frozen:
         return one_thread_each() if self.device.type == "cpu" else ThreadPoolExecutor(1)
 
     def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor) -> Tensor:
-        """Features (B, views, width) of images, (B, 3, S, S) in each view."""
+        """Return features (B, views, width) of images, (B, 3, S, S) in each view."""
         cpu = self.device.type == "cpu"
-        few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that stay in a processor's cache
+        few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that fit in the cache of a processor
         parts = pool.map(self._backbone, [part for pixels in views for part in pixels.split(few)])
         return torch.cat(list(parts)).view(len(views), -1, self.width).transpose(0, 1)
 
@@ -136,7 +136,7 @@ class Frozen:
 
 
 def _share(block: Indices) -> Indices:
-    """What this process does of a block. One without a share of the last few images takes one of them, for nothing."""
+    """The share of a block that this process embeds. With no image left, it embeds one that is then discarded."""
     own = block[distributed.rank() :: distributed.world_size()]
     return own if len(own) else block[:1]
 
@@ -148,18 +148,19 @@ def _in_order(own: Tensor, count: int) -> Tensor:
 
 
 def check_room(features: Features) -> None:
+    """Raise an error if the disk is too small for the features."""
     size = (len(features) - features.done()) * features.row_bytes
     free = shutil.disk_usage(features.path).free
     if free < size:
         raise EnvironmentProblem(
-            f"the features need {size / 1e6:,.0f} MB in {features.folder}, and {free / 1e6:,.0f} MB are free",
+            f"the features need {size / 1e6:,.0f} MB in {features.folder}, which has {free / 1e6:,.0f} MB free",
             "free some space, choose another --set train.features=FOLDER, or --set train.cached_views=0",
         )
 
 
 @contextmanager
 def one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """As many workers as torch has threads; each computes alone: none waits for others, and bits are those of one."""
+    """A pool of single-threaded workers, one per thread of PyTorch. Results are the same bits as with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -52,7 +52,7 @@ class ClassificationLearner:
         self.extra.after_step(self.model)
 
     def validate(self, network: nn.Module) -> dict[str, Any]:
-        """Metrics on validation data; macro recall selects the best epoch."""
+        """Return metrics on validation data; macro recall selects the best epoch."""
         samples = self.splits.val
         if samples is None or not self.select:
             return {}
@@ -61,7 +61,7 @@ class ClassificationLearner:
         network.train(training)
         if not np.isfinite(logits).all():
             raise Diverged(
-                "the model gives numbers that are not finite on validation data; the last checkpoint is kept",
+                "the outputs of the model on validation data are not finite; the last checkpoint is kept",
                 "lower the learning rate: --lr",
             )
         card = self.card

@@ -1,4 +1,4 @@
-"""What a trained model says about new images: one row per file. A file that cannot be read is a row with its error."""
+"""Predictions for new images: a row for each file. An unreadable file is a row with its error."""
 
 import csv
 import json
@@ -11,56 +11,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpaco.data.images import SUFFIXES, read_image
-from gpaco.data.readers.rows import read_text
+from gpaco.data.files import find_files
+from gpaco.data.images import read_image
 from gpaco.data.views.eval import as_tested
-from gpaco.errors import Problem, UserError, nearest
+from gpaco.errors import Problem, UserError
 from gpaco.metrics.groups import groups
-from gpaco.system.devices import choose_device
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import check_correction, final_logits
-from gpaco.training.run import Runs, as_runs
+from gpaco.training.run import Run
 
 Row = dict[str, Any]
-TABLES = (".csv", ".tsv", ".parquet")
-TAKEN = "give images, folders of images, or .txt lists with a path in each line"
 
 
-def predict(
-    runs: Runs,
-    paths: Path | str | Sequence[Path | str],
+def predict_classes(
+    runs: Sequence[Run],
+    paths: Sequence[Path | str],
     *,
-    out: Path | str | None = None,
-    prior: str | None = None,
-    unbiased: bool = False,
-    top: int = 5,
-    batch_size: int = 64,
-    device: str | None = None,
-    show: Progress | None = None,
-    **how: Any,
+    out: Path | str | None,
+    prior: str | None,
+    unbiased: bool,
+    top: int,
+    batch_size: int,
+    device: torch.device,
+    show: Progress | None,
 ) -> list[Row]:
-    """A row for each image: path, class, probability, the group of the class, the `top` classes, and error (or None).
-
-    `paths` are files, folders (searched for images) and lists (.txt, a path in each line, with or without the number of
-    its class). Several runs are an ensemble.
-    With `out`, rows are also written to a .csv or .jsonl file as they come.
-
-    Of a segmenter, rows are those of `segmentation.prediction.predict_masks`, `out` is a folder for masks and
-    overlays, and `how` may have `scales`, `flip`, `window` and `stride`.
-    """
-    several = as_runs(runs)
-    if several[0].recipe.train.task == "segmentation":
-        from gpaco.tasks.segmentation.prediction import predict_masks
-
-        if len(several) > 1 or prior is not None or unbiased:
-            raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
-        return predict_masks(several[0], paths, out=out, device=choose_device(device), show=show, **how)
-    if how:
-        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are of segmentation")
-    files = find_files([paths] if isinstance(paths, Path | str) else paths)
-    predictors = load_classifiers(several, device=choose_device(device))
+    """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
+    files = find_files(paths)
+    predictors = load_classifiers(runs, device=device)
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
     card = predictors[0].card
@@ -78,37 +57,8 @@ def predict(
     return rows
 
 
-def find_files(paths: Sequence[Path | str]) -> list[Path]:
-    """The images that the paths name, in order; those in folders sorted. One that a list names need not exist."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        elif not path.exists():
-            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
-        elif path.suffix.lower() in TABLES:
-            raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
-        elif path.suffix.lower() == ".txt":
-            text, _ = read_text(path)
-            files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]
-        else:
-            files.append(path)
-    if not files:
-        raise UserError(f"there is no image in {', '.join(map(str, paths))}", TAKEN)
-    return files
-
-
-def _listed(folder: Path, line: str) -> Path:
-    """The image that a line of a list names; the number of a class after it, as in lists to train on, is not for us."""
-    whole = folder / line
-    name, *label = line.rsplit(None, 1)
-    labeled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
-    return folder / name if labeled else whole
-
-
 def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
-    """The image as each model wants it, or why there is none."""
+    """The image as each model takes it, or why it cannot be read."""
     try:
         image = read_image(path)
     except Problem as error:
@@ -163,7 +113,7 @@ def _logits(predictor: Predictor, images: list[Any]) -> np.ndarray:
 
 @contextmanager
 def _writer(out: Path | str | None, top: int) -> Iterator[Callable[[Row], object]]:
-    """Yield a function that writes a row to a file, in the form that its name says."""
+    """Yield a function that writes a row to a file, as CSV or JSON lines by its suffix."""
     if out is None:
         yield lambda row: None
         return

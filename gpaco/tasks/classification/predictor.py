@@ -49,7 +49,7 @@ class Predictor(nn.Module):
 def load_classifier(
     run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
 ) -> Predictor:
-    """The model of a run that classifies; adapters are merged, and a prior tuned for its checkpoint is part of it."""
+    """Return the model of a classification run, with adapters merged and a prior that was tuned for its checkpoint."""
     run = as_run(run)
     if run.recipe.train.task != "classification":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
@@ -65,7 +65,7 @@ def load_classifier(
 
 
 def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
-    """The same model with a prior that was tuned for it: by macro recall, so for uniform classes."""
+    """Return the model with a tuned prior, which macro recall selected: for uniform classes."""
     card = replace(predictor.card, tuned=tuned, assumes="uniform")
     return Predictor(predictor.model, card).to(predictor.mean.device).eval()
 
@@ -73,14 +73,14 @@ def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
 def load_classifiers(
     runs: Sequence[Run], *, which: str = "best", device: str | torch.device = "cpu"
 ) -> list[Predictor]:
-    """The models of an ensemble: all trained to classify, and of the same classes."""
+    """Return the models of an ensemble. All must be trained to classify, and have the same classes."""
     predictors = [load_classifier(run, which=which, device=device) for run in runs]
     for run, predictor in zip(runs, predictors, strict=True):
         if not predictor.card.classifies:
             raise UserError(
-                f"{run.folder} is a stage that trains features: its classifier has learned nothing",
+                f"{run.folder} is a stage that trains features: its classifier is untrained",
                 "give the folder of the whole run, the one above it",
             )
     if any(predictor.classes != predictors[0].classes for predictor in predictors):
-        raise UserError("these runs do not have the same classes", "make an ensemble of runs on the same data")
+        raise UserError("these runs do not have the same classes", "choose runs on the same data")
     return predictors

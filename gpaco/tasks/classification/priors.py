@@ -1,10 +1,10 @@
-"""Which class distribution logits are right for, and how they are made right for another (docs/priors.md).
+"""Which class distribution logits assume, and how they are adjusted to another (docs/priors.md).
 
-What the network says is right for uniform classes, or for those of training: every method says which. Then, in order:
+Raw logits assume uniform classes or those of training, depending on the method. Then, in this order:
 
-    unbiased   - log w         without what a parametric loss takes from the centers of frequent classes
-    tuned      + tau * log q   tau chosen on validation data by macro recall: right for uniform classes
-    --prior    + log p         for the classes expected at test time, - log of those it was right for
+    unbiased   - log w         removes the bias of a parametric loss against frequent classes
+    tuned      + tau * log q   tau selected on validation data by macro recall: assumes uniform classes
+    --prior    + log p         for the class distribution expected at test time, - log of the assumed one
 """
 
 import csv
@@ -26,20 +26,20 @@ from gpaco.training.card import read_card
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
-TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 is as trained, -1 takes the frequencies of training out
+TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 is as trained, -1 removes the training frequencies
 FILE = "prior.json"  # in a run whose prior was tuned
 _ROWS = 2048
 
 
 def log_prior(counts: ArrayLike) -> Floats:
-    """Log of the class distribution of training; a class without images counts as one with one."""
+    """Return the log of the class distribution of training; a class without images counts as one image."""
     counts = np.maximum(np.asarray(counts, dtype=np.float64), 1)
     logs: Floats = np.log(counts / counts.sum())
     return logs
 
 
 def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbiased: bool = False) -> Logits:
-    """Logits of a loaded model, corrected for the bias of the loss if asked, and adjusted to a class distribution."""
+    """Return logits corrected for the bias of the loss, if asked, and adjusted to a class distribution."""
     if card.counts is None and (unbiased or (prior is not None and "train" in (prior, card.assumes))):
         raise UserError(
             "this run does not know how many training images its classes had",
@@ -51,8 +51,8 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
             logits = corrected(torch.from_numpy(logits)).numpy()
         elif corrected.does_something and not card.tuned.unbiased:
             raise UserError(
-                "the prior of this run was tuned on its logits as they are: they cannot be corrected after that",
-                "leave out --unbiased, or tune again after it: gpaco evaluate RUN --unbiased --tune-prior",
+                "the prior of this run was tuned on uncorrected logits: they cannot be corrected afterwards",
+                "leave out --unbiased, or tune again with it: gpaco evaluate RUN --unbiased --tune-prior",
             )
     if prior is None:
         return logits
@@ -64,17 +64,17 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
 
 
 def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
-    """Raise now what `final_logits` would raise after all images have been read."""
+    """Raise the errors of `final_logits` before all images are read."""
     final_logits(np.zeros((0, len(card.classes)), np.float32), card, prior=prior, unbiased=unbiased)
 
 
 def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
-    """Log of the class distribution that the sampler showed: that of the training images unless it is known."""
+    """Return the log of the class distribution that the sampler showed; that of the images if it is not known."""
     return log_prior(counts) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 
 
 class Correction(nn.Module):
-    """Raw logits to corrected ones: without the loss's bias if `unbiased`, plus `tau` * log prior."""
+    """Raw logits to corrected ones: without the bias of the loss if `unbiased`, plus `tau` * log prior."""
 
     shift: Tensor
 
@@ -91,7 +91,7 @@ class Correction(nn.Module):
 
 
 def log_bias(card: Card) -> Logits:
-    """What the loss has added to the logit of each class, (C,): log w, or 0 where training removed it already."""
+    """Return what the loss has added to the logit of each class, (C,): log w, or 0 if training removed it."""
     if card.center_share is None:
         raise UserError(
             "this run was not trained with parametric contrast: there is nothing to correct",
@@ -110,7 +110,7 @@ def log_bias(card: Card) -> Logits:
 
 
 def best_tau(logits: Logits, labels: NDArray[np.int64], counts: ArrayLike) -> tuple[float, float, float]:
-    """The tau with the highest macro recall of logits + tau * log prior, nearest to 0; the recall at 0 and with it."""
+    """Return the tau nearest to 0 that maximizes macro recall of logits + tau * log prior; recall at 0 and at tau."""
     log_q = log_prior(counts).astype(np.float32)
     right = np.zeros((len(TAUS), len(log_q)))
     for start in range(0, len(logits), _ROWS):
@@ -129,7 +129,7 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 
 def read_tuned(folder: Path) -> Tuned | None:
-    """The prior that was tuned for a run, or None."""
+    """Return the prior that was tuned for a run, or None."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -140,7 +140,7 @@ def read_tuned(folder: Path) -> Tuned | None:
 
 
 def in_words(tuned: Tuned) -> str:
-    """A line about a tuned prior."""
+    """Return a line about a tuned prior."""
     first = "unbiased, then " if tuned.unbiased else ""
     return (
         f"prior tuned on validation data: {first}logits {tuned.tau:+.2f} * log prior "
@@ -151,7 +151,7 @@ def in_words(tuned: Tuned) -> str:
 def no_validation() -> UserError:
     return UserError(
         "a prior is tuned on validation data, and there is none",
-        "hold some back when training: --validation 0.1, or a folder val beside train and test",
+        "hold some out when training: --validation 0.1, or a folder val beside train and test",
     )
 
 
@@ -159,7 +159,7 @@ def no_validation() -> UserError:
 
 
 def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
-    """Log probabilities of a CSV file of `class,probability` rows (counts will do), one for each class."""
+    """Return the log probabilities in a CSV file of `class,probability` rows (or counts), one for each class."""
     if not path.is_file():
         raise UserError(
             f"--prior is 'uniform', 'train' or a CSV file, and there is no file {str(path)!r}"
@@ -181,7 +181,7 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
         try:
             shares[row[0]] = float(row[1])
         except (IndexError, ValueError):
-            raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "mend the line") from None
+            raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "fix the line") from None
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
     if unknown or missing or not all(0 < share < np.inf for share in shares.values()):

@@ -1,10 +1,10 @@
 """Probes of a trained model: the gradients and probabilities of single images in the loss of the training run.
 
-A training step is set up again with the method of the run: its views, its memory and a batch. All figures are read off
-that loss by autograd, so a new method needs nothing here. Row i of the gradient of the loss, summed over the anchors,
-at the class logits is p_i - t_i: the probabilities of the centers less their targets. With all logits moved far down
-p_i is 0, which leaves the targets. The mass on the positives is read off in the same way: at a shift of the
-similarities between samples of the same class, and with all logits moved far up. No other process takes part.
+A training step is set up again with the method of the run: its views, its memory and a batch. All numbers come from the
+gradients of that loss, so a new method needs nothing here. Row i of the gradient of the loss, summed over the anchors,
+at the class logits is p_i - t_i: the probabilities of the centers minus their targets. With all logits moved far down
+p_i is 0, which leaves the targets. The mass on the positives is measured in the same way: at a shift of the
+similarities between samples of the same class, and with all logits moved far up. It runs in one process.
 
 Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D numbers in an embedding, M references.
 """
@@ -47,7 +47,7 @@ _SHIFT = 1e-8  # of a similarity: too small to matter, large enough for a gradie
 
 
 class Probe(NamedTuple):
-    """What was measured, a row for each anchor; nan where a loss has no such thing."""
+    """What was measured, a row for each anchor; nan if a loss has no such value."""
 
     images: int
     counts: Array  # (C,) training images of each class
@@ -94,7 +94,7 @@ def measure(
         batch = max(recipe.train.batch_size // recipe.train.accumulate // apart, 1)
         views = 2 if recipe.method.name == "paco" else len(network.views)  # PaCo: queries and keys
         settings = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": batch, "views": views}
-        # Few probes in a step, most of other classes than each other: the rest of the batch is as training draws it.
+        # Few probes in a step, mostly of different classes; the rest of the batch is drawn as in training.
         size = max(min(CHUNK, len(counts), batch // 4), 1)
         epochs = recipe.train.epochs
         drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2)
@@ -112,7 +112,7 @@ def measure(
 
 
 class _Given(nn.Module):
-    """Stands in for a network: returns what was computed before."""
+    """Replaces a network: returns what was computed before."""
 
     def __init__(self, logits: Tensor, embeddings: Tensor) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Network:
         self.method, self.keys = self._method(recipe, state)
 
     def _method(self, recipe: Recipe, state: dict[str, Tensor]) -> tuple[Method, Classifier | None]:
-        """The method as it was saved, and its momentum copy of the network."""
+        """Return the method as it was saved, and its momentum copy of the network."""
         method, keys = build(recipe, self.model, len(self.shown), self.shown), None
         own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
         if own:
@@ -149,7 +149,7 @@ class _Network:
             method.key_network = nn.Identity()
         method.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith("key_network.")})
         method.to(self.device).train()
-        for part in method.modules():  # a probe learns nothing, and tells nothing to other processes
+        for part in method.modules():  # a probe changes no state and talks to no other process
             if isinstance(part, Memory):
                 part.push = lambda *rows: None  # type: ignore[method-assign]
             if isinstance(part, GPaCoLoss):
@@ -159,7 +159,7 @@ class _Network:
 
     @torch.no_grad()
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
-        """Labels of some images, the features of each view that is an anchor, and the keys."""
+        """Return the labels of some images, the features of each view that is an anchor, and the keys."""
         (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
         views = [normalize(view, self.card.mean, self.card.std).to(self.device) for view in pixels]
         keys = None if self.keys is None else self.keys(views[-1])[1]
@@ -169,7 +169,7 @@ class _Network:
 
     @torch.no_grad()
     def references(self, batch: Array, until: float | None) -> References:
-        """The memory of the run, and all views of the images of a batch."""
+        """Return the memory of the run, and all views of the images of a batch."""
         held, labels = (part.clone() for part in self._memory().read())
         parts = [References(held, labels, torch.full((len(held),), -1, device=self.device))]
         for start in range(0, len(batch), CHUNK):
@@ -186,7 +186,7 @@ class _Network:
         return next(part for part in self.method.modules() if isinstance(part, Memory))
 
     def probe(self, rows: Array, references: References | None) -> tuple[Tensor, ...]:
-        """The columns of `Probe`, from labels on, of the anchors that these images make."""
+        """Return the columns of `Probe`, from labels on, for the anchors of these images."""
         labels, views, keys = self.features(rows)
         features = torch.cat(views)
         with torch.no_grad():
@@ -204,26 +204,26 @@ class _Network:
         return tuple(x.detach() for x in (step.anchor_labels, lengths, *masses))
 
     def _loss(self, step: "_Step") -> Tensor:
-        """The loss of the method, summed over the anchors."""
+        """Return the loss of the method, summed over the anchors."""
         labels = step.anchor_labels
         if step.keys is not None:
             self.method.key_network = _Given(step.logits, step.keys)
         loss: Tensor = self.method(_Given(step.logits, step.embeddings), [step.logits] * step.views, step.labels)
         if self.settings.name != "class-balanced":
             return loss * len(labels)
-        # A mean with weights: those of this step are taken out, and the mean weight of a training step put in.
+        # A weighted mean: replace the weights of this step by the mean weight of a training step.
         weights = class_balanced_weights(self.shown, beta=self.settings.beta)
         return loss * weights.to(loss)[labels].sum() / float((weights * self.shown).sum() / self.shown.sum())
 
     def _masses(self, step: "_Step", held: Tensor, held_labels: Tensor) -> tuple[Tensor, ...]:
-        """The gradient at the logits; the mass on the own center and on the positives, and the number of these."""
+        """Return the gradient at the logits, the mass on the own center and on the positives, and their number."""
         num_classes, labels = step.logits.shape[1], step.anchor_labels
         classes = step.labels.unique()
         marks = F.one_hot(classes, num_classes).to(held).t()  # (C, classes of this step)
         shift = torch.full((len(classes),), _SHIFT, device=self.device, requires_grad=True)
 
         def marked(embeddings: Tensor, labels: Tensor) -> Tensor:
-            """With one more number for each class: the products of these are the shifts."""
+            """Append a number for each class; the products of these are the shifts."""
             columns = marks[labels] if labels.dim() == 1 else labels.to(marks) @ marks
             return torch.cat([embeddings, columns * shift.sqrt()], 1)
 
@@ -246,7 +246,7 @@ class _Network:
 
 
 class _Step(NamedTuple):
-    """What the network makes of the images that are probed together."""
+    """Outputs of the network for images that are probed together."""
 
     labels: Tensor  # one for each image
     views: int

@@ -1,4 +1,4 @@
-"""What a finished run leaves: the metrics and predictions of its selected checkpoint, an analysis, a tuned prior."""
+"""Results of a finished run: metrics and predictions of its selected checkpoint, an analysis, a tuned prior."""
 
 import json
 import platform
@@ -30,7 +30,8 @@ from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
 from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
-from gpaco.tasks.classification.splits import check_tuning, reported, splits_of
+from gpaco.tasks.classification.splits import check_tuning, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training.run import Run, as_run, check_split, newest
 
 
@@ -48,7 +49,7 @@ def write_results(
     """Tune the prior if asked, evaluate the selected checkpoint, then write everything; `metrics.json` comes last.
 
     Args:
-        learner: the one that trained the model, if it is at hand: it may have cached features.
+        learner: the one that trained the model, if any: it may have cached features.
         unbiased: tune the prior after the correction for the bias of the loss.
     """
     predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
@@ -100,11 +101,11 @@ def _logits(predictor: Predictor, samples: Samples, learner: ClassificationLearn
 
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
-    """Measure while the training images are at hand, so that the page can show it when they are gone."""
+    """Write `analysis.json`, so that the page can show it without the training images."""
     say("measuring gradients and probabilities on training images")
     try:
         result = analyze(run, samples, predictor)
-    except UserError as error:  # an image that has gone since; the model is none the worse
+    except UserError as error:  # an image is missing by now; the model is not affected
         say(f"no analysis.json: {error.cause}")
         return
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
@@ -145,4 +146,4 @@ def tune_prior(
         check_split(run, splits, reported(last, splits)[0])  # `evaluate` prints it
         tuning = replace(last, method=replace(last.method, tune_prior=True))
         write_results(run, tuning, splits, where, quiet, unbiased=unbiased, show=show)
-        distributed.barrier()  # nobody loads the model before it is written
+        distributed.barrier()  # no process loads the model before it is written

@@ -8,55 +8,45 @@ from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts,
 from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Samples, Splits, in_memory
+from gpaco.data.samples import Splits, in_memory
 from gpaco.errors import UserError
 from gpaco.metrics.groups import groups
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Say, told
+from gpaco.system.progress import Say, quiet, told
 from gpaco.system.words import some
+from gpaco.tasks.reported import check_reported
 from gpaco.training.run import BAD_IMAGES
 
 
 def splits_of(
     recipe: Recipe,
-    data: Path | str | None = None,
-    say: Say = lambda line: None,
+    say: Say = quiet,
     *,
-    root: Path | str | None = None,
     thorough: bool = False,
     run: Path | None = None,
 ) -> Splits:
-    """The parts that a recipe asks for; with `data`, that data as it is, to evaluate on.
+    """Return the splits that a recipe asks for.
 
-    The paths of a table or list start from `root`, or else from the root of the recipe.
-
-    `thorough` reads every file of no more than LOOKED_AT: for leakage between parts, and whether validation and test
-    images can be decoded, which would otherwise show after the last epoch. A `run` that has begun has a list of the
-    images that it left out: they stay out, and no others.
+    Args:
+        thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
+            images that cannot be decoded, which would otherwise fail after the last epoch.
+        run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
     """
     settings = recipe.data
-    path = settings.path if data is None else str(data)
-    if not path:
+    if not settings.path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
-    if data is not None:
-        if root is None and settings.root and Path(path).is_file():  # a folder needs none, and it may be gone
-            root = settings.root
-        return in_memory(
-            read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside),
-            progress=told(say, "reading images"),
-        )
     splits = read(
-        path,
+        settings.path,
         root=settings.root or None,
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
     )
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
-        splits = splits.noting(f"without a training image, kept all the same: {some(empty)}")
+        splits = splits.noting(f"without a training image, but kept: {some(empty)}")
     small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
 
-    def repeated() -> list[str] | None:  # copies of an image stay together, in training
+    def repeated() -> list[str] | None:  # all copies of an image stay in training
         if not small or splits.train.paths is None:
             return None
         return fingerprints(splits.train.paths, told(say, "looking for copies"))
@@ -68,14 +58,14 @@ def splits_of(
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
-    check_expected(splits, settings)  # before anything is held back or left out
+    check_expected(splits, settings)  # before anything is held out or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
     check_reported(splits, settings)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
     if thorough and not small:
-        say("too many files to look at each before training; `gpaco check` does")
+        say("too many files to inspect all of them before training; `gpaco check` does")
     if thorough and small and not settings.allow_leakage:
         splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":
@@ -85,67 +75,61 @@ def splits_of(
     return in_memory(splits, progress=told(say, "reading images"))
 
 
-def reported(recipe: Recipe, splits: Splits) -> tuple[str, Samples | None]:
-    """The part that the final figures are of, which therefore chooses neither epoch nor prior: its name and images."""
-    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
+def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:
+    """Return other data than the recipe's, unchanged, to evaluate on.
 
-
-def check_reported(splits: Splits, settings: Data) -> None:
-    """Raise an error if there is not the part that is asked for by name."""
-    parts = dict(splits.parts())
-    if settings.evaluate_on != "auto" and settings.evaluate_on not in parts:
-        other = "test" if settings.evaluate_on == "val" else "val"
-        hold_back = ", or hold some images back: --validation 0.1" if settings.evaluate_on == "val" else ""
-        raise UserError(
-            f"figures are to be of the {settings.evaluate_on} part, and there is none, only {' and '.join(parts)}",
-            f"add it to the data, or report on another: --set data.evaluate_on={other}{hold_back}",
-        )
+    Paths of a table or list start from `root`, or else from the root of the recipe.
+    """
+    if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, and it may be gone
+        root = recipe.data.root
+    return in_memory(read(path, root=root, allow_empty_classes=True, allow_outside=recipe.data.allow_outside))
 
 
 def check_tuning(recipe: Recipe) -> None:
-    """Raise an error if a prior would be tuned on the images that are reported."""
+    """Raise an error if a prior would be tuned on the split to report on."""
     if recipe.data.evaluate_on == "val":
         raise UserError(
-            "a prior is tuned on validation data, and this run reports on them: they cannot do both",
-            "leave out --tune-prior, or train with another part to report on: --set data.evaluate_on=test",
+            "a prior is tuned on validation data, but this run reports on them",
+            "leave out --tune-prior, or report on another split: --set data.evaluate_on=test",
         )
 
 
 def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
-    """The same without the images that do not decode; in a run that has begun, without those on its list."""
+    """Return the splits without unreadable images; in a run that has begun, without those on its list."""
     if run is not None and (run / BAD_IMAGES).is_file():
         return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
-    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for bad images")))
+    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for unreadable images")))
     for one in splits.bad:
         say(f"left out: {one.name}: {one.reason}")
     return splits
 
 
 def check_readable(splits: Splits, say: Say) -> None:
+    """Raise an error if a validation or test image cannot be decoded."""
     for name, part in (("validation", splits.val), ("test", splits.test)):
-        bad = [] if part is None else find_bad(part, told(say, f"looking at {name} images"))
+        bad = [] if part is None else find_bad(part, told(say, f"checking {name} images"))
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(
                 f"{len(bad)} of the {name} images cannot be read, the first {part.names[index]}: {reason}",
-                "mend or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
+                "fix or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
             )
 
 
 def check_expected(splits: Splits, settings: Data) -> None:
-    """Compare the data with what the recipe says there should be."""
+    """Raise an error if the data is not what the recipe expects."""
     images, counts = len(splits.train), splits.train.counts
     found = tuple(
         int((groups(counts, settings.many, settings.few) == name).sum()) for name in ("many", "medium", "few")
     )
-    remedy = "check that it is the right data, or let the recipe take any:"
+    remedy = "check the path of the data, or accept any:"
     if settings.expect_images and images != settings.expect_images:
         raise UserError(
-            f"the recipe expects {settings.expect_images:,} training images, here are {images:,}",
+            f"the recipe expects {settings.expect_images:,} training images, got {images:,}",
             f"{remedy} --set data.expect_images=0",
         )
     if settings.expect_groups and found != settings.expect_groups:
         raise UserError(
-            f"the recipe expects {settings.expect_groups} many, medium and few classes, here are {found}",
+            f"the recipe expects {settings.expect_groups} many, medium and few classes, got {found}",
             f"{remedy} --set data.expect_groups=[]",
         )

@@ -22,7 +22,8 @@ from gpaco.tasks.classification.card import Card, build_model, describe
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.results import write_results
-from gpaco.tasks.classification.splits import check_tuning, reported, splits_of
+from gpaco.tasks.classification.splits import check_tuning, splits_of
+from gpaco.tasks.reported import reported
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before
@@ -55,7 +56,7 @@ class Classification:
         backbones.check_name(name)
 
     def plan(self, stage: Recipe) -> str:
-        """Which images are reported, and which select the epoch."""
+        """Return a line about the split to report on and the one that selects the epoch."""
         split, samples = reported(stage, self.splits)
         what = f"{len(samples)} {split} images" if samples else "nothing"
         val = self.splits.val
@@ -68,14 +69,14 @@ class Classification:
             origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]
         model, card = starting_model(stage, self.splits, folder, before, origin)
         if stage.train.part == "head" and before is None and not stage.model.weights:
-            self.say("no --weights: a head on the features of a network that has learned nothing")
+            self.say("no --weights: this trains a head on the features of an untrained network")
         source, card = source_of(stage, self.splits, model, card, folder, self.device, self.say)
         return ClassificationLearner(stage, self.splits, model, card, source, select=self.selects(stage))
 
     def selects(self, stage: Recipe) -> bool:
         """Whether validation data select the epoch.
 
-        Not if the recipe wants the last one, nor if they are reported, nor if the method trains no classifier.
+        Not if the recipe wants the last epoch, reports on validation data, or trains no classifier.
         """
         judged = stage.train.select == "best" and reported(stage, self.splits)[0] != "val"
         return self.splits.val is not None and judged and stage.method.name not in methods.WITHOUT_CLASSIFIER
@@ -104,12 +105,12 @@ def _few(samples: Samples | None) -> Samples | None:
 def starting_model(
     recipe: Recipe, splits: Splits, folder: Path, before: Before | None = None, origin: str | None = None
 ) -> tuple[Classifier, Card]:
-    """The network before the first step, and its card.
+    """Return the network before the first step, and its card.
 
     Args:
-        folder: of the run; a frozen backbone in it is used.
+        folder: of the run; a frozen backbone in it is loaded.
         before: the stage before this one.
-        origin: where pretrained weights came from if the run has them already; they are not loaded again.
+        origin: where pretrained weights came from, if the run already has them; they are not loaded again.
     """
     torch.manual_seed(recipe.train.seed)
     card = describe(recipe, splits)

@@ -1,4 +1,4 @@
-"""The card of a segmenter: what it has to know about itself to be used again."""
+"""The card of a segmenter: everything needed to use it again."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class Card:
     drop_path: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    image_size: tuple[int, ...]  # height and width of a usual image
+    image_size: tuple[int, ...]  # height and width of a typical image
     base_size: tuple[int, ...]
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -37,7 +37,7 @@ class Card:
 
 
 def describe(recipe: Recipe, splits: SceneSplits) -> Card:
-    """The card of a model that this recipe trains on these splits."""
+    """Return the card of a model that this recipe trains on these splits."""
     settings = recipe.segmentation
     mean, std = normalization(recipe.model.name)
     return Card(
@@ -66,7 +66,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
 
 
 def build_model(card: Card, weights: str = "") -> Segmenter:
-    """The network that a card describes; `weights` are pretrained ones for its encoder."""
+    """Build the network that a card describes; `weights` are pretrained ones for its encoder."""
     return build(
         card.model,
         len(card.classes),

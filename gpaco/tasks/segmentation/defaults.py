@@ -1,4 +1,4 @@
-"""The settings of a segmentation: which there are, what was released, what fits pictures and networks."""
+"""Settings of segmentation: which there are, released values, and defaults for the data and the network."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpaco.tasks.segmentation.losses import METHODS
 from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 
-# The settings that segmentation has, by section. Any other that is not at its default asks for what would not happen.
+# The settings that segmentation has, by section. Changing any other is an error, since it would have no effect.
 HAS: dict[str, set[str]] = {
     "data": {"path", "validation", "seed", "evaluate_on", "on_bad_image", "allow_leakage", "expect_images"},
     "model": {"name", "weights", "dim", "drop_path", "mean", "std"},
@@ -34,7 +34,7 @@ TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hie
 
 
 def check_settings(recipe: Recipe) -> None:
-    """Settings that segmentation does not have are errors, not ignored, in every stage."""
+    """Raise an error if a stage has a setting that has no effect on segmentation."""
     usual = Recipe()
     for one in recipes.stages(recipe):
         name, where = one.method.name, f" in stage {one.name!r}" if recipe.stage else ""
@@ -49,7 +49,7 @@ def check_settings(recipe: Recipe) -> None:
             section, word = key.split(".")
             if name == "ce" and key in OF_PIXELS:
                 raise UserError(
-                    f"{key} = {value!r}{where} has no effect without the loss of pixels",
+                    f"{key} = {value!r}{where} has no effect without the pixel loss",
                     "leave it out, or --method gpaco",
                 )
             if word not in HAS.get(section, {word}):
@@ -59,7 +59,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def usual_size(scenes: Scenes, looks: int = 9) -> tuple[int, int]:
-    """Height and width of a picture of middle size, of some that are spread over all; others if none of them opens."""
+    """Return height and width of a medium image among a few spread over all; of others if none of them can be read."""
     spread = np.linspace(0, len(scenes) - 1, min(looks, len(scenes))).round().astype(int).tolist()
     sizes: list[tuple[int, int]] = []
     for place, i in enumerate([*spread, *range(len(scenes))]):
@@ -71,14 +71,12 @@ def usual_size(scenes: Scenes, looks: int = 9) -> tuple[int, int]:
             continue
         sizes.append((height, width))
     if not sizes:
-        raise UserError(
-            "none of the training pictures can be read", "`gpaco check DATA --task segmentation` tells more"
-        )
+        raise UserError("none of the training images can be read", "run `gpaco check DATA --task segmentation`")
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
 
 
 def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
-    """Settings for pictures of a height and width, by "section.key": the released ones as far as the machine goes."""
+    """Return settings for images of this height and width, by "section.key"."""
     height, width = size
     base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
     side = max(64, base[0] // 32 * 32)
@@ -91,7 +89,7 @@ def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
     }
 
 
-# Of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.
+# Values of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.
 RELEASED: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer.lr": 0.01, "optimizer.weight_decay": 5e-4, "schedule.power": 0.9, "schedule.min_lr": 1e-4},
     "adamw": {
@@ -107,9 +105,9 @@ WARMUP = {"sgd": 0, "adamw": 1500}  # steps
 
 
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
-    """The released settings that nobody has chosen, by "section.key"; `steps` are those of an epoch.
+    """Return the released values of settings that are not given, by "section.key"; `steps` are those of an epoch.
 
-    A transformer trains with AdamW unless somebody says otherwise. A warm-up takes no more than a sixth of training.
+    Transformers train with AdamW by default. Warm-up takes at most a sixth of training.
     """
     model, optimizer = recipe.model.name, recipe.optimizer.name
     if "optimizer.name" not in given and any(word in model for word in TRANSFORMERS):
@@ -124,7 +122,7 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
 
 
 def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
-    """The recipe with every open setting filled in; each guess is said with what overrides it."""
+    """Return the recipe with open settings filled in; print each with the flag that overrides it."""
     still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
     guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
@@ -142,7 +140,7 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
 
 
 def check_sizes(recipe: Recipe) -> None:
-    """Raise now what the first step would raise, in other words."""
+    """Raise an error if crops or batches do not fit the network, before the first step."""
     step = crop_step(recipe.model.name, recipe.segmentation.output_stride)
     crop = recipe.segmentation.crop
     if any(side % step for side in crop):
@@ -152,7 +150,7 @@ def check_sizes(recipe: Recipe) -> None:
             _sizes("crop", fitting),
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
-    if crop and min(crop) < LEAST.get(word, 0):  # at test time pictures are filled up
+    if crop and min(crop) < LEAST.get(word, 0):  # at test time images are padded
         fitting = [max(LEAST[word], side) for side in crop]
         raise UserError(
             f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _sizes("crop", fitting)
@@ -176,11 +174,11 @@ def check_sizes(recipe: Recipe) -> None:
     size = recipe.train.batch_size
     if size < 2 * parts or size % parts:
         raise UserError(
-            f"batch norm needs two pictures at a time or more; a batch of {size} does not come in {parts} such parts",
+            f"batch norm needs at least two images at a time; a batch of {size} has no {parts} such equal parts",
             f"--batch-size {max(2, round(size / parts)) * parts}",
         )
 
 
 def _sizes(key: str, sides: list[int]) -> str:
-    """What sets them on the command line."""
+    """Return the flag that sets the sides."""
     return f"--set segmentation.{key}=[{','.join(map(str, sides))}]"

@@ -1,4 +1,4 @@
-"""How good a segmenter is: every picture at its own size, one count of pixels over all of them and all processes."""
+"""Metrics of a segmenter: every image at its own size, pixels counted over all images and processes."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,20 +11,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpaco.data.samples import Samples
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.segmentation import Tally, summarize
 from gpaco.system import distributed
-from gpaco.system.progress import Progress, Say, told
+from gpaco.system.progress import Progress, Say, quiet, told
+from gpaco.system.words import counted
+from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.inference import Size, predict_classes
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
-from gpaco.tasks.segmentation.splits import reported, scene_splits
+from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.training.run import Run, check_split
 
 Pixels = NDArray[np.uint8]
-WORST = 12  # pictures that are listed
+WORST = 12  # images that are listed
 
 
 @torch.inference_mode()
@@ -37,9 +40,9 @@ def segment(
     window: Size | None = None,
     stride: Size | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Class and its probability at each pixel of a picture (H, W, 3), each (H, W).
+    """Return the class of each pixel of an image (H, W, 3) and its probability, each (H, W).
 
-    The network sees the picture at the size that it was trained for, times each of the scales.
+    The network sees the image at the size that it was trained for, times each of the scales.
     """
     card = predictor.card
     factor = fitting(image.shape[:2], (card.base_size[0], card.base_size[1])) if card.base_size else 1.0
@@ -67,10 +70,9 @@ def evaluate_scenes(
     show: Progress | None = None,
     **how: Any,
 ) -> dict[str, Any]:
-    """Figures over all scenes; each process does its share once.
+    """Return the metrics over all scenes. Each process evaluates its share once.
 
-    `change` is done to every picture (with its number) before it is looked at. `how` goes to `segment`: scales, flip,
-    window, stride.
+    `change` is applied to every image (with its index) first. `how` goes to `segment`: scales, flip, window, stride.
     """
 
     def load(i: int) -> tuple[Pixels, Pixels]:
@@ -81,7 +83,7 @@ def evaluate_scenes(
     tally = Tally.empty(len(card.classes))
     mine = distributed.mine(len(scenes))
     finite, each = True, np.zeros(len(scenes))
-    with ThreadPoolExecutor(1) as pool:  # decodes a picture while the network works on another
+    with ThreadPoolExecutor(1) as pool:  # decodes an image while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])
         for done, index in enumerate(mine, 1):
             image, mask = ahead.popleft().result()
@@ -94,10 +96,10 @@ def evaluate_scenes(
     (bad,) = distributed.agree(int(not finite))
     if bad:
         raise Diverged(
-            "the model gives numbers that are not finite; the last checkpoint is kept", "lower the learning rate: --lr"
+            "the outputs of the model are not finite; the last checkpoint is kept", "lower the learning rate: --lr"
         )
-    for name, counted in vars(tally).items():
-        setattr(tally, name, distributed.sum_counts(torch.from_numpy(counted)).numpy())
+    for name, pixels in vars(tally).items():
+        setattr(tally, name, distributed.sum_counts(torch.from_numpy(pixels)).numpy())
     result = summarize(tally, card.counts, card.classes, many=card.many, few=card.few)
     each = distributed.sum_counts(torch.from_numpy(each)).numpy()
     worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
@@ -105,48 +107,50 @@ def evaluate_scenes(
 
 
 def _pair(values: Sequence[int]) -> Size | None:
-    """Height and width, or None where there are no numbers."""
+    """Height and width, or None if there are no values."""
     return (values[0], values[1]) if values else None
 
 
-def evaluate_run(
-    run: Run,
-    data: Path | str | None = None,
+def evaluation_part(
+    run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = quiet
+) -> tuple[str, Scenes]:
+    """Return the split to evaluate on, its name and scenes, numbered by the classes of the model.
+
+    It is the reported split of the run's own data, or the last split of other data.
+    """
+    if data is None:
+        splits = scene_splits(run.recipe, run=run.folder)
+        name, scenes = reported(run.recipe, splits)
+        check_split(run, splits, name, say)
+    else:
+        name, scenes = read_scenes(data, told(say, "reading classes from masks")).parts()[-1]
+    if not scenes:
+        raise UserError(f"there is no image in the {name} split to evaluate on", "give other data: RUN DATA")
+    return name, in_order_of(scenes, classes)
+
+
+def evaluate_runs(
+    runs: Sequence[Run],
+    data: Path | str | Samples | None = None,
     *,
     many: float | None = None,
     few: float | None = None,
     which: str = "best",
     device: str | torch.device = "cpu",
     show: Progress | None = None,
-    say: Say = lambda line: None,
+    say: Say = quiet,
     **how: Any,
 ) -> dict[str, Any]:
-    """Figures of a run on its own test scenes, or on others; `how` goes to `segment`."""
-    predictor = load_segmenter(run, which=which, device=device)
+    """Return the metrics of one run; see `gpaco.evaluate`. `how` goes to `segment`."""
+    if len(runs) > 1 or isinstance(data, Samples):
+        raise UserError("segmenters are evaluated one at a time, on a folder", "give one run and at most one folder")
+    predictor = load_segmenter(runs[0], which=which, device=device)
     card = predictor.card
     many, few = card.many if many is None else many, card.few if few is None else few
     if few > many:
         raise UserError(f"few ({few}) must not be above many ({many})", "--many 1 --few 0.1 is usual")
     predictor.card = replace(card, many=many, few=few)
-    part, scenes = scenes_of(run, data, predictor.classes, say)
-    say(f"evaluated on: {part}, {len(scenes):,} {'picture' if len(scenes) == 1 else 'pictures'}")
-    figures = evaluate_scenes(predictor, scenes, show=show, **how)
-    return figures | {"evaluated_on": part, "how": {key: how[key] for key in sorted(how)}}
-
-
-def scenes_of(
-    run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = lambda line: None
-) -> tuple[str, Scenes]:
-    """The part that a run is evaluated on: of its own data, or of other data in the order of its classes."""
-    if data is None:
-        recipe = run.recipe
-        splits = scene_splits(recipe, run=run.folder)
-        name, _ = reported(recipe, splits)
-        check_split(run, splits, name, say)
-    else:
-        splits = read_scenes(data, told(say, "looking at masks for their classes"))
-        name = next(name for name in ("test", "val", "train") if name in dict(splits.parts()))
-    scenes = dict(splits.parts()).get(name)
-    if not scenes:
-        raise UserError(f"there is no picture in the {name} part to evaluate on", "give other data: RUN DATA")
-    return name, in_order_of(scenes, classes)
+    split, scenes = evaluation_part(runs[0], data, card.classes, say)
+    say(f"evaluated on: {split}, {counted(len(scenes), 'image')}")
+    metrics = evaluate_scenes(predictor, scenes, show=show, **how)
+    return metrics | {"evaluated_on": split, "how": {key: how[key] for key in sorted(how)}}

@@ -1,6 +1,6 @@
-"""From a network to a whole picture: sliding windows, several scales, mirrored pictures, each averaged exactly.
+"""Inference on whole images: sliding windows, several scales and mirrored images, averaged exactly.
 
-Logits are averaged over windows, probabilities over scales and mirrored pictures.
+Logits are averaged over windows, probabilities over scales and mirrored images.
 """
 
 import math
@@ -15,16 +15,16 @@ from gpaco.losses.checks import at_least_float32
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
 Size = tuple[int, int]  # height, width
-BAND = 2**24  # probabilities that are held at a time: 64 MB
+BAND = 2**24  # probabilities in memory at a time: 64 MB
 
 
 def predict_logits(
     classify: Classify, images: Tensor, *, window: Size | None = None, stride: Size | None = None
 ) -> Tensor:
-    """Logits (B, C, H, W) of whole images, or the mean over all windows that cover a pixel.
+    """Return logits (B, C, H, W) of whole images, or the mean over all windows that cover a pixel.
 
     Windows start every `stride` pixels (two thirds of a window unless given); the last one in each direction is moved
-    back so that it ends with the picture. A window larger than the picture is the picture.
+    back to end with the image. A window larger than the image is the image.
     """
     if window is None:
         return classify(images)
@@ -45,7 +45,7 @@ def predict_logits(
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows start so that they cover `length` pixels.
+    """Return where windows start so that they cover `length` pixels.
 
     >>> starts(10, 4, 3), starts(11, 4, 3), starts(3, 4, 3)
     ([0, 3, 6], [0, 3, 6, 7], [0])
@@ -69,7 +69,7 @@ def predict_probabilities(
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
 ) -> Tensor:
-    """Class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored pictures.
+    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images.
 
     `size` is the height and width of the result, the images' own unless given.
     """
@@ -97,10 +97,10 @@ def predict_classes(
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
+    """Return the most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
 
-    With one scale and no mirroring, the probabilities of all classes at all pixels are never held: a large photograph
-    would need gigabytes for them.
+    With one scale and no mirroring, the probabilities of all classes at all pixels are never in memory at once: a
+    large photograph would need gigabytes.
     """
     if len(scales) > 1 or flip:
         best = predict_probabilities(
@@ -127,14 +127,14 @@ def rescaled(images: Tensor, scale: float) -> Tensor:
 
 
 def resized(images: Tensor, size: Size) -> Tensor:
-    """Images or logits at another height and width, by bilinear interpolation between pixel centers."""
+    """Return images or logits at another height and width, by bilinear interpolation between pixel centers."""
     if tuple(images.shape[2:]) == tuple(size):
         return images
     return F.interpolate(images, size, mode="bilinear", align_corners=False)
 
 
 def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
-    """Some rows of `resized(logits, size)`, at least float32."""
+    """Return some rows of `resized(logits, size)`, at least float32."""
     logits, height = at_least_float32(logits), logits.shape[2]
     place = torch.arange(rows.start, rows.stop, dtype=logits.dtype, device=logits.device)
     place = ((place + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)

@@ -64,7 +64,7 @@ class SegmentationLearner:
         pass
 
     def validate(self, network: nn.Module) -> dict[str, Any]:
-        """Metrics on validation scenes; mIoU selects the best epoch."""
+        """Return metrics on validation scenes; mIoU selects the best epoch."""
         scenes = self.splits.val
         if scenes is None or not self.select:
             return {}

@@ -1,4 +1,4 @@
-"""How a batch of scenes becomes a loss: cross entropy, the auxiliary head's, and GPaCo among pixels."""
+"""The loss of a batch of scenes: cross entropy, also of the auxiliary head, and GPaCo among pixels."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +28,7 @@ class SceneLoss(nn.Module):
         return loss + self.settings.weight * self.contrast(output.logits, output.embeddings, masks)
 
     def contrast(self, logits: Tensor, embeddings: Tensor, masks: Tensor) -> Tensor:
-        """`pixel_gpaco_loss` at the embeddings' places."""
+        """Return `pixel_gpaco_loss` at the resolution of the embeddings."""
         if logits.shape[2:] != embeddings.shape[2:]:
             logits = F.adaptive_avg_pool2d(logits, (embeddings.shape[2], embeddings.shape[3]))
         return pixel_gpaco_loss(
@@ -43,7 +43,7 @@ class SceneLoss(nn.Module):
 
 
 def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
-    """Mean over labeled pixels of the enlarged logits' cross entropy; 0 if there is none, with its gradient."""
+    """Return the mean cross entropy of the enlarged logits over labeled pixels; 0 with a gradient if there are none."""
     costs = F.cross_entropy(
         resized(logits.float(), (masks.shape[1], masks.shape[2])), masks, ignore_index=IGNORE, reduction="sum"
     )

@@ -1,8 +1,8 @@
-"""The network that segments: an encoder and a decoder of segmentation-models-pytorch, and our heads on top of them.
+"""The segmentation network: an encoder and a decoder of segmentation-models-pytorch with our own heads.
 
-The released heads: class scores from the decoder's feature (1x1 convolution after dropout), embeddings from the same
-feature (three 1x1 convolutions), and auxiliary class scores from the encoder's last but one stage, both for training
-only.
+As released, class scores come from the features of the decoder (1x1 convolution after dropout). Two more heads are for
+training only: embeddings from the same features (three 1x1 convolutions), and auxiliary class scores from the second
+last stage of the encoder.
 """
 
 import re
@@ -18,7 +18,7 @@ from gpaco.losses.checks import at_least_float32
 from gpaco.models.weights.files import read_safetensors
 from gpaco.tasks.segmentation.inference import resized
 
-DECODERS = {  # our words for its architectures
+DECODERS = {  # our names for its architectures
     "deeplabv3plus": "DeepLabV3Plus",
     "upernet": "UPerNet",
     "deeplabv3": "DeepLabV3",
@@ -39,15 +39,15 @@ ENCODERS = {  # short names for encoders of timm
     "efficientnet-lite0": "tu-tf_efficientnet_lite0",
 }
 DEEPLAB = ("deeplabv3", "deeplabv3plus")  # decoders whose encoder is dilated
-WIDTHS = {  # what a decoder calls its width
+WIDTHS = {  # the option for the width of a decoder
     "segformer": "decoder_segmentation_channels",
     "fpn": "decoder_segmentation_channels",
     "pspnet": "psp_out_channels",
 }
-LEAST = {"pan": 128}  # pixels a side, of what a decoder can look at
-STEP = 32  # heights and widths that every encoder takes are multiples of this
+LEAST = {"pan": 128}  # smallest side in pixels that a decoder takes
+STEP = 32  # every encoder takes heights and widths that are multiples of this
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CONTRAST_STRIDE = 4  # pixels of the picture for one embedding, as released
+CONTRAST_STRIDE = 4  # pixels of the image for one embedding, as released
 
 
 class Output(NamedTuple):
@@ -59,7 +59,7 @@ class Output(NamedTuple):
 
 
 class Segmenter(nn.Module):
-    """Pictures (B, 3, H, W) -> `Output`. `classify` gives class scores (B, C, H, W) and skips the rest."""
+    """Images (B, 3, H, W) -> `Output`. `classify` returns class scores (B, C, H, W) and skips the rest."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Segmenter(nn.Module):
         least: int = STEP,
     ) -> None:
         super().__init__()
-        self.least = least  # pixels a side that it needs
+        self.least = least  # smallest side in pixels that it takes
         self.encoder, self.decoder = encoder, decoder
         self.classifier = nn.Sequential(nn.Dropout2d(0.1), _scores(width, num_classes))
         self.projector = _projector(width, dim) if dim else None
@@ -87,13 +87,13 @@ class Segmenter(nn.Module):
         if self.projector is None:
             return Output(logits, None, aux_logits)
         finer = images.shape[2] // CONTRAST_STRIDE
-        if feature.shape[2] > finer:  # some decoders go up to the picture's own size
+        if feature.shape[2] > finer:  # some decoders return features at the size of the image
             feature = F.adaptive_avg_pool2d(feature, (finer, images.shape[3] // CONTRAST_STRIDE))
         embeddings = F.normalize(at_least_float32(self.projector(feature)), dim=1)
         return Output(logits, embeddings, aux_logits)
 
     def classify(self, images: Tensor) -> Tensor:
-        """Class scores at the size of the pictures, which may be any: they are filled up to what the network needs."""
+        """Return class scores at the size of the images, which are padded to a size that the network takes."""
         height, width = images.shape[2:]
         wide, tall = (max(self.least, side + -side % STEP) for side in (width, height))
         filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean color
@@ -113,12 +113,12 @@ def build(
     output_stride: int = 8,
     drop_path: float = 0.0,
 ) -> Segmenter:
-    """The network called "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
+    """Build the network called "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
 
     Args:
         num_classes: C.
         weights: safetensors file for the encoder, as timm or torchvision name its tensors; empty: from scratch.
-        dim: length of an embedding; 0: none, as plain cross entropy needs.
+        dim: length of an embedding; 0: no embeddings, for plain cross entropy.
         aux: with the auxiliary head.
         channels: width of the decoder; 0: its own.
         output_stride: of DeepLab's encoder, 8 or 16; others have their own.
@@ -129,7 +129,7 @@ def build(
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in DEEPLAB:
         options["encoder_output_stride"] = output_stride
-        options["decoder_aspp_dropout"] = 0.0  # the release has dropout before the classifier only
+        options["decoder_aspp_dropout"] = 0.0  # the released code has dropout before the classifier only
     if channels:
         options[WIDTHS.get(word, "decoder_channels")] = channels
     if "swin" in options["encoder_name"]:
@@ -141,7 +141,7 @@ def build(
     except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError) as error:
         raise UserError(
             f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
-            "take a ResNet, Swin or another encoder that it or timm (tu-NAME) knows",
+            "choose a ResNet, Swin or another encoder that it or timm (tu-NAME) has",
         ) from error
     if weights:
         load_encoder(whole.encoder, Path(weights))
@@ -152,7 +152,7 @@ def build(
 
 
 def check_known(name: str) -> None:
-    """Raise where there is no network of this name."""
+    """Raise an error if there is no network of this name."""
     _, encoder = _parts(name)
     _smp()
     _encoder_name(encoder)
@@ -169,7 +169,7 @@ def _smp() -> Any:
 
 
 def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the pictures that a model's encoder is used to."""
+    """Return the mean and standard deviation of images that the encoder of a model expects."""
     import timm
 
     encoder = _encoder_name(_parts(name)[1])
@@ -180,12 +180,12 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def crop_step(name: str, output_stride: int = 8) -> int:
-    """The number that height and width of a training crop must be multiples of."""
+    """Return the number that height and width of a training crop must be multiples of."""
     return output_stride if _parts(name)[0] in DEEPLAB else STEP
 
 
 def load_encoder(encoder: nn.Module, path: Path) -> None:
-    """Fill an encoder from a file of a whole classifier; what a classifier has beyond the encoder is left out."""
+    """Load an encoder from the weights of a whole classifier, without its other layers."""
     theirs = {_plain(key): value for key, value in read_safetensors(path).items()}
     mine = {key: value for key, value in encoder.state_dict().items() if not key.endswith("num_batches_tracked")}
     names = {key: _plain(key.removeprefix("model.")) for key in mine}
@@ -202,12 +202,12 @@ def load_encoder(encoder: nn.Module, path: Path) -> None:
 
 
 def encoder_weights(encoder: nn.Module) -> dict[str, Tensor]:
-    """The weights of an encoder by the names that they have in a classifier."""
+    """Return the weights of an encoder by their names in a classifier."""
     return {_plain(key.removeprefix("model.")): value for key, value in encoder.state_dict().items()}
 
 
 def _plain(key: str) -> str:
-    """A tensor's name with all places of lists written alike: layers_0.x and layers.0.x are one.
+    """Return the name of a tensor with list indices written one way: layers_0.x and layers.0.x are the same.
 
     >>> _plain("layers_0.blocks.1.weight")
     'layers.0.blocks.1.weight'
@@ -228,7 +228,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _encoder_name(word: str) -> str:
-    """What segmentation-models-pytorch calls an encoder: one of its own, or a model of timm's after "tu-"."""
+    """Return the name of an encoder in segmentation-models-pytorch: one of its own, or "tu-" and a timm model."""
     import timm
     from segmentation_models_pytorch.encoders import get_encoder_names
 
@@ -241,14 +241,14 @@ def _encoder_name(word: str) -> str:
     if timm.is_model(name):
         return f"tu-{name}"
     raise UserError(
-        f"there is no encoder {word!r}{nearest(word, [*own, *ENCODERS])}", "take a ResNet, a Swin, or a name of timm's"
+        f"there is no encoder {word!r}{nearest(word, [*own, *ENCODERS])}", "choose a ResNet, a Swin, or a timm model"
     )
 
 
 def _freeze_unused(encoder: nn.Module) -> None:
-    """Freeze what comes behind the last stage that a decoder looks at: several processes wait for every gradient."""
+    """Freeze layers after the last stage that the decoder uses: several processes wait for every gradient."""
     parameters = list(encoder.parameters())
-    encoder.eval()  # which leaves statistics alone
+    encoder.eval()  # keeps batch-norm statistics
     features = encoder(torch.zeros(1, 3, 64, 64))
     gradients = torch.autograd.grad(sum(part.sum() for part in features[1:]), parameters, allow_unused=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -1,6 +1,6 @@
-"""What a segmenter says about new pictures: for each a mask of class numbers, one in colors, and an overlay.
+"""Predictions for new images: a mask of class numbers, one in colors, and an overlay for each.
 
-A file that cannot be read is a row with its error.
+An unreadable file is a row with its error.
 """
 
 import csv
@@ -16,40 +16,41 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpaco.data.files import find_files
 from gpaco.data.images import read_image
 from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
+from gpaco.system.progress import Progress
 from gpaco.system.words import printable
-from gpaco.tasks.classification.prediction import find_files
 from gpaco.tasks.segmentation.evaluation import segment
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
-from gpaco.training.run import Run, as_run
+from gpaco.training.run import Run
 
 Row = dict[str, Any]
 COLUMNS = ("path", "mask", "colors", "overlay", "probability", "error")
-KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # a folder each, and how its files end
+KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # folders and the suffix of their files
 
 
 def predict_masks(
-    run: Run | Path | str,
-    paths: Path | str | Sequence[Path | str],
+    run: Run,
+    paths: Sequence[Path | str],
     *,
-    out: Path | str | None = None,
-    device: str | torch.device = "cpu",
-    show: Callable[[int, int], None] | None = None,
+    out: Path | str | None,
+    device: torch.device,
+    show: Progress | None,
     **how: Any,
 ) -> list[Row]:
-    """A row for each picture, and what a segmenter makes of it in the folder `out`.
+    """Return a row for each image, and write its masks to the folder `out`.
 
-    A row has the path, the three files, the mean probability of the classes chosen, the share of each class that was
-    found, and error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and
+    A row has the path, the three files, the mean probability of the predicted classes, the share of each class, and
+    error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and
     classes.csv with the colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
     """
     folder = None if out is None else Path(out)
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):
-        raise UserError(f"a segmenter writes pictures, and {folder} is no folder", "--out FOLDER")
-    files = _named([paths] if isinstance(paths, Path | str) else paths)
-    predictor = load_segmenter(as_run(run), device=device)
+        raise UserError(f"a segmenter writes images to a folder, and {folder} is not one", "--out FOLDER")
+    files = _named(paths)
+    predictor = load_segmenter(run, device=device)
     rows: list[Row] = []
     with ExitStack() as stack:
         stack.enter_context(explained(f"cannot write to {folder}", ""))
@@ -86,14 +87,14 @@ def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Callable[[list[A
 
 
 def colored(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A mask in the colors of its classes, (H, W, 3); what is no class is black."""
+    """Return a mask in the colors of its classes, (H, W, 3); pixels without a class are black."""
     table = np.zeros((256, 3), np.uint8)
     table[: len(palette)] = palette
     return table[classes]
 
 
 def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
-    """A picture with colors laid over it."""
+    """Return an image with colors over it."""
     mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colors).astype(np.uint8)
     return mixed
 
@@ -110,11 +111,11 @@ def _segmented(
     if folder is None:
         return row
     colors = colored(classes, np.array(predictor.card.palette, np.uint8))
-    pictures = {"mask": classes, "colors": colors, "overlay": overlaid(image, colors)}
+    images = {"mask": classes, "colors": colors, "overlay": overlaid(image, colors)}
     for kind, ending in KINDS.items():
         place = folder / kind / f"{name}{ending}"
         place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pictures[kind]).save(place)
+        Image.fromarray(images[kind]).save(place)
         row[kind] = printable(place)
     return row
 
@@ -127,9 +128,9 @@ def _read(path: Path) -> NDArray[np.uint8] | str:
 
 
 def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
-    """The pictures that the paths name, each with a name for its results: as in its folder, no two alike."""
+    """Return the images that the paths name, each with a unique name for its results."""
     if not paths:
-        raise UserError("there is no picture to predict", "give files, folders or a .txt list")
+        raise UserError("there is no image to predict", "give files, folders or a .txt list")
     found = [(path, file) for path in map(Path, paths) for file in find_files([path])]
     wanted = [
         str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix("")) for path, file in found

@@ -38,7 +38,7 @@ class ScenePredictor(nn.Module):
 
 
 def load_segmenter(run: Run, *, which: str = "best", device: str | torch.device = "cpu") -> ScenePredictor:
-    """The model of a run that segments."""
+    """Return the model of a segmentation run."""
     if run.recipe.train.task != "segmentation":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that segments images")
     found = select_checkpoint(run, which)

@@ -1,4 +1,4 @@
-"""What a finished run leaves: the metrics of its selected checkpoint."""
+"""Results of a finished run: the metrics of its selected checkpoint."""
 
 import json
 import platform
@@ -10,10 +10,10 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, told
+from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits
-from gpaco.tasks.segmentation.splits import reported
 from gpaco.training.run import Run, newest
 
 

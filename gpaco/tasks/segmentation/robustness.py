@@ -20,7 +20,7 @@ from gpaco.metrics.segmentation import share_groups
 from gpaco.system.progress import Bar
 from gpaco.tasks.known_conditions import Row, write_result
 from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
-from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, scenes_of
+from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.training.run import Run, as_run
@@ -31,7 +31,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     check_options(settings)
     run, subset, say = settings.run, settings.subset, settings.say
     predictor = load_segmenter(run, which=settings.which, device=settings.device)
-    part, whole = scenes_of(run, settings.data, predictor.classes, say)
+    part, whole = evaluation_part(run, settings.data, predictor.classes, say)
     numbers = np.sort(permutation(settings.seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
         raise UserError(f"a subset of {subset} images is empty", "for example --subset 100")

@@ -1,4 +1,4 @@
-"""From what was asked for to scenes and a complete recipe: what is read, held back, left out and guessed."""
+"""The scenes of a recipe: read, split, and checked."""
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from gpaco.data.holdout import hold_back, repeated, stratified_split, with_val_as_test
-from gpaco.data.inspection import LOOKED_AT, TOLERATED, fingerprints, read_bad, too_many
+from gpaco.data.inspection import LOOKED_AT, fingerprints, read_bad
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Progress, Say, told
+from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import some
+from gpaco.tasks.reported import check_reported
+from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
+from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
 
 
-def scene_splits(recipe: Recipe, say: Say = lambda line: None, *, run: Path | None = None) -> SceneSplits:
-    """The parts that a recipe asks for; those of a `run` without the pairs that it has left out."""
+def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None) -> SceneSplits:
+    """Return the splits that a recipe asks for; without the pairs that its `run` has left out."""
     if not recipe.data.path:
-        raise UserError("there is no data to train on", "give a folder of pictures and masks")
-    splits = read_scenes(recipe.data.path, told(say, "looking at masks for their classes"))
+        raise UserError("there is no data to train on", "give a folder of images and masks")
+    splits = read_scenes(recipe.data.path, told(say, "reading classes from masks"))
     splits = with_parts(splits, recipe.data, told(say, "looking for copies"))
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
@@ -31,7 +33,7 @@ def scene_splits(recipe: Recipe, say: Say = lambda line: None, *, run: Path | No
 
 
 def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
-    """The pairs that a run goes without; None if it has not looked at them yet."""
+    """Return the pairs that a run has left out; None if they have not been checked yet."""
     if run is None or not has_begun(run):
         return None
     if recipe.data.on_bad_image == "error":
@@ -40,41 +42,36 @@ def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
 
 
 def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = None) -> SceneSplits:
-    """The same with the parts that training needs: some pictures are held back where they are missing."""
+    """Return the splits that training needs: missing ones are held out from training images."""
     if settings.expect_images and len(splits.train) != settings.expect_images:
         raise UserError(
-            f"the recipe expects {settings.expect_images:,} training pictures, here are {len(splits.train):,}",
-            "check that it is the right data, or change what the recipe expects: --set data.expect_images=0",
+            f"the recipe expects {settings.expect_images:,} training images, got {len(splits.train):,}",
+            "check the path of the data, or accept any: --set data.expect_images=0",
         )
     check_filled(splits)
-    if settings.evaluate_on != "val":
+    if settings.evaluate_on == "auto":
         splits = with_val_as_test(splits)
     no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
-    if not no_test and not no_val:
-        return splits
-    images = splits.train.images
-    prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
-    again = repeated(prints)
-    copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
-    if no_test:
-        splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
-    if no_val:
-        splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
+    if no_test or no_val:
+        images = splits.train.images
+        prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
+        again = repeated(prints)
+        copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
+        if no_test:
+            splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
+        if no_val:
+            splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
+    check_reported(splits, settings)
     return splits
 
 
-def reported(recipe: Recipe, splits: SceneSplits) -> tuple[str, Scenes | None]:
-    """The split that the final metrics are of, which selects nothing: its name and scenes."""
-    return ("val", splits.val) if recipe.data.evaluate_on == "val" else ("test", splits.test)
-
-
 def check_filled(splits: SceneSplits) -> None:
-    """Raise where a part has no picture: it would be trained, chosen or measured with nothing."""
+    """Raise an error if a split has no image."""
     words = {"train": "training", "val": "validation", "test": "test"}
     for name, part in splits.parts():
         if not len(part):
-            remedy = "take the empty folder away, or put" if name != "train" else "check the path, or put"
-            raise UserError(f"there are no {words[name]} pictures", f"{remedy} pictures and masks there")
+            remedy = "remove the empty folder, or put" if name != "train" else "check the path, or put"
+            raise UserError(f"there are no {words[name]} images", f"{remedy} images and masks there")
 
 
 def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: Set[Path]) -> SceneSplits:
@@ -93,37 +90,28 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
 
 
 def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
-    """The same after every pair was decoded once: bad ones are an error, or left out; so are leaks between parts."""
-    from gpaco.tasks.segmentation.check import inspect, leaks
-
+    """Decode every pair once. Unusable pairs are an error or left out; leaks between splits are an error."""
     skip = recipe.data.on_bad_image == "skip"
     if not skip and sum(len(part) for _, part in splits.parts()) > LOOKED_AT:
-        say("too many files to look at each before training; `gpaco check --task segmentation` does")
+        say("too many files to inspect all of them before training; `gpaco check --task segmentation` does")
         return splits
-    found = inspect(splits, told(say, "looking at pictures and masks"))
-    parts = dict(splits.parts())
-    bad = [
-        BadImage(name, parts[name].names[i], str(one.reason))
-        for name, part in found.items()
-        for i, one in enumerate(part)
-        if one.reason is not None
-    ]
+    found = inspect(splits, told(say, "checking images and masks"))
+    bad = unusable(splits, found)
     if bad and not skip:
         raise UserError(
             f"{len(bad)} pairs cannot be used, the first: {bad[0].reason}" if len(bad) > 1 else bad[0].reason,
-            "mend it (`gpaco check --task segmentation` lists all), or leave such pairs out: --on-bad-image skip",
+            "fix it (`gpaco check --task segmentation` lists all), or leave such pairs out: --on-bad-image skip",
         )
-    total = sum(map(len, parts.values()))
-    if too_many(len(bad), total):
+    if excess := too_many(bad, splits):
         raise UserError(
-            f"{len(bad)} of {total} pairs cannot be used, more than {TOLERATED:.1%}; the first: {bad[0].reason}",
-            "mend or remove them; `gpaco check --task segmentation` lists them all",
+            f"{len(bad)} pairs cannot be used, {excess}; the first: {bad[0].reason}",
+            "fix or remove them; `gpaco check --task segmentation` lists them all",
         )
     same = leaks(splits, found)
     if same and not splits.published and not recipe.data.allow_leakage:
         raise UserError(
-            f"{len(same)} pictures are in more than one part, the first: {some(same[0], 3)}",
-            "take all of them but one out, or allow it: --set data.allow_leakage=true",
+            f"{len(same)} images are in more than one split, the first: {some(same[0], 3)}",
+            "remove all copies but one, or allow it: --set data.allow_leakage=true",
         )
     for one in bad:
         say(f"left out: {one.reason}")
@@ -131,7 +119,7 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
 
 
 def without(splits: SceneSplits, bad: Sequence[BadImage]) -> SceneSplits:
-    """The same without these pairs. Those that are gone do no harm."""
+    """Return the splits without these pairs. Pairs that no longer exist are ignored."""
     gone = {(one.split, one.name) for one in bad}
     parts: dict[str, Any] = {
         name: part.subset([i for i, own in enumerate(part.names) if (name, own) not in gone])

@@ -9,13 +9,14 @@ import torch
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say, told
+from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.card import build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
 from gpaco.tasks.segmentation.learner import SegmentationLearner
 from gpaco.tasks.segmentation.network import check_known
 from gpaco.tasks.segmentation.results import write_results
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, pixel_counts
-from gpaco.tasks.segmentation.splits import inspected, left_out, reported, scene_splits
+from gpaco.tasks.segmentation.splits import inspected, left_out, scene_splits
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
 from gpaco.training.task import Before
@@ -39,7 +40,7 @@ class Segmentation:
         resolved = resolve(recipe, given, splits, device, say)
         pixels = pixel_counts(splits.train, told(say, "counting pixels"))
         if not pixels.any():
-            raise UserError("no training pixel belongs to a class", "`gpaco check DATA --task segmentation` tells more")
+            raise UserError("no training pixel belongs to a class", "run `gpaco check DATA --task segmentation`")
         return cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
 
     @staticmethod
@@ -57,14 +58,14 @@ class Segmentation:
             taken = {name: value for name, value in before.weights.items() if name in mine}
             if changed := [name for name, value in taken.items() if mine[name].shape != value.shape]:
                 raise UserError(
-                    f"stage {stage.name!r} has {changed[0]} of another shape than the stage before it",
+                    f"{changed[0]} has another shape in stage {stage.name!r} than in the stage before",
                     "keep model.name, model.dim and segmentation.channels the same in all stages",
                 )
             model.load_state_dict(mine | taken)
         return SegmentationLearner(stage, self.splits, model, card, select=self.selects(stage))
 
     def selects(self, stage: Recipe) -> bool:
-        """Whether validation data select the epoch: not if the recipe wants the last one, nor if they are reported."""
+        """Whether validation data select the epoch: not if the recipe wants the last one or reports on them."""
         judged = stage.train.select == "best" and reported(stage, self.splits)[0] != "val"
         return self.splits.val is not None and judged
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import analysis, balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
+from gpaco.api.load import load
 from gpaco.api.train import train
 from gpaco.data.batches import class_shares, epoch_order, views_of
 from gpaco.data.holdout import balanced_subset
@@ -25,7 +26,6 @@ from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
 from gpaco.tasks.classification.probe import measure
 from gpaco.tasks.classification.results import write_analysis
 from gpaco.tasks.classification.splits import splits_of
-from gpaco.training.checkpoint import load
 from gpaco.training.run import Run, select_checkpoint
 
 # Formulas

@@ -18,7 +18,7 @@ from gpaco.training.run import Run, newest
 QUICK: dict[str, Any] = {"method": "ce", "epochs": 1, "batch_size": 16, "report": False, "say": lambda line: None}
 SCENES: dict[str, Any] = {"task": "segmentation", "model": MODEL, "settings": [*SMALL, "train.epochs=1"]}
 SCENES |= {"report": False, "say": lambda line: None}
-REDRAWN = "held back from training images, is not the one that"
+REDRAWN = "held out from training images, is not the one that"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def scenes(root: Path, number: int) -> Path:
 
 
 def go_back(run: Path) -> None:
-    """As if the run had not come to its end."""
+    """As if the run had not finished."""
     (run / "metrics.json").unlink()
 
 
@@ -82,12 +82,12 @@ def test_a_run_that_left_out_other_images_is_no_part_of_an_ensemble(home: Path) 
 
 def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> None:
     run, said = home / "split-run", list[str]()
-    changed = "the test part of the data has changed since the run was trained"
+    changed = "the test split of the data has changed since the run was trained"
     gpaco.evaluate(run, say=said.append)
     save(home / "split" / "train" / "ant" / "00.png", seed=998)  # validation is drawn from it, the test part is not
     gpaco.evaluate(run, say=said.append)
     assert changed not in said
-    with pytest.raises(UserError, match="the val part, held back"):
+    with pytest.raises(UserError, match="the val split, held out"):
         gpaco.evaluate(run, tune_prior=True)
     save(home / "split" / "test" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(run, say=said.append)["n"] == 11
@@ -99,14 +99,14 @@ def test_a_run_goes_on_only_with_the_list_of_images_that_it_began_with(home: Pat
     shutil.move(home / "data" / "ant" / "0.png", home / "data" / "ant" / "zero.png")  # as many of each class as before
     with pytest.raises(UserError, match="has changed since it began: other images") as error:
         gpaco.train(home / "data", out=home / "run", **QUICK)
-    assert "put the data back as it was" in error.value.remedy
+    assert "restore the data" in error.value.remedy
     shutil.move(home / "data" / "ant" / "zero.png", home / "data" / "ant" / "0.png")
     assert gpaco.train(home / "data", out=home / "run", **QUICK).metrics["n"] == 20
 
 
 def test_a_run_that_has_not_noted_its_images_is_taken_as_it_is(home: Path) -> None:
     found = newest(Run(home / "run"))
-    del found.state["card"]["images"]
+    found.state["card"]["images"] = {}  # as in a converted run
     checkpoint.save(home / "run" / "checkpoints", found.step, found.tensors, found.state)
     save(home / "data" / "ant" / "00.png", seed=999)
     assert gpaco.evaluate(home / "run")["n"] == 20

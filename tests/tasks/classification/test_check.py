@@ -70,8 +70,8 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
         "odd: CMYK (1 file)",
         "train/bee/5.png = test/bee/leak.png",
         "train/ant/empty.jpg (train): the file is empty",
-        "problem: 3 bad images",
-        "problem: 1 image in more than one part",
+        "problem: 3 unreadable images",
+        "problem: 1 image in more than one split",
     ):
         assert part in text
 

@@ -13,7 +13,6 @@ from PIL import Image
 
 import gpaco
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.recipes.recipe import override
@@ -21,8 +20,9 @@ from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import final_logits, read_prior
-from gpaco.tasks.classification.splits import reported, splits_of
-from gpaco.tasks.classification.task import prepare, selects
+from gpaco.tasks.classification.splits import other_data, splits_of
+from gpaco.tasks.classification.task import Classification
+from gpaco.tasks.reported import reported
 from gpaco.training.run import Run
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
@@ -56,7 +56,7 @@ def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_pat
     gpaco.evaluate(run, data, say=told.append)
     images = len(list(data.glob("*/*.png")))
     assert told[0] == f"evaluated on: all of {data}, {images} images"
-    assert told[1].startswith("most of it was trained on: `gpaco evaluate")
+    assert told[1].startswith("the run was trained on most of it: `gpaco evaluate")
     told.clear()
     gpaco.evaluate(run, say=told.append)
     assert told == [f"evaluated on: test of the data of the run, {len(stored(run)[1])} images"]
@@ -106,47 +106,47 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
     assert run.metrics["evaluated_on"] == "val"
     assert run.metrics["selected_on"] == "last epoch"  # what is reported on chooses nothing
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
-    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+    with pytest.raises(UserError, match="but this run reports on them"):
         gpaco.evaluate(run, tune_prior=True)
     assert not (run.folder / "prior.json").exists()
 
 
-def prepared(data: Path, **flags: Any) -> tuple[Recipe, Splits, list[str]]:
-    """The recipe and the data that training would begin with, and what it says before."""
+def prepared(data: Path, **flags: Any) -> tuple[Classification, list[str]]:
+    """The task that training would begin with, and the lines printed before."""
     said: list[str] = []
     asked, given = requested(data, None, flags.pop("settings", []), flags)
-    recipe, splits = prepare(asked, given, data / "none", torch.device("cpu"), said.append)
-    return recipe, splits, said
+    return Classification.prepare(asked, given, data / "none", torch.device("cpu"), said.append), said
 
 
 def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", {"ant": 20, "bee": 10})
     class_folders(tmp_path / "val", {"ant": 4, "bee": 3}, seed=100)
-    recipe, splits, said = prepared(tmp_path)
+    task, said = prepared(tmp_path)
+    recipe, splits = task.recipe, task.splits
     assert (len(splits.train), reported(recipe, splits)) == (27, ("test", splits.test))
     assert splits.test is not None
     assert all("val" in Path(name).parts for name in splits.test.names)
-    assert selects(recipe, splits)  # on images held back from training
+    assert task.selects(recipe)  # on images held back from training
     assert "test: none given; the validation split is reported in its place and selects nothing" in said
-    assert "figures: of 7 test images; epoch: the best on 3 val images" in said
-    recipe, splits, said = prepared(tmp_path, validation=0)
-    assert not selects(recipe, splits)
-    assert "figures: of 7 test images; epoch: the last" in said
-    recipe, splits, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
-    assert not selects(recipe, splits)
-    assert "figures: of 7 val images; epoch: the last" in said
-    with pytest.raises(UserError, match="this run reports on them: they cannot do both"):
+    assert "metrics: on 7 test images; epoch: the best on 3 val images" in said
+    task, said = prepared(tmp_path, validation=0)
+    assert not task.selects(task.recipe)
+    assert "metrics: on 7 test images; epoch: the last" in said
+    task, said = prepared(tmp_path, settings=["data.evaluate_on=val"])
+    assert not task.selects(task.recipe)
+    assert "metrics: on 7 val images; epoch: the last" in said
+    with pytest.raises(UserError, match="but this run reports on them"):
         prepared(tmp_path, tune_prior=True, settings=["data.evaluate_on=val"])
 
 
 def test_a_part_that_is_asked_for_by_name_has_to_be_there(tmp_path: Path) -> None:
     for part in ("train", "val"):
         class_folders(tmp_path / part, {"ant": 5, "bee": 5}, seed=100 * (part == "val"))
-    with pytest.raises(UserError, match="of the test part, and there is none, only train and val") as caught:
+    with pytest.raises(UserError, match="no test split to report on, only train and val") as caught:
         prepared(tmp_path, settings=["data.evaluate_on=test"])
     assert "--set data.evaluate_on=val" in caught.value.remedy
     (tmp_path / "val").rename(tmp_path / "test")
-    with pytest.raises(UserError, match="of the val part, and there is none, only train and test") as caught:
+    with pytest.raises(UserError, match="no val split to report on, only train and test") as caught:
         prepared(tmp_path, validation=0, settings=["data.evaluate_on=val"])
     assert "--validation 0.1" in caught.value.remedy
 
@@ -157,13 +157,13 @@ def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_
     (tmp_path / "list.txt").write_text("ant/0.png 0\nant/1.png 0\n")
     recipe = override(Recipe(), [f"data.root={tmp_path / 'own'}"])
     for root, home in ((None, "own"), (tmp_path / "other", "other")):
-        images = splits_of(recipe, tmp_path / "list.txt", root=root).train.images
+        images = other_data(tmp_path / "list.txt", recipe, root).train.images
         expected = [np.asarray(Image.open(tmp_path / home / "ant" / f"{i}.png")) for i in range(2)]
         np.testing.assert_array_equal(images, expected)
     gone = override(Recipe(), [f"data.root={tmp_path / 'gone'}"])
-    assert len(splits_of(gone, tmp_path / "own").train) == 2  # a folder has no need of it
+    assert len(other_data(tmp_path / "own", gone).train) == 2  # a folder has no need of it
     with pytest.raises(UserError, match="gone' is not a folder"):
-        splits_of(gone, tmp_path / "list.txt")
+        other_data(tmp_path / "list.txt", gone)
 
 
 def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +189,7 @@ def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
     with pytest.raises(UserError, match="a root is for a table or list"):
         gpaco.evaluate(runs["ce"], root=data)
-    monkeypatch.setattr(
-        "gpaco.tasks.classification.task.tune_prior", lambda run, *, device, **more: asked.append(device)
-    )
+    monkeypatch.setattr("gpaco.api.evaluate.tune_run", lambda run, *, device, **more: asked.append(device))
     gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
     assert asked == ["cpu"]
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.cards import made_card
 from helpers.commands import checkpoint_files, fails, run, start
 from helpers.pictures import save, tree_hash
 from helpers.ranks import Results, run_ranks
@@ -125,7 +127,7 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
     with pytest.raises(UserError, match=r"backbone.safetensors is damaged"):
         gpaco.load(tmp_path / "elsewhere")
     backbone.unlink()
-    with pytest.raises(UserError, match=r"has lost its backbone.safetensors"):
+    with pytest.raises(UserError, match=r"has no backbone.safetensors"):
         gpaco.load(tmp_path / "elsewhere")
 
 
@@ -178,12 +180,11 @@ def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or
 def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     samples, device = Samples(np.array([0, 1]), ("a", "b"), images=images), torch.device("cpu")
-    about: dict[str, Any] = {"model": "none", "size": 4, "mean": [0.5] * 3, "std": [0.2] * 3, "resize": 5}
-    about |= {"whole": True, "pool": "", "interpolation": "bilinear"}
+    card = made_card(model="none", size=4, mean=(0.5,) * 3, std=(0.2,) * 3, resize=5)
     found = []
     for change in ({}, {"interpolation": "bicubic"}, {"pool": "mean"}, {}):
-        settings = (torch.nn.Flatten(), 48, "sha", about | change, "off", 0, tmp_path / "features", device)
-        features = Frozen(*settings, quiet, lambda row: None).of_tested(samples)
+        settings = (torch.nn.Flatten(), 48, "sha", replace(card, **change), "off", 0, tmp_path / "features", device)
+        features = Frozen(*settings, quiet).of_tested(samples)
         found.append(features.take(np.array([0, 1]), np.array([0, 0])))
     assert len(caches(tmp_path)) == 3
     assert not torch.equal(found[0], found[1])
@@ -353,9 +354,9 @@ def of_one_image(folder: Path) -> Results:
     samples = Samples(
         np.zeros(1, int), ("a",), images=np.random.default_rng(0).integers(0, 256, (1, 4, 4, 3), np.uint8)
     )
-    about = {"model": "none", "size": 4, "mean": [0.5] * 3, "std": [0.5] * 3, "resize": 4, "whole": True, "pool": ""}
-    settings = (torch.nn.Flatten(), 48, "sha", about | {"interpolation": "bilinear"}, "off", 0, folder)
-    features = Frozen(*settings, torch.device("cpu"), quiet, lambda row: None).of_tested(samples)
+    card = made_card(model="none", size=4, mean=(0.5,) * 3, std=(0.5,) * 3, resize=4)
+    settings = (torch.nn.Flatten(), 48, "sha", card, "off", 0, folder)
+    features = Frozen(*settings, torch.device("cpu"), quiet).of_tested(samples)
     return {"features": features.take(np.array([0]), np.array([0]))}
 
 

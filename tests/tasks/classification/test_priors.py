@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.cards import made_card
 from helpers.minimize import minimize
 from helpers.saving import largest_file, tree
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from gpaco.methods.method import Method, Setup
 from gpaco.metrics.classification import summarize
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import TAUS, best_tau, final_logits, log_prior, read_tuned
 from gpaco.tasks.classification.splits import splits_of
@@ -105,18 +108,17 @@ def test_with_fixed_positives_raw_logits_are_log_likelihood_ratios_or_off_by_log
 @pytest.mark.parametrize(("name", "prior"), [("gpaco", "counts"), ("gpaco", "unbiased"), ("paco", "none")])
 def test_the_correction_afterwards_gives_log_likelihood_ratios(name: str, prior: str) -> None:
     scores, method = optimum(name, f"method.prior={prior}")
-    about = {
-        "classes": ["a", "b", "c"],
-        "counts": (100 * FREQUENCY).tolist(),
-        "assumes": "train" if prior == "none" else "uniform",
-        "prior": prior,
-        "center_share": method.loss.center_share.tolist(),  # type: ignore[union-attr, operator]
-    }
+    card = made_card(
+        counts=tuple((100 * FREQUENCY).tolist()),
+        assumes="train" if prior == "none" else "uniform",
+        prior=prior,
+        center_share=tuple(method.loss.center_share.tolist()),  # type: ignore[union-attr, operator]
+    )
     for wanted, shift in (("uniform", torch.zeros(3)), ("train", FREQUENCY.log())):
-        corrected = final_logits(scores.float().numpy(), about, prior=wanted, unbiased=True)
+        corrected = final_logits(scores.float().numpy(), card, prior=wanted, unbiased=True)
         assert_bias(beside(torch.from_numpy(corrected), LIKELIHOOD), shift)
     with pytest.raises(UserError, match=r"learned with label smoothing cannot be corrected.*\n.*--tune-prior"):
-        final_logits(scores.float().numpy(), about | {"label_smoothing": 0.1}, unbiased=True)
+        final_logits(scores.float().numpy(), replace(card, label_smoothing=0.1), unbiased=True)
 
 
 TWO_PLACES = torch.tensor([[0.7, 0.3, 0.4], [0.3, 0.7, 0.6]], dtype=torch.float64)  # p(x | class)
@@ -151,13 +153,13 @@ def binomial(n: int, q: float) -> Tensor:
     return (log_choose + k * np.log(q) + (n - k) * np.log(1 - q)).exp()
 
 
-def share_by_formula(about: dict[str, Any], *, images: int, appearances: int, memory: int) -> Tensor:
+def share_by_formula(card: Card, *, images: int, appearances: int, memory: int) -> Tensor:
     """E[1 / (1 + alpha P)] for P = a - 1 + a Bin(B - 1, q) + Bin(M, q), from what a model says of its training."""
     shares = []
-    for q in about["shown"]:
+    for q in card.shown:
         positives = appearances * torch.arange(images).unsqueeze(1) + appearances - 1 + torch.arange(memory + 1)
         chance = binomial(images - 1, q).unsqueeze(1) * binomial(memory, q)
-        shares.append(float((chance / (1 + about["alpha"] * positives)).sum()))
+        shares.append(float((chance / (1 + card.alpha * positives)).sum()))
     return torch.tensor(shares)
 
 
@@ -183,20 +185,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str, Run]) -> None:
-    about = gpaco.load(runs[name]).about
-    counts = np.array(about["counts"])
-    np.testing.assert_allclose(about["shown"], class_shares(counts, "sqrt" if name == "paco" else "shuffle"))
-    expected = share_by_formula(about, images=64, appearances=2, memory=64)
-    torch.testing.assert_close(torch.tensor(about["center_share"]), expected, rtol=0.06, atol=0)
+    card = gpaco.load(runs[name]).card
+    counts = np.array(card.counts)
+    np.testing.assert_allclose(card.shown, class_shares(counts, "sqrt" if name == "paco" else "shuffle"))
+    expected = share_by_formula(card, images=64, appearances=2, memory=64)
+    torch.testing.assert_close(torch.tensor(card.center_share), expected, rtol=0.06, atol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpaco", "paco"])
 def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(name: str, runs: dict[str, Run]) -> None:
-    run, about = runs[name], gpaco.load(runs[name]).about
+    run, card = runs[name], gpaco.load(runs[name]).card
     stored = np.load(run.folder / "predictions.npz")
-    logits, log_w = stored["logits"].astype(float), np.log(about["center_share"])
-    by_hand = summarize(logits - log_w, stored["labels"], about["counts"], about["classes"])
+    logits, log_w = stored["logits"].astype(float), np.log(card.center_share)
+    by_hand = summarize(logits - log_w, stored["labels"], card.counts, card.classes)
     result = gpaco.evaluate(run, unbiased=True)
     assert result["top1"] == pytest.approx(by_hand["top1"], abs=0.003)
     assert result["top1"] != gpaco.evaluate(run)["top1"]
@@ -245,15 +247,15 @@ def test_a_tuned_prior_is_chosen_on_validation_data_alone_and_is_part_of_the_mod
         return float(summarize(logits, samples.labels, raw.card.counts, raw.classes)["macro"])
 
     on_validation = {float(tau): macro(splits.val, tau) for tau in TAUS}
-    assert tuned["val_macro"] == pytest.approx(max(on_validation.values()))
-    assert on_validation[tuned["tau"]] == max(on_validation.values())
-    assert tuned["val_macro_before"] == pytest.approx(on_validation[0.0])
-    assert tuned["tau"] < 0  # cross entropy favors what is frequent
+    assert tuned.val_macro == pytest.approx(max(on_validation.values()))
+    assert on_validation[tuned.tau] == max(on_validation.values())
+    assert tuned.val_macro_before == pytest.approx(on_validation[0.0])
+    assert tuned.tau < 0  # cross entropy favors what is frequent
 
     model, samples = gpaco.load(run), splits.test
-    np.testing.assert_allclose(logits_of(model, samples), logits_of(raw, samples) + tuned["tau"] * log_q, atol=1e-5)
-    assert run.metrics["tuned"] == tuned
-    assert run.metrics["macro"] == pytest.approx(macro(samples, tuned["tau"]))
+    np.testing.assert_allclose(logits_of(model, samples), logits_of(raw, samples) + tuned.tau * log_q, atol=1e-5)
+    assert run.metrics["tuned"] == asdict(tuned)
+    assert run.metrics["macro"] == pytest.approx(macro(samples, tuned.tau))
     assert gpaco.evaluate(run)["macro"] == run.metrics["macro"]
     np.testing.assert_array_equal(np.load(run.folder / "predictions.npz")["logits"], logits_of(model, samples))
 
@@ -284,16 +286,16 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     printed = capsys.readouterr()
     tuned = read_tuned(folder)
     assert tuned is not None
-    assert not tuned["unbiased"]
-    assert f"{tuned['tau']:+.2f} * log prior" in printed.err
+    assert not tuned.unbiased
+    assert f"{tuned.tau:+.2f} * log prior" in printed.err
     result, metrics = json.loads(printed.out), Run(folder).metrics
-    assert metrics["tuned"] == result["tuned"] == tuned
+    assert metrics["tuned"] == result["tuned"] == asdict(tuned)
     assert {key: metrics[key] for key in result} == result
     assert ((folder / "report.html").read_text() != page) == (
         metrics["per_class"] != runs["gpaco"].metrics["per_class"]
     )
 
-    with pytest.raises(UserError, match="was tuned on its logits as they are") as caught:
+    with pytest.raises(UserError, match="was tuned on uncorrected logits") as caught:
         gpaco.evaluate(folder, unbiased=True)
     assert "--unbiased --tune-prior" in caught.value.remedy
     both = gpaco.evaluate(folder, unbiased=True, tune_prior=True)
@@ -312,10 +314,10 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     with pytest.raises(UserError, match="holds a run without a tuned prior") as caught:
         gpaco.train("digits", out=folder, **QUICK, **again)
     assert caught.value.remedy == f"tune it: gpaco evaluate {folder} --tune-prior"
-    with pytest.raises(UserError, match="for the best checkpoint"):
+    with pytest.raises(UserError, match="needs the best checkpoint"):
         gpaco.evaluate(folder, tune_prior=True, which="last")
     (folder / "prior.json").write_text("{}")
-    with pytest.raises(UserError, match=r"prior\.json is not what was written"):
+    with pytest.raises(UserError, match=r"prior\.json is damaged"):
         gpaco.load(folder)
 
 

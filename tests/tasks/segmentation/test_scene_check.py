@@ -15,7 +15,7 @@ from PIL import Image
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.tasks.segmentation.check import check_scenes
+from gpaco.tasks.segmentation.check import check
 from gpaco.tasks.segmentation.splits import inspected, scene_splits
 
 Command = Callable[..., str]
@@ -71,8 +71,8 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
         "4.png has the value 700; class numbers go to 253",
         "5.png': the file is empty",
         "images/train/6.png",
-        "problem: 6 pairs of picture and mask cannot be used",
-        "pictures without a labeled pixel: 1\n  train: images/train/7.png",
+        "problem: 6 pairs of image and mask cannot be used",
+        "images without a labeled pixel: 1\n  train: images/train/7.png",
     ):
         assert part in text
     assert len(json.loads(prints(folder, "--json", code=2))["bad"]) == 6
@@ -81,13 +81,13 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
 def test_a_picture_in_two_parts_is_a_leak(tmp_path: Path, prints: Command) -> None:
     folder = scene_folder(tmp_path)
     save_scene(folder / "images" / "test" / "9.png", folder / "masks" / "test" / "9.png", 1)  # the first of training
-    assert "problem: 1 picture is in more than one part" in prints(folder, code=2)
+    assert "problem: 1 image in more than one split" in prints(folder, code=2)
 
 
 def test_a_class_without_training_pixels_is_told_and_no_problem(tmp_path: Path) -> None:
     folder = scene_folder(tmp_path)
     (folder / "classes.txt").write_text("ground\ntree\nsky\nunicorn\n")
-    facts = check_scenes(folder)
+    facts = check(folder)
     assert facts["no_pixel"]["train"] == ["unicorn"]
     assert not facts["problems"]
 
@@ -176,5 +176,5 @@ def test_an_empty_part_is_a_problem_and_stops_training(empty: str, tmp_path: Pat
         shutil.rmtree(folder / kind / empty)
         (folder / kind / empty).mkdir()
     word = {"train": "training", "val": "validation", "test": "test"}[empty]
-    assert f"problem: there are no {word} pictures" in prints(folder, code=2)
+    assert f"problem: there are no {word} images" in prints(folder, code=2)
     assert not starts(folder)

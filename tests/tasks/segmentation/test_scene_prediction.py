@@ -173,13 +173,13 @@ def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
     assert gpaco.evaluate(run, other)["evaluated_on"] == "test"
     for kind in ("images", "masks"):
         (other / kind / "test" / "0.png").unlink()
-    with pytest.raises(UserError, match="no picture in the test part"):
+    with pytest.raises(UserError, match="no image in the test split"):
         gpaco.evaluate(run, other)
     for kind in ("images", "masks"):
         (other / kind / "test").rmdir()
         shutil.rmtree(other / kind / "train")
     assert gpaco.evaluate(run, other)["evaluated_on"] == "val"  # which is all there is
-    assert "evaluated on: val, 1 picture" in command("evaluate", run, other)[0]
+    assert "evaluated on: val, 1 image" in command("evaluate", run, other)[0]
     out, errors = command("evaluate", run, other, "--json")
     assert json.loads(out)["n"] == 1
     assert "evaluated on: val" in errors
@@ -244,5 +244,5 @@ def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(mon
 
 @pytest.mark.slow
 def test_nothing_to_predict_is_an_error(run: Path) -> None:
-    with pytest.raises(UserError, match="there is no picture to predict"):
+    with pytest.raises(UserError, match="there is no image to predict"):
         gpaco.predict(run, [])

@@ -1,0 +1,29 @@
+"""check(): what to know about data before training."""
+
+from typing import Any
+
+import torch
+
+from gpaco.api.tasks import TASKS
+from gpaco.errors import UserError, nearest
+from gpaco.system.progress import Progress
+from gpaco.tasks.classification import check as classification
+from gpaco.tasks.segmentation import check as segmentation
+
+
+def check(
+    data: str, task: str = "classification", root: str | None = None, progress: Progress | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what is found in data for a task, ready for JSON, and the same as lines to print."""
+    if task not in TASKS:
+        raise UserError(
+            f"there is no task {task!r}{nearest(task, TASKS)}", "--task classification or --task segmentation"
+        )
+    gpu = torch.cuda.is_available()
+    if task == "segmentation":
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        facts = segmentation.check(data, progress=progress, gpu=gpu)
+        return facts, segmentation.lines(facts)
+    facts = classification.check(data, root=root, progress=progress, gpu=gpu)
+    return facts, classification.lines(facts)

@@ -1,0 +1,100 @@
+"""evaluate(): metrics of a run or an ensemble, on its own test data or on other data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpaco.api.report import report
+from gpaco.data.samples import Samples
+from gpaco.errors import UserError
+from gpaco.system import distributed
+from gpaco.system.devices import choose_device
+from gpaco.system.progress import Progress, Say, quiet
+from gpaco.tasks.classification import evaluation as classification
+from gpaco.tasks.classification.results import tune_prior as tune_run
+from gpaco.tasks.segmentation import evaluation as segmentation
+from gpaco.training.run import Runs, as_runs
+
+
+def evaluate(
+    runs: Runs,
+    data: Path | str | Samples | None = None,
+    *,
+    root: Path | str | None = None,
+    prior: str | None = None,
+    unbiased: bool = False,
+    tune_prior: bool = False,
+    many: float | None = None,
+    few: float | None = None,
+    restrict: bool = False,
+    which: str = "best",
+    device: str | None = None,
+    out: Path | str | None = None,
+    show: Progress | None = None,
+    say: Say = quiet,
+    **how: Any,
+) -> dict[str, Any]:
+    """Return the metrics of a run, or of several as an ensemble (the mean of their logits).
+
+    Other data is matched by class name. Images of classes that the model does not know are left out and listed as
+    `overlap` in the result. Under torchrun every process does its share, and all return the metrics of the whole.
+
+    Args:
+        data: other data than the test split of the run; for a segmenter, a folder of images and masks.
+        root: folder that the paths of a table or list start from; that of the run (data.root) unless given.
+        prior: class distribution expected at test time: "uniform", "train" or a CSV file.
+        unbiased: correct a model trained with the paper's prior for what the loss takes from frequent classes.
+        tune_prior: first select tau * log prior on the validation data of each run, and store it with the run.
+        many: classes with more training images are "many"; for a segmenter, a multiple of the mean share of pixels.
+        few: classes with fewer training images are "few".
+        restrict: predict only classes that the data has.
+        which: checkpoint, "best" or "last".
+        out: file to write the metrics to, as JSON.
+        how: `scales`, `flip`, `window` and `stride` of a segmenter (gpaco/tasks/segmentation/inference.py).
+    """
+    several = as_runs(runs)
+    where = choose_device(device)
+    distributed.start(where, several[0].recipe.train.timeout)
+    if distributed.rank():
+        say, show = quiet, None
+    if root is not None and (data is None or isinstance(data, Samples)):
+        raise UserError("a root is for a table or list, and there is none", "gpaco evaluate RUN LIST --root FOLDER")
+    if several[0].recipe.train.task == "segmentation":
+        if root is not None:
+            raise UserError("--root is for tables and lists of images", "leave it out")
+        if prior is not None or unbiased or tune_prior or restrict:
+            raise UserError("--prior, --unbiased, --tune-prior and --restrict are for classifiers", "leave them out")
+        result = segmentation.evaluate_runs(
+            several, data, many=many, few=few, which=which, device=where, show=show, say=say, **how
+        )
+    else:
+        if how:
+            raise UserError(
+                f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
+            )
+        if tune_prior:
+            if which != "best":
+                raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
+            for run in several:
+                tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
+                page = run.folder / "report.html"
+                if page.exists() and distributed.rank() == 0:
+                    report(run, page, say=say)
+        result = classification.evaluate_runs(
+            several,
+            data,
+            root=root,
+            prior=prior,
+            unbiased=unbiased,
+            many=many,
+            few=few,
+            restrict=restrict,
+            which=which,
+            device=where,
+            show=show,
+            say=say,
+        )
+    if out is not None and distributed.rank() == 0:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(json.dumps(result, indent=1))
+    return result

@@ -1,0 +1,60 @@
+"""predict(): the class of each image, or of each pixel."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpaco.errors import UserError
+from gpaco.system.devices import choose_device
+from gpaco.system.progress import Progress
+from gpaco.tasks.classification.prediction import predict_classes
+from gpaco.tasks.segmentation.prediction import predict_masks
+from gpaco.training.run import Runs, as_runs
+
+
+def predict(
+    runs: Runs,
+    paths: Path | str | Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    prior: str | None = None,
+    unbiased: bool = False,
+    top: int = 5,
+    batch_size: int = 64,
+    device: str | None = None,
+    show: Progress | None = None,
+    **how: Any,
+) -> list[dict[str, Any]]:
+    """Return a row for each image: path, class, probability, group of the class, `top` classes, error (or None).
+
+    For a segmenter, the rows are those of `tasks.segmentation.prediction.predict_masks`.
+
+    Args:
+        runs: one run, or several as an ensemble.
+        paths: files, folders (searched for images) and .txt lists with a path in each line; a class number after the
+            path is ignored.
+        out: .csv or .jsonl file that rows are written to as they come; for a segmenter, a folder for masks and
+            overlays.
+        prior: class distribution expected at test time, as for `evaluate`.
+        unbiased: correct the bias of the loss, as for `evaluate`.
+        how: `scales`, `flip`, `window` and `stride` of a segmenter.
+    """
+    several, where = as_runs(runs), choose_device(device)
+    paths = [paths] if isinstance(paths, Path | str) else paths
+    if several[0].recipe.train.task == "segmentation":
+        if len(several) > 1 or prior is not None or unbiased:
+            raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
+        return predict_masks(several[0], paths, out=out, device=where, show=show, **how)
+    if how:
+        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation")
+    return predict_classes(
+        several,
+        paths,
+        out=out,
+        prior=prior,
+        unbiased=unbiased,
+        top=top,
+        batch_size=batch_size,
+        device=where,
+        show=show,
+    )

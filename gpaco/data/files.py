@@ -1,0 +1,40 @@
+"""The image files that paths name: files, folders and lists."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.readers.rows import read_text
+from gpaco.errors import UserError, nearest
+
+TABLES = (".csv", ".tsv", ".parquet")
+TAKEN = "give images, folders of images, or .txt lists with a path in each line"
+
+
+def find_files(paths: Sequence[Path | str]) -> list[Path]:
+    """Return the images that the paths name, in order; those in folders sorted. A listed file need not exist."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        elif not path.exists():
+            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
+        elif path.suffix.lower() in TABLES:
+            raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
+        elif path.suffix.lower() == ".txt":
+            text, _ = read_text(path)
+            files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]
+        else:
+            files.append(path)
+    if not files:
+        raise UserError(f"there is no image in {', '.join(map(str, paths))}", TAKEN)
+    return files
+
+
+def _listed(folder: Path, line: str) -> Path:
+    """The image that a line of a list names, without the class number that lists for training have after it."""
+    whole = folder / line
+    name, *label = line.rsplit(None, 1)
+    labeled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
+    return folder / name if labeled else whole

@@ -1,0 +1,69 @@
+"""Facts and lines of `gpaco check` that are the same for both tasks."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpaco.recipes.request import overrides
+from gpaco.system.words import counted
+
+SHOWN = 10  # entries of a long list
+
+
+def size_facts(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the most common image sizes (width, height) and the range of the shorter side."""
+    sides = [min(size) for size in sizes] or [0]
+    return {
+        "common": [
+            {"width": width, "height": height, "images": number}
+            for (width, height), number in Counter(sizes).most_common(SHOWN)
+        ],
+        "smallest": min(sides),
+        "median": int(np.median(sides)),
+        "largest": max(sides),
+    }
+
+
+def leak_problem(leaks: Sequence[object]) -> str:
+    """What `check` reports if images are in more than one split."""
+    return f"{counted(len(leaks), 'image')} in more than one split (--set data.allow_leakage=true allows it)"
+
+
+def opening(facts: Mapping[str, Any]) -> list[str]:
+    """How the data was read, and how much of it there is."""
+    images = ", ".join(f"{name} {number}" for name, number in facts["images"].items())
+    notes = (f"  {note}" for note in facts["notes"])
+    return [f"read as: {facts['reader']}", *notes, f"images: {images}; classes: {facts['classes']}"]
+
+
+def size_lines(sizes: Mapping[str, Any]) -> Iterable[str]:
+    """The most common image sizes, if an image could be read."""
+    if sizes["common"]:
+        common = ", ".join(f"{one['width']} x {one['height']} ({one['images']})" for one in sizes["common"][:5])
+        side = f"shorter side {sizes['smallest']} to {sizes['largest']}, median {sizes['median']}"
+        yield f"sizes: {common}; {side}"
+
+
+def listed(what: str, items: Sequence[str]) -> list[str]:
+    """A title with the number of items, and the first of them; nothing if there are none."""
+    more = [f"  and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
+    return [f"{what}: {len(items)}", *(f"  {item}" for item in items[:SHOWN]), *more] if items else []
+
+
+def unreadable(facts: Mapping[str, Any]) -> list[str]:
+    """The files that cannot be used, each with the reason."""
+    return listed("unreadable", [f"{one['name']} ({one['part']}): {one['what']}" for one in facts["bad"]])
+
+
+def same_images(where: str, groups: Sequence[Sequence[str]]) -> list[str]:
+    """Groups of equal images."""
+    return listed(f"same image {where}", [" = ".join(group) for group in groups])
+
+
+def closing(facts: Mapping[str, Any]) -> list[str]:
+    """Suggested settings, then the problems."""
+    suggested = [f"  {key} = {value}  ({overrides(key)})" for key, value in facts.get("suggested", {}).items()]
+    title = ["suggested settings, each with the flag that overrides it:"] if suggested else []
+    return [*title, *suggested, *([f"problem: {one}" for one in facts["problems"]] or ["no problems found"])]

@@ -1,0 +1,41 @@
+"""The card of a classifier, for tests."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpaco.tasks.classification.card import Card
+
+
+def made_card(classes: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Card:
+    known = Card(
+        task="classification",
+        gpaco="0",
+        classes=classes,
+        counts=(1,) * len(classes),
+        shown=None,
+        images={},
+        model="resnet8",
+        weights="",
+        backbone=None,
+        drop_path=0.0,
+        pool="",
+        dim=8,
+        projector="none",
+        hidden=8,
+        ghost_batch=0,
+        size=8,
+        whole=True,
+        resize=9,
+        interpolation="bilinear",
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+        classifies=True,
+        assumes="uniform",
+        prior="none",
+        alpha=0.05,
+        label_smoothing=0.0,
+        sampler="shuffle",
+        many=100,
+        few=20,
+    )
+    return replace(known, **changes)
