@@ -133,7 +133,7 @@ def test_a_rooms_init_is_a_docstring() -> None:
 
 def test_both_tasks_have_the_same_files() -> None:
     """A difference between the tasks can be seen with `diff`: what one has, the other has under the same name."""
-    shared = {"batches", "card", "check", "defaults", "evaluation", "export", "learner", "prediction", "predictor"}
+    shared = {"batches", "card", "check", "defaults", "evaluation", "export", "prediction", "predictor"}
     shared |= {"results", "robustness", "splits", "task"}
     for task in ("classification", "segmentation"):
         assert shared <= {path.stem for path in (GPACO / "tasks" / task).glob("*.py")}, task

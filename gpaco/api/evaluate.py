@@ -8,7 +8,7 @@ from gpaco.api.report import report
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system import distributed
-from gpaco.system.devices import choose_device
+from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Progress, Say, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run

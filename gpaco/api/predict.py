@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.errors import UserError
-from gpaco.system.devices import choose_device
+from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.prediction import predict_classes
 from gpaco.tasks.segmentation.prediction import predict_masks

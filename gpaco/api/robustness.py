@@ -6,7 +6,7 @@ from typing import Any
 
 from gpaco.data.corruption.corruptions import CONSTANTS, SEVERITIES
 from gpaco.errors import UserError, nearest
-from gpaco.system.devices import choose_device
+from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Bar, Say, quiet
 from gpaco.tasks.classification import robustness as classification
 from gpaco.tasks.robustness_settings import RobustnessSettings

@@ -1,12 +1,7 @@
 """The tasks by name. Only `api` and `pages` know both."""
 
-from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.task import Classification
 from gpaco.tasks.segmentation.task import Segmentation
 from gpaco.training.task import Task
 
 TASKS: dict[str, type[Task]] = {"classification": Classification, "segmentation": Segmentation}
-
-
-def task_of(recipe: Recipe) -> type[Task]:
-    return TASKS[recipe.train.task]

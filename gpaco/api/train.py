@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.api.report import report
-from gpaco.api.tasks import task_of
+from gpaco.api.tasks import TASKS
 from gpaco.errors import UserError
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
@@ -15,7 +15,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe, Stage
 from gpaco.system import distributed
-from gpaco.system.devices import choose_device
+from gpaco.system.distributed import choose_device
 from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import HOLDER, LOCK
@@ -61,7 +61,7 @@ def train(
             say = show = quiet
         else:
             check_folder(folder, wanted.data.path)
-        kind = task_of(wanted)
+        kind = TASKS[wanted.train.task]
         if not has_begun(folder):
             check_model(kind, wanted)
         task = kind.prepare(wanted, given, folder, where, say)
@@ -113,7 +113,7 @@ def dry_run(
     """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files."""
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
-    kind = task_of(wanted)
+    kind = TASKS[wanted.train.task]
     check_model(kind, wanted)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -123,17 +123,18 @@ def train(
     given = {**locals(), "train": part, "tune_prior": tune_prior or None}
     flags = {name: given[name] for name in FLAGS if name in given}
     flags |= {name: given[name] for name in ("recipe", "paper", "settings", "device")}
+    from gpaco.api.train import dry_run as train_two_steps
+    from gpaco.api.train import train as train_model
+
     screen = display(as_json)
     if dry_run:
-        from gpaco.api.train import dry_run as train_two_steps
-
         train_two_steps(data, say=screen, **flags)
         if as_json:
             print(json.dumps({"dry_run": "everything works"}))
         return
     if out is None:
         raise UserError("train needs a folder for its results", "add --out FOLDER, or --dry-run to test only")
-    run = gpaco.train(data, out=out, say=screen, show=screen.show, **flags)
+    run = train_model(data, out=out, say=screen, show=screen.show, **flags)
     if is_first_process():
         if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
             print_metrics(run.metrics, as_json)

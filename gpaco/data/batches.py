@@ -131,24 +131,27 @@ def batches(
     std: tuple[float, ...],
     workers: int = 0,
     erase: float = 0.0,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    start: int = 0,
     device: torch.device = CPU,
     **order: Any,
 ) -> Iterator[Batch]:
-    """The batches of one epoch that `plan` gives with these settings.
+    """Yield the batches of one epoch that `plan` gives with these settings, from step `start` on.
 
-    `erase` is the chance that a rectangle of a view becomes noise. Pixels go to the `device` as bytes, a quarter of
-    what they are as numbers.
+    `erase` is the chance that a rectangle of a view becomes noise; `mixup` and `cutmix` are as in `mix`. Pixels go to
+    the `device` as bytes, a quarter of what they are as numbers.
     """
-    planned = plan(samples.labels, seed=seed, epoch=epoch, **order)
+    planned = plan(samples.labels, seed=seed, epoch=epoch, start=start, **order)
     labels = torch.from_numpy(samples.labels)
     pin = device.type == "cuda"
     pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers, pin=pin)
-    for (indices, keys), batch in zip(planned, pixels, strict=True):
+    for step, ((indices, keys), batch) in enumerate(zip(planned, pixels, strict=True), start):
         ready = [normalize(view.to(device, non_blocking=True), mean, std) for view in batch]
         if erase:
             draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
             ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
-        yield Batch(ready, labels[indices])
+        yield mix(Batch(ready, labels[indices]), mixup, cutmix, len(samples.classes), seed, epoch, step)
 
 
 def views_of(

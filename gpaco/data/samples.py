@@ -152,6 +152,22 @@ class DataSplits(Generic[PartType]):
         named = (("train", self.train), ("val", self.val), ("test", self.test))
         return [(name, part) for name, part in named if part is not None]
 
+    def reported(self, evaluate_on: str) -> tuple[str, PartType | None]:
+        """Return the split that the final metrics are of, and its name. It selects no epoch and tunes no prior."""
+        return ("val", self.val) if evaluate_on == "val" else ("test", self.test)
+
+    def check_reported(self, evaluate_on: str) -> None:
+        """Raise an error if the split that is asked for by name does not exist."""
+        names = [name for name, _ in self.parts()]
+        if evaluate_on == "auto" or evaluate_on in names:
+            return
+        other = "test" if evaluate_on == "val" else "val"
+        hold_out = ", or hold out some images: --validation 0.1" if evaluate_on == "val" else ""
+        raise UserError(
+            f"there is no {evaluate_on} split to report on, only {' and '.join(names)}",
+            f"add it to the data, or report on another split: --set data.evaluate_on={other}{hold_out}",
+        )
+
     def noting(self, *notes: str) -> Self:
         return replace(self, notes=(*self.notes, *notes))
 

@@ -11,7 +11,6 @@ from gpaco.errors import UserError
 from gpaco.pages.render import Facts, Table, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
-from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
 from gpaco.tasks.segmentation.prediction import colored
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -155,7 +154,7 @@ def worst_images(run: Run, worst: Sequence[Facts], splits: SceneSplits | None) -
     if splits is None:
         _, scenes = evaluation_part(run, None, predictor.classes)
     else:
-        scenes = in_order_of(dict(splits.parts())[reported(run.recipe, splits)[0]], predictor.classes)
+        scenes = in_order_of(dict(splits.parts())[splits.reported(run.recipe.data.evaluate_on)[0]], predictor.classes)
     palette = np.array(predictor.card.palette, np.uint8)
     places = {name: i for i, name in enumerate(scenes.names)}
     rows = []

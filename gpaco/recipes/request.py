@@ -74,7 +74,7 @@ def requested(
     if path and "data.path" in values:
         raise UserError(f"there are two data sets: {what} and that of --set data.path", "leave out one of them")
     if path:
-        if printable(path) != path:
+        if not path.isascii() and printable(path) != path:
             raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename the folder")
         values["data.path"] = path
     changed = recipes.change(base, values, sources)

@@ -34,8 +34,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import quiet
 from gpaco.tasks.classification.batches import view_of
 from gpaco.tasks.classification.card import build_model, describe
-from gpaco.tasks.classification.learner import ClassificationLearner
-from gpaco.tasks.classification.task import Classification
+from gpaco.tasks.classification.task import Classification, ClassificationLearner
 from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
 from gpaco.training.task import Before
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpaco.data.batches import Batch, batches, mix, plan
+from gpaco.data.batches import Batch, batches, plan
 from gpaco.data.counter_random import uniforms
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.views import View
@@ -74,7 +74,7 @@ class ImageSource:
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         method, settings = self.recipe.method, self.recipe.train
-        made = batches(
+        return batches(
             self.samples,
             self.views,
             epoch=epoch,
@@ -83,11 +83,11 @@ class ImageSource:
             std=self.card.std,
             workers=settings.workers,
             erase=self.recipe.views.erase,
+            mixup=method.mixup,
+            cutmix=method.cutmix,
             device=self.device,
             **_order(self.recipe),
         )
-        for step, batch in enumerate(made, start):
-            yield mix(batch, method.mixup, method.cutmix, len(self.samples.classes), settings.seed, epoch, step)
 
     def logits(self, model: nn.Module, samples: Samples) -> Logits:
         return logits_of(Predictor(model, self.card).to(self.device).eval(), samples)

@@ -11,7 +11,6 @@ from gpaco import methods
 from gpaco.data.images import BadImageError, describe_image
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
-from gpaco.metrics.groups import one_group
 from gpaco.models import backbones
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
@@ -107,8 +106,6 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if recipe.train.batch_size > len(splits.train):
         recipe = recipes.change(recipe, {"train.batch_size": len(splits.train)})
         say(f"train.batch_size = {len(splits.train)}: there are no more training images")
-    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
-        say(line)
     return with_default_stages(recipe)
 
 

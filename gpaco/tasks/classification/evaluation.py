@@ -20,7 +20,6 @@ from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import Logits, check_correction, final_logits
 from gpaco.tasks.classification.splits import other_data, splits_of
-from gpaco.tasks.reported import reported
 from gpaco.training.run import Run, check_split
 
 
@@ -55,7 +54,7 @@ def evaluation_part(
     """
     if data is None:
         splits = splits_of(run.recipe, run=run.folder)
-        name, samples = reported(run.recipe, splits)
+        name, samples = splits.reported(run.recipe.data.evaluate_on)
     else:
         splits = other_data(data, run.recipe, root)
         name, samples = splits.parts()[-1]

@@ -16,22 +16,21 @@ from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
+from gpaco.metrics.groups import one_group
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
-from gpaco.system.devices import choose_device
+from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.tasks.classification.analysis import analyze
-from gpaco.tasks.classification.batches import caches
+from gpaco.tasks.classification.batches import Source
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
 from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
 from gpaco.tasks.classification.splits import check_tuning, splits_of
-from gpaco.tasks.reported import reported
 from gpaco.training.run import Run, as_run, check_split, newest
 
 
@@ -42,14 +41,14 @@ def write_results(
     device: torch.device,
     say: Say,
     *,
-    learner: ClassificationLearner | None = None,
+    source: Source | None = None,
     unbiased: bool = False,
     show: Progress | None = None,
 ) -> None:
     """Tune the prior if asked, evaluate the selected checkpoint, then write everything; `metrics.json` comes last.
 
     Args:
-        learner: the one that trained the model, if any: it may have cached features.
+        source: of the training, if it has cached features.
         unbiased: tune the prior after the correction for the bias of the loss.
     """
     predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
@@ -60,13 +59,15 @@ def write_results(
     card = predictor.card
     if recipe.train.report and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
-    split, samples = reported(recipe, splits)
+    if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
+        say(line)
+    split, samples = splits.reported(recipe.data.evaluate_on)
     if samples is None:
         if card.tuned and distributed.rank() == 0:
             write_tuned(run.folder, card.tuned)
         say("there is no data to evaluate on: only the model was written")
         return
-    logits = _logits(predictor, samples, learner, say)
+    logits = _logits(predictor, samples, source, say)
     if distributed.rank():
         return
     state = newest(run, ()).state
@@ -92,10 +93,10 @@ def write_results(
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
 
 
-def _logits(predictor: Predictor, samples: Samples, learner: ClassificationLearner | None, say: Say) -> Logits:
-    if learner is None or not caches(learner.recipe):
+def _logits(predictor: Predictor, samples: Samples, source: Source | None, say: Say) -> Logits:
+    if source is None:
         return logits_of(predictor, samples, show=told(say, "evaluating"))
-    raw = torch.from_numpy(learner.source.logits(predictor.model, samples)).to(predictor.mean.device)
+    raw = torch.from_numpy(source.logits(predictor.model, samples)).to(predictor.mean.device)
     logits: Logits = predictor.correction(raw).cpu().numpy()
     return logits
 
@@ -143,7 +144,7 @@ def tune_prior(
     with lock(run.folder) if distributed.rank() == 0 else nullcontext():
         splits = splits_of(run.recipe, run=run.folder)
         check_split(run, splits, "val", say)
-        check_split(run, splits, reported(last, splits)[0])  # `evaluate` prints it
+        check_split(run, splits, splits.reported(last.data.evaluate_on)[0])  # `evaluate` prints it
         tuning = replace(last, method=replace(last.method, tune_prior=True))
         write_results(run, tuning, splits, where, quiet, unbiased=unbiased, show=show)
         distributed.barrier()  # no process loads the model before it is written

@@ -10,11 +10,10 @@ from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Splits, in_memory
 from gpaco.errors import UserError
-from gpaco.metrics.groups import groups
+from gpaco.metrics.groups import GROUPS, groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, quiet, told
 from gpaco.system.words import some
-from gpaco.tasks.reported import check_reported
 from gpaco.training.run import BAD_IMAGES
 
 
@@ -61,7 +60,7 @@ def splits_of(
     check_expected(splits, settings)  # before anything is held out or left out
     if settings.validation:
         splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
-    check_reported(splits, settings)
+    splits.check_reported(settings.evaluate_on)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
     if thorough and not small:
@@ -118,18 +117,17 @@ def check_readable(splits: Splits, say: Say) -> None:
 
 def check_expected(splits: Splits, settings: Data) -> None:
     """Raise an error if the data is not what the recipe expects."""
-    images, counts = len(splits.train), splits.train.counts
-    found = tuple(
-        int((groups(counts, settings.many, settings.few) == name).sum()) for name in ("many", "medium", "few")
-    )
-    remedy = "check the path of the data, or accept any:"
+    images, remedy = len(splits.train), "check the path of the data, or accept any:"
     if settings.expect_images and images != settings.expect_images:
         raise UserError(
             f"the recipe expects {settings.expect_images:,} training images, got {images:,}",
             f"{remedy} --set data.expect_images=0",
         )
-    if settings.expect_groups and found != settings.expect_groups:
-        raise UserError(
-            f"the recipe expects {settings.expect_groups} many, medium and few classes, got {found}",
-            f"{remedy} --set data.expect_groups=[]",
-        )
+    if settings.expect_groups:
+        group = groups(splits.train.counts, settings.many, settings.few)
+        found = tuple(int((group == name).sum()) for name in GROUPS)
+        if found != settings.expect_groups:
+            raise UserError(
+                f"the recipe expects {settings.expect_groups} many, medium and few classes, got {found}",
+                f"{remedy} --set data.expect_groups=[]",
+            )

@@ -17,7 +17,6 @@ from gpaco.metrics.segmentation import Tally, summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import counted
-from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.inference import Size, predict_classes
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -120,7 +119,7 @@ def evaluation_part(
     """
     if data is None:
         splits = scene_splits(run.recipe, run=run.folder)
-        name, scenes = reported(run.recipe, splits)
+        name, scenes = splits.reported(run.recipe.data.evaluate_on)
         check_split(run, splits, name, say)
     else:
         name, scenes = read_scenes(data, told(say, "reading classes from masks")).parts()[-1]

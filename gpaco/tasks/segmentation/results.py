@@ -10,7 +10,6 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, told
-from gpaco.tasks.reported import reported
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits
@@ -20,7 +19,7 @@ from gpaco.training.run import Run, newest
 def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.device, say: Say) -> None:
     """Evaluate the selected checkpoint, then write `metrics.json`."""
     predictor = load_segmenter(run, device=device)
-    split, scenes = reported(recipe, splits)
+    split, scenes = splits.reported(recipe.data.evaluate_on)
     if scenes is None:
         say("there is no data to evaluate on: only the model was written")
         return

@@ -14,7 +14,6 @@ from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import some
-from gpaco.tasks.reported import check_reported
 from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
@@ -61,7 +60,7 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
             splits = _hold_back(splits, "test", 0.2, settings.seed, copies)
         if no_val:
             splits = _hold_back(splits, "val", settings.validation, settings.seed, copies)
-    check_reported(splits, settings)
+    splits.check_reported(settings.evaluate_on)
     return splits
 
 

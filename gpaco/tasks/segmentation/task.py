@@ -1,25 +1,89 @@
 """Segmentation as a task: prepare the data and the recipe, begin a stage, finish the run."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
+from torch import Tensor, nn
 
+from gpaco.data.batches import steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
 from gpaco.system.progress import Say, told
-from gpaco.tasks.reported import reported
-from gpaco.tasks.segmentation.card import build_model, describe
+from gpaco.tasks.segmentation.batches import Crops, SceneBatch, batches
+from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
-from gpaco.tasks.segmentation.learner import SegmentationLearner
-from gpaco.tasks.segmentation.network import check_known
+from gpaco.tasks.segmentation.evaluation import evaluate_scenes
+from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.network import Segmenter, check_known
+from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.results import write_results
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, pixel_counts
 from gpaco.tasks.segmentation.splits import inspected, left_out, scene_splits
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
 from gpaco.training.task import Before
+
+
+class SegmentationLearner:
+    """What the loop trains (see `training.task.Learner`)."""
+
+    def __init__(self, recipe: Recipe, splits: SceneSplits, model: Segmenter, card: Card, *, select: bool) -> None:
+        self.recipe, self.splits, self.card = recipe, splits, card
+        self.select = select  # whether validation data select the best epoch
+        self.model = distributed.share_statistics(model)
+        self.extra = SceneLoss(recipe.method, recipe.segmentation)
+        self.steps = steps_per_epoch(len(splits.train), recipe.train.batch_size)
+        settings = recipe.segmentation
+        self.crops = Crops(
+            crop=(settings.crop[0], settings.crop[1]),
+            base_size=(settings.base_size[0], settings.base_size[1]),
+            scale=(settings.scale[0], settings.scale[1]),
+            max_share=settings.max_share,
+            colors=settings.colors,
+            fill=(round(255 * card.mean[0]), round(255 * card.mean[1]), round(255 * card.mean[2])),
+        )
+
+    def batches(self, epoch: int, start: int) -> Iterator[SceneBatch]:
+        settings = self.recipe.train
+        return batches(
+            self.splits.train,
+            self.crops,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=epoch,
+            mean=self.card.mean,
+            std=self.card.std,
+            start=start,
+            rank=distributed.rank(),
+            world=distributed.world_size(),
+            workers=settings.workers,
+            device=next(self.model.parameters()).device,
+        )
+
+    def start(self, batch: SceneBatch) -> float:
+        return 0.0
+
+    def loss(self, network: nn.Module, batch: SceneBatch) -> Tensor:
+        result: Tensor = self.extra(network(batch.images), batch.masks)
+        return result
+
+    def after_step(self) -> None:
+        pass
+
+    def validate(self, network: nn.Module) -> dict[str, Any]:
+        """Return metrics on validation scenes; mIoU selects the best epoch."""
+        scenes = self.splits.val
+        if scenes is None or not self.select:
+            return {}
+        training, device = network.training, next(network.parameters()).device
+        result = evaluate_scenes(ScenePredictor(network.eval(), self.card).to(device).eval(), scenes)
+        network.train(training)
+        kept = ("miou", "many", "medium", "few", "pixel_accuracy")
+        return {f"val_{key}": result[key] for key in kept} | {"score": result["miou"] or 0.0}
 
 
 @dataclass(frozen=True)
@@ -66,7 +130,7 @@ class Segmentation:
 
     def selects(self, stage: Recipe) -> bool:
         """Whether validation data select the epoch: not if the recipe wants the last one or reports on them."""
-        judged = stage.train.select == "best" and reported(stage, self.splits)[0] != "val"
+        judged = stage.train.select == "best" and self.splits.reported(stage.data.evaluate_on)[0] != "val"
         return self.splits.val is not None and judged
 
     def finish(self, run: Run, learner: SegmentationLearner) -> None:

@@ -22,7 +22,6 @@ from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.priors import final_logits, read_prior
 from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.tasks.classification.task import Classification
-from gpaco.tasks.reported import reported
 from gpaco.training.run import Run
 
 QUICK = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
@@ -123,7 +122,7 @@ def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(t
     class_folders(tmp_path / "val", {"ant": 4, "bee": 3}, seed=100)
     task, said = prepared(tmp_path)
     recipe, splits = task.recipe, task.splits
-    assert (len(splits.train), reported(recipe, splits)) == (27, ("test", splits.test))
+    assert (len(splits.train), splits.reported(recipe.data.evaluate_on)) == (27, ("test", splits.test))
     assert splits.test is not None
     assert all("val" in Path(name).parts for name in splits.test.names)
     assert task.selects(recipe)  # on images held back from training
