@@ -110,7 +110,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def train_one(variant: str, seed: int, options: argparse.Namespace) -> Run:
-    """Train, or go on, or only look if it is done."""
+    """Train or resume; a finished run is only read."""
     return train(
         without_validation(options.data, options.out),
         out=folder_of(options.out, variant, seed),

@@ -26,7 +26,7 @@ VERSION = 1  # of the images: results made of others are not used again
 
 _WIDE = 80  # pixels; up to there a side is nearer to 32 than to 224, as a ratio
 
-# What each number means is told by the function of that name in distortions.py.
+# The function of that name in distortions.py says what each number means.
 CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "imagenet": {
         "gaussian_noise": (0.08, 0.12, 0.18, 0.26, 0.38),

@@ -1,1 +1,1 @@
-"""Semantic segmentation: scenes and their masks, networks, inference and figures. The loop is `training.loop.fit`."""
+"""Semantic segmentation: scenes and their masks, networks, inference and metrics. The loop is `training.loop.fit`."""

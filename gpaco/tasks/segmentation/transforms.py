@@ -16,7 +16,7 @@ Image = NDArray[np.uint8]  # (H, W, 3) RGB
 Mask = NDArray[np.uint8]  # (H, W), 255 is no class
 Size = tuple[int, int]  # height, width
 
-TRIES = 10  # crops that are looked at before one with too much of one class is taken
+TRIES = 10  # crops to try before accepting one with too much of one class
 DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one image
 
 
