@@ -57,6 +57,7 @@ def gpaco_loss(
         label_smoothing: s gives 1 - s to the center of the label and s / (C - 1) to each other center.
         reduction: "mean" (over anchors; 0 if there are none), "sum" or "none" (0 for ignored rows).
 
+    >>> import torch
     >>> logits, embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
     >>> gpaco_loss(logits, embeddings, torch.tensor([0, 1]))
     tensor(0.5514)
@@ -91,6 +92,7 @@ def supcon_loss(
     may be any integers, unless there is a `log_prior` (C,), which is added to the similarity with each reference by its
     class: balanced softmax among samples.
 
+    >>> import torch
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
     tensor(0.0067)
     """

@@ -527,7 +527,7 @@ def test_data_with_another_number_of_images_or_groups_is_refused_before_training
     text = fails(*words, "--set", "data.expect_images=4")
     assert "the recipe expects (385, 479, 136) many, medium and few classes, got (0, 0, 2)" in text
     assert "--set data.expect_groups=[]" in text
-    assert "here are 4" in fails(*words, "--validation", 0.5)  # what is held back counts
+    assert "got 4" in fails(*words, "--validation", 0.5)  # what is held back counts
     assert not out.exists()
 
 

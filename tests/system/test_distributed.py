@@ -310,7 +310,7 @@ def remedies() -> Results:
     """What two processes are told about batches of 9 images, of which there may be no more; 6 will do."""
     words = []
     for size, images in ((9, 100), (9, 9), (64, 9)):
-        with pytest.raises(UserError, match=r"2 processes cannot have equally many of 9 images") as error:
+        with pytest.raises(UserError, match=r"2 processes cannot share 9 images evenly") as error:
             check_batches(override(Recipe(), [f"train.batch_size={size}"]), images)
         words.append(error.value.remedy)
     assert words == ["--batch-size 8 or 10", "--batch-size 8", "--batch-size 8"]
