@@ -145,7 +145,9 @@ def read_bad(path: Path) -> list[BadImage]:
                 return [BadImage(*row) for row in rows]
     except (ValueError, TypeError, csv.Error):
         pass
-    raise UserError(f"{path} is not the list that was written there", "restore it from a copy, or start over with another --out")
+    raise UserError(
+        f"{path} is not the list that was written there", "restore it from a copy, or start over with another --out"
+    )
 
 
 def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
