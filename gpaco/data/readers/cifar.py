@@ -10,14 +10,13 @@ import pickle
 import tarfile
 import zlib
 from collections.abc import Container
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.samples import Samples, Splits, with_training_images
+from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 
 _AGAIN = "download the data set again from where it is published"
@@ -68,7 +67,7 @@ def cifar_folder(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read_cifar(path: Path, *, allow_empty_classes: bool = False) -> Splits:
+def read_cifar(path: Path) -> Splits:
     """CIFAR-10 or CIFAR-100 (fine labels) from the folder of pickles or the archive, all images in memory."""
     packed = path.is_file()
     files = (
@@ -87,11 +86,11 @@ def read_cifar(path: Path, *, allow_empty_classes: bool = False) -> Splits:
     train = _samples(files, layout, "train", layout.train, classes)
     test = _samples(files, layout, "test", (layout.test,), classes)
     notes = []
-    if packed and _md5(path) != layout.md5:
+    if packed and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != layout.md5:
         notes.append(f"{path.name} is not the published archive: its MD5 is not {layout.md5}")
     if (len(train), len(test)) != (50_000, 10_000):
         notes.append(f"{len(train)} training and {len(test)} test images, published are 50000 and 10000")
-    return with_training_images(Splits(train, None, test, layout.name, tuple(notes)), allow_empty_classes)
+    return Splits(train, None, test, layout.name, tuple(notes))
 
 
 def _samples(
@@ -118,14 +117,10 @@ def _wrong(name: str, what: str) -> UserError:
     return UserError(f"{name!r} is not a CIFAR file: {what}", _AGAIN)
 
 
-def _dtype(name: Any, *_: object) -> Any:
-    return np.dtype(name)  # numpy warns about the numbers that old pickles pass as its other arguments
-
-
-# All that the pickle of an array names.
-_KNOWN = {
+# All that the pickle of an array names. NumPy warns about the numbers that old pickles pass to dtype after its name.
+_KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "dtype"): lambda name, *_: np.dtype(name),
     ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy._core.numeric", "_frombuffer"): np.empty(0).__reduce_ex__(5)[0],
 }
@@ -171,8 +166,3 @@ def _unpacked(path: Path) -> dict[str, bytes]:
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"the archive {str(path)!r} is damaged or no archive", _AGAIN) from error
     return files
-
-
-def _md5(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()

@@ -8,33 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits, with_training_images
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.words import printable, some
 
 
-def read_folder(path: Path, *, allow_empty_classes: bool = False) -> Splits:
+def read_folder(path: Path) -> Splits:
     """The images below each class folder, at any depth; classes are the folder names, sorted.
 
     Hidden files and files without an image's suffix are left out. Nothing is opened.
     """
     splits = _split_folders(path)
+    skipped, notes = Counter[str](), _beside(path)
     if splits is None:
-        classes = _folders(path)
-        notes, skipped = _beside(path), Counter[str]()
+        classes = tuple(_folders(path))
         if not classes:
             raise _no_classes(path)
         _refuse_masks(path, classes)
-        train = _samples(path, path, tuple(classes), skipped)
-        found = Splits(train, None, None, "folder of class folders", (*notes, *_left_out(skipped)))
+        train = _samples(path, path, classes, skipped)
         if len(train) == 0:
-            raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {_suffixes()}")
-        return with_training_images(found, allow_empty_classes)
-    return _read_splits(path, splits, allow_empty_classes)
-
-
-def _read_splits(path: Path, splits: dict[str, Path], allow_empty_classes: bool) -> Splits:
-    skipped, notes = Counter[str](), _beside(path)
+            raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {' '.join(sorted(SUFFIXES))}")
+        return Splits(train, None, None, "folder of class folders", (*notes, *_left_out(skipped)))
     others = sorted(set(_folders(path)) - {folder.name for folder in splits.values()})
     if others:
         notes.append(f"left out, since train is here too: {some(others)}")
@@ -47,17 +41,15 @@ def _read_splits(path: Path, splits: dict[str, Path], allow_empty_classes: bool)
             notes.append(f"left out: {folder.name} has no class folders")
             continue
         notes += [f"{folder.name}: {note}" for note in _beside(folder)]
-        part = _samples(path, folder, classes, skipped)
+        parts[name] = _samples(path, folder, classes, skipped)
         for unknown in sorted(set(inside) - set(classes)):
             if _images_below(folder / unknown, skipped):
                 raise UserError(
                     f"class {unknown!r} is in {folder.name} but not in {splits['train'].name}",
                     f"add training images for it, or take it out of {folder.name}",
                 )
-        parts[name] = part
     notes += _left_out(skipped)
-    found = Splits(parts["train"], parts.get("val"), parts.get("test"), "folder with splits", tuple(notes))
-    return with_training_images(found, allow_empty_classes)
+    return Splits(parts["train"], parts.get("val"), parts.get("test"), "folder with splits", tuple(notes))
 
 
 def _split_folders(path: Path) -> dict[str, Path] | None:
@@ -142,10 +134,6 @@ def _entries(path: str | Path) -> list["os.DirEntry[str]"]:
 
 def _is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES
-
-
-def _suffixes() -> str:
-    return " ".join(sorted(SUFFIXES))
 
 
 def _beside(path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.samples import Samples, Splits, with_training_images
+from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 
 
@@ -18,20 +18,16 @@ def idx_folder(path: Path) -> Path | None:
     return next((folder for folder in (path, path / "raw") if _file(folder, "train", "images", 3)), None)
 
 
-def read_idx(path: Path, *, allow_empty_classes: bool = False) -> Splits:
+def read_idx(folder: Path) -> Splits:
     """The images of `train-images-idx3-ubyte[.gz]` and its companions, gray as RGB; test files if they are there.
 
     Classes are named by their number.
     """
-    folder = idx_folder(path)
-    if folder is None:
-        raise UserError(f"{str(path)!r} has no idx files", "they are called train-images-idx3-ubyte and so on")
     train = _read_pair(folder, "train")
     test = next((_read_pair(folder, word) for word in ("t10k", "test") if _file(folder, word, "images", 3)), None)
     largest = max(int(labels.max(initial=0)) for _, labels in (train, test or train))
     classes = tuple(map(str, range(largest + 1)))
-    splits = Splits(_samples(*train, classes, "train"), None, test and _samples(*test, classes, "test"), "idx files")
-    return with_training_images(splits, allow_empty_classes)
+    return Splits(_samples(*train, classes, "train"), None, test and _samples(*test, classes, "test"), "idx files")
 
 
 def _samples(

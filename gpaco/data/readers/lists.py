@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
-from gpaco.data.samples import Splits, with_training_images
+from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 
 # Images in the published lists.
@@ -26,20 +26,18 @@ _SIBLINGS = {"val": ("val", "valid", "validation"), "test": ("test",)}
 _MAX_CLASSES = 1_000_000
 
 
-def read_list(
-    path: Path, *, root: Path | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
-) -> Splits:
+def read_list(path: Path, root: Path, allow_outside: bool) -> Splits:
     """The images of a list, and of the validation and test lists beside a list with `train` in its name.
 
     The label is what comes after the last blank of a line, so names may have blanks. Classes are named by their
-    number. Paths start at `root`, the folder of the list unless given.
+    number. Paths start at `root`.
     """
     lists = {"train": path} | _siblings(path)
     notes = [f"{split} list: {file.name}" for split, file in lists.items() if split != "train"]
     found: dict[str, ListedImages] = {}
     for split, file in lists.items():
         text, decoding = read_text(file)
-        own = found[split] = find(_rows(text, file, split), file, path.parent if root is None else root, allow_outside)
+        own = found[split] = find(_rows(text, file, split), file, root, allow_outside)
         published = _PUBLISHED.get(file.name, own.seen)
         if own.seen != published:
             notes.append(f"{file.name} has {own.seen} images, the published list has {published}")
@@ -47,8 +45,7 @@ def read_list(
     labels = {split: np.array([int(row.label) for row in part.rows], np.int64) for split, part in found.items()}
     classes = tuple(map(str, range(max(int(numbers.max()) for numbers in labels.values()) + 1)))
     parts = {split: part.samples(split, labels[split], classes) for split, part in found.items()}
-    splits = Splits(parts["train"], parts.get("val"), parts.get("test"), "list file", tuple(notes))
-    return with_training_images(splits, allow_empty_classes)
+    return Splits(parts["train"], parts.get("val"), parts.get("test"), "list file", tuple(notes))
 
 
 def _siblings(path: Path) -> dict[str, Path]:
@@ -67,9 +64,9 @@ def _siblings(path: Path) -> dict[str, Path]:
 
 def _rows(text: str, file: Path, split: str) -> Iterator[ListedImage]:
     for line, content in enumerate(io.StringIO(text, newline=None), 1):
-        if not content.strip():
-            continue
         content = content.strip()
+        if not content:
+            continue
         parts = content.rsplit(None, 1)
         if len(parts) != 2:
             raise _bad_line(file, line, content, "a path and a label are needed")

@@ -10,7 +10,7 @@ from gpaco.data.readers.folder import read_folder
 from gpaco.data.readers.idx import idx_folder, read_idx
 from gpaco.data.readers.lists import read_list
 from gpaco.data.readers.table import read_table
-from gpaco.data.samples import Splits
+from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 
 _TABLES = (".csv", ".tsv", ".parquet", ".pq")
@@ -45,11 +45,9 @@ def read(
     if start is not None and not start.is_dir():
         raise UserError(f"the root {str(start)!r} is not a folder", "give the folder that the paths start from")
     try:
-        if place.is_dir():
-            return _read_directory(place, allow_empty_classes)
         if not place.exists():
             raise _absent(place)
-        return _read_file(place, start, allow_empty_classes, allow_outside)
+        splits = _read(place, start or place.parent, allow_outside)
     except PermissionError as error:
         raise UserError(
             f"{str(error.filename or place)!r} may not be read by this user", "change its permissions"
@@ -58,29 +56,25 @@ def read(
         raise UserError(f"{str(error.filename or place)!r} vanished while it was read", "is it being moved?") from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {str(place)!r}: {error.strerror or error}", "check the disk") from error
+    return with_training_images(splits, allow_empty_classes)
 
 
-def _read_directory(path: Path, allow_empty_classes: bool) -> Splits:
-    if (path / "recipe.toml").is_file():
+def _read(path: Path, root: Path, allow_outside: bool) -> Splits:
+    folder, name = path.is_dir(), path.name.lower()
+    if folder and (path / "recipe.toml").is_file():
         raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give the data that it should use")
-    cifar = cifar_folder(path)
-    if cifar is not None:
-        return read_cifar(cifar, allow_empty_classes=allow_empty_classes)
-    if idx_folder(path) is not None:
-        return read_idx(path, allow_empty_classes=allow_empty_classes)
-    return read_folder(path, allow_empty_classes=allow_empty_classes)
-
-
-def _read_file(path: Path, root: Path | None, allow_empty_classes: bool, allow_outside: bool) -> Splits:
-    name = path.name.lower()
-    if name.endswith(_TABLES):
-        return read_table(path, root=root, allow_empty_classes=allow_empty_classes, allow_outside=allow_outside)
-    if name.endswith(_LISTS):
-        return read_list(path, root=root, allow_empty_classes=allow_empty_classes, allow_outside=allow_outside)
-    if name.endswith(_ARCHIVES):
-        return read_cifar(path, allow_empty_classes=allow_empty_classes)
-    if idx_folder(path) is not None:
-        return read_idx(path, allow_empty_classes=allow_empty_classes)
+    if folder and (cifar := cifar_folder(path)):
+        return read_cifar(cifar)
+    if not folder and name.endswith(_TABLES):
+        return read_table(path, root, allow_outside)
+    if not folder and name.endswith(_LISTS):
+        return read_list(path, root, allow_outside)
+    if not folder and name.endswith(_ARCHIVES):
+        return read_cifar(path)
+    if idx := idx_folder(path):
+        return read_idx(idx)
+    if folder:
+        return read_folder(path)
     if path.suffix.lower() in SUFFIXES:
         raise UserError(f"{str(path)!r} is one image, not a data set", UNDERSTOOD)
     raise UserError(f"cannot tell what {str(path)!r} is", UNDERSTOOD)

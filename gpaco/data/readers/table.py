@@ -5,12 +5,12 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
-from gpaco.data.samples import SPLIT_WORDS, Splits, with_training_images
+from gpaco.data.readers.rows import ListedImage, find, read_text
+from gpaco.data.samples import SPLIT_WORDS, Splits
 from gpaco.errors import UserError, nearest
 from gpaco.system.words import some
 
@@ -20,20 +20,12 @@ _LABEL = ("label", "class", "target", "species", "category", "labels", "classes"
 _SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
 
 
-class _Columns(NamedTuple):
-    path: int
-    label: int
-    split: int | None
+_Cells = tuple[int, list[str]]  # a line number and its cells
+_Columns = tuple[int, int, int | None]  # of paths, labels and splits
 
 
-# A line number and its cells.
-_Cells = tuple[int, list[str]]
-
-
-def read_table(
-    path: Path, *, root: Path | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
-) -> Splits:
-    """The images of a table. Relative paths start at `root`, the folder of the table unless given.
+def read_table(path: Path, root: Path, allow_outside: bool) -> Splits:
+    """The images of a table. Relative paths start at `root`.
 
     The first line names the columns. Classes are the labels that occur, whole numbers in numeric order, anything else
     sorted as text. Without a split column everything is training data.
@@ -41,12 +33,7 @@ def read_table(
     kind = "Parquet table" if path.suffix.lower() in (".parquet", ".pq") else f"{path.suffix[1:].upper()} table"
     lines, notes = (_parquet_lines(path), []) if kind == "Parquet table" else _text_lines(path)
     columns, guessed = _columns(lines, path)
-    found = find(_rows(lines, columns, path), path, path.parent if root is None else root, allow_outside)
-    splits = _splits(found, path, kind, (*notes, guessed, *found.notes))
-    return with_training_images(splits, allow_empty_classes)
-
-
-def _splits(found: ListedImages, path: Path, kind: str, notes: tuple[str, ...]) -> Splits:
+    found = find(_rows(lines, columns, path), path, root, allow_outside)
     known = {row.label for row in found.rows if row.split == "train"}
     if not known:
         raise UserError(f"{path.name} has no training images", "give some rows the split 'train'")
@@ -61,20 +48,21 @@ def _splits(found: ListedImages, path: Path, kind: str, notes: tuple[str, ...]) 
     index = {name: c for c, name in enumerate(classes)}
     labels = np.array([index[row.label] for row in found.rows], np.int64)
     train, val, test = (found.samples(split, labels, classes) for split in ("train", "val", "test"))
-    return Splits(train, val or None, test or None, kind, notes)
+    return Splits(train, val or None, test or None, kind, (*notes, guessed, *found.notes))
 
 
 def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[ListedImage]:
+    path_at, label_at, split_at = columns
     for line, cells in lines:
         where = f"line {line} of {path.name}"
-        if len(cells) <= max(columns.path, columns.label, columns.split or 0):
+        if len(cells) <= max(path_at, label_at, split_at or 0):
             raise UserError(f"{where} has too few columns: {some(cells)}", "complete or remove the row")
-        file, label = cells[columns.path], cells[columns.label]
+        file, label = cells[path_at], cells[label_at]
         if not file or not label:
             raise UserError(f"{where} has no {'label' if file else 'path'}", "complete or remove the row")
         split = "train"
-        if columns.split is not None:
-            word = cells[columns.split]
+        if split_at is not None:
+            word = cells[split_at]
             if word.lower() not in SPLIT_WORDS:
                 raise UserError(
                     f"{where}: split {word!r} is not train, val or test{nearest(word.lower(), SPLIT_WORDS)}",
@@ -101,7 +89,7 @@ def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
     note = f"columns: path = {cells[file]!r}, label = {cells[label]!r}"
     note += "" if split is None else f", split = {cells[split]!r}"
     unused = [cell for i, cell in enumerate(cells) if i not in (file, label, split)]
-    return _Columns(file, label, split), note + (f"; not used: {some(unused)}" if unused else "")
+    return (file, label, split), note + (f"; not used: {some(unused)}" if unused else "")
 
 
 def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
@@ -114,9 +102,9 @@ def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
 
 def _text_lines(path: Path) -> tuple[Iterator[_Cells], list[str]]:
     text, notes = read_text(path)
-    head = text.split("\n", 1)[0]
     if path.suffix.lower() == ".tsv":
         return _csv_lines(text, "\t", path), notes
+    head = text.split("\n", 1)[0]
     mark = ";" if head.count(";") > head.count(",") else ","
     return _csv_lines(text, mark, path), [*notes, "columns are separated by ';'"] if mark == ";" else notes
 
