@@ -69,8 +69,7 @@ def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
 def shown_counts(counts: Indices, sampler: str) -> NDArray[np.float64]:
     """Images of each class that a sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
     least = 1 if sampler == "shuffle" else 1e-9
-    shown: NDArray[np.float64] = np.maximum(class_shares(counts, sampler) * counts.sum(), least)
-    return shown
+    return np.asarray(np.maximum(class_shares(counts, sampler) * counts.sum(), least))
 
 
 def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
@@ -149,8 +148,8 @@ def batches(
     for step, ((indices, keys), batch) in enumerate(zip(planned, pixels, strict=True), start):
         ready = [normalize(view.to(device, non_blocking=True), mean, std) for view in batch]
         if erase:
-            draws = [uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING) for v in range(len(views))]
-            ready = [erased(images, erase, u) for images, u in zip(ready, draws, strict=True)]
+            for v, images in enumerate(ready):
+                erased(images, erase, uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING))
         yield mix(Batch(ready, labels[indices]), mixup, cutmix, len(samples.classes), seed, epoch, step)
 
 
@@ -167,9 +166,8 @@ def views_of(
     """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
     if samples.images is not None:
         for indices, keys in planned:
-            draws = [uniforms(seed, epoch, keys, v, view.draws) for v, view in enumerate(views)]
             images = samples.images[indices]
-            yield [batch_view(images, view, u) for view, u in zip(views, draws, strict=True)]
+            yield [batch_view(images, view, uniforms(seed, epoch, keys, v, view.draws)) for v, view in enumerate(views)]
         return
     items = [list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned]
     yield from raised(loader(_Photos(samples, views, seed, epoch), items, _stack, workers=workers, pin=pin))
@@ -220,10 +218,8 @@ class _Photos(Dataset[Photo | Problem]):
             image = self.samples.load(index)
         except Problem as error:
             return error
-        draws = [
-            uniforms(self.seed, self.epoch, np.array([key]), v, view.draws)[0] for v, view in enumerate(self.views)
-        ]
-        return [photo_view(image, view, u) for view, u in zip(self.views, draws, strict=True)]
+        views, keys = enumerate(self.views), np.array([key])
+        return [photo_view(image, view, uniforms(self.seed, self.epoch, keys, v, view.draws)[0]) for v, view in views]
 
 
 def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
@@ -233,10 +229,10 @@ def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
 
 def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDArray[np.uint8]] | Problem:
     """Return an array of the first parts of all items, one of their second parts, ...; or the first error."""
-    good = [item for item in items if not isinstance(item, Problem)]
-    if len(good) < len(items):
-        return next(item for item in items if isinstance(item, Problem))
-    return [np.stack(part) for part in zip(*good, strict=True)]
+    for item in items:
+        if isinstance(item, Problem):
+            return item
+    return [np.stack(part) for part in zip(*items, strict=True)]
 
 
 def apart(worker: int) -> None:
@@ -263,16 +259,14 @@ def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, 
     rows = batch.labels
     if rows.dim() == 1:
         rows = torch.nn.functional.one_hot(rows, num_classes).float()
-    views = []
     height, width = batch.views[0].shape[2:]
     if cut:
         h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))
         top, left = int(draw.integers(height - h + 1)), int(draw.integers(width - w + 1))
         share = 1 - h * w / (height * width)
-        for view in batch.views:
-            mixed = view.clone()
+        views = [view.clone() for view in batch.views]
+        for mixed, view in zip(views, batch.views, strict=True):
             mixed[:, :, top : top + h, left : left + w] = view[other, :, top : top + h, left : left + w]
-            views.append(mixed)
     else:
         views = [torch.lerp(view[other], view, share) for view in batch.views]
     return Batch(views, torch.lerp(rows[other], rows, share))

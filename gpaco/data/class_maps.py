@@ -38,8 +38,7 @@ def in_words_of(names: Sequence[str], classes: Sequence[str]) -> tuple[str, ...]
     ids = class_map("imagenet")
     if not is_imagenet(classes):
         return tuple(names)
-    pair = zip(ids, NUMBERS, strict=True) if classes[0] in set(NUMBERS) else zip(NUMBERS, ids, strict=True)
-    words = dict(pair)
+    words = dict(zip(ids, NUMBERS, strict=True) if classes[0] in NUMBERS else zip(NUMBERS, ids, strict=True))
     return tuple(words.get(name, name) for name in names)
 
 

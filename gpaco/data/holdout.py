@@ -45,15 +45,10 @@ def stratified_split(
         # RandomState, since its numbers never change with the version of NumPy.
         candidates = own if stay is None else own[~stay[own]]
         drawn = np.random.RandomState([seed, c]).permutation(candidates)
-        held[drawn[: _number_held(len(own), fraction, smallest)]] = True
+        least = int(len(own) >= smallest and fraction > 0)
+        wanted = max(int(len(own) * fraction + 0.5), least)
+        held[drawn[: max(min(wanted, len(own) - 1), 0)]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)
-
-
-def _number_held(count: int, fraction: float, smallest: int) -> int:
-    wanted = int(count * fraction + 0.5)
-    if count >= smallest and fraction > 0:
-        wanted = max(wanted, 1)
-    return max(min(wanted, count - 1), 0)
 
 
 def stratified_subset(labels: Indices, n: int, seed: int) -> Indices:

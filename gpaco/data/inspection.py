@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,11 +54,7 @@ def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> lis
     """Return a text for each file, the same only for files of the same bytes. Only files of equal size are read."""
     sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
-    return _each(
-        len(paths),
-        lambda i: (_file_digest(paths[i]) if sizes[i] in shared else "") or f"file {i}",
-        progress,
-    )
+    return _each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
 
 
 def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
@@ -83,22 +78,17 @@ def over_parts(
     return found
 
 
-def too_many(unreadable: int, total: int, limit: float = TOLERATED) -> bool:
-    """Return whether too many of `total` files are unreadable to leave them out: more than one, and than `limit`."""
-    return unreadable > max(limit * total, 1)
-
-
 def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
     """Return the splits without the unreadable images, as `over_parts(splits, find_bad)` lists them.
 
-    They are gone for the whole run, so that counts and prior fit the images that are left. Too many of them, or a class
-    that loses its last training image, are an error.
+    They are gone for the whole run, so that counts and prior fit the images that are left. More than one and than
+    `limit` of all, or a class that loses its last training image, are an error.
     """
     total = sum(len(part) for _, part in splits.parts())
     number = sum(map(len, bad.values()))
     if not number:
         return splits
-    if too_many(number, total, limit):
+    if number > max(limit * total, 1):
         named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
         raise UserError(
             f"{number} of {total} images are unreadable, more than {limit:.1%}: {some(named, 3)}",
@@ -112,10 +102,8 @@ def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, lim
     if len(lost):
         names = [splits.classes[c] for c in lost]
         raise UserError(f"all training images of {some(names)} are unreadable", "repair them, or remove the class")
-    listed = tuple(
-        BadImage(name, part.names[i], reason) for name, part in splits.parts() for i, reason in bad.get(name, [])
-    )
-    changes: dict[str, Any] = {**parts, "bad": listed}
+    listed = [BadImage(name, part.names[i], why) for name, part in splits.parts() for i, why in bad.get(name, [])]
+    changes: dict[str, Any] = {**parts, "bad": tuple(listed)}
     images = "image" if number == 1 else "images"
     return replace(splits, **changes).noting(f"left out: {number} unreadable {images} of {total}")
 
@@ -152,8 +140,7 @@ def read_bad(path: Path) -> list[BadImage]:
 
 def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
     """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock."""
-    numbers = iter(range(total))
-    chunks = iter(lambda: list(islice(numbers, _CHUNK)), [])
+    chunks = [range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK)]
     results: list[Result] = []
     with ThreadPoolExecutor(_THREADS) as pool:
         for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):
@@ -183,9 +170,9 @@ def _digest(samples: Samples, i: int) -> str:
 
 def _file_digest(path: Path) -> str:
     try:
-        if not os.path.isfile(path):
-            return ""
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        if os.path.isfile(path):  # a pipe would never end
+            with open(path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
-        return ""
+        pass
+    return ""

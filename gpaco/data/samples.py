@@ -18,14 +18,9 @@ Labels = npt.NDArray[np.int64]
 
 # What people call the parts of a data set, in folder names, file names and columns.
 SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 # What people call the folders of images and of their masks.
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")

@@ -117,6 +117,8 @@ def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], dr
 
     The three lengths are in pixels of an image with the side that comes last, and grow with the image.
     """
+    from scipy.ndimage import map_coordinates
+
     height, width = image.shape[:2]
     strength, sigma, shear = (length * min(height, width) / rubber[3] for length in rubber[:3])
     middle, arm = np.array([width // 2, height // 2]), min(height, width) // 3
@@ -132,7 +134,9 @@ def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], dr
         strength * _spread(height, sigma) @ draw.uniform(-1, 1, (height, width)) @ _spread(width, sigma).T
         for _ in range(2)
     )
-    return _bytes(_looked_up(x, np.arange(height)[:, None] + down, np.arange(width) + across))
+    places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + across])
+    between = [map_coordinates(x[..., c], places, order=1, mode="reflect") for c in range(3)]
+    return _bytes(np.stack(between, axis=2))
 
 
 def pixelate(image: Pixels, share: float, draw: Generator) -> Pixels:
@@ -182,8 +186,7 @@ def _smooth(x: Floats, sigma: float) -> Floats:
     """A Gaussian of four standard deviations over rows and columns; beyond the border is what is at the border."""
     from scipy.ndimage import gaussian_filter
 
-    sigmas = (sigma, sigma, 0)[: x.ndim]
-    return np.asarray(gaussian_filter(x, sigmas, mode="nearest", truncate=4.0))
+    return np.asarray(gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4.0))
 
 
 @lru_cache(maxsize=20)
@@ -277,14 +280,6 @@ def _clouds(side: int, decay: float, draw: Generator) -> Floats:
         step, bump = half, bump / decay
     land -= land.min()
     return np.asarray(land / land.max())
-
-
-def _looked_up(x: Floats, rows: Floats, columns: Floats) -> Floats:
-    """The image at places between its pixels, mirrored at the border."""
-    from scipy.ndimage import map_coordinates
-
-    places = np.stack([rows, columns])
-    return np.stack([map_coordinates(x[..., c], places, order=1, mode="reflect") for c in range(3)], axis=2)
 
 
 def _unit(image: Pixels) -> Floats:

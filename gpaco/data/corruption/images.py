@@ -56,12 +56,7 @@ class Images:
             image = as_tested(image, how.view)
         if condition == CLEAN:
             return image
-        name, severity = condition
-
-        def change(image: Pixels) -> Pixels:
-            return corrupt(image, name, severity, seed=how.seed, index=i, constants=how.constants)
-
-        return corrupted(image, change)
+        return corrupted(image, lambda x: corrupt(x, *condition, seed=how.seed, index=i, constants=how.constants))
 
 
 Source = Images | Tree | Arrays

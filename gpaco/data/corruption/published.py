@@ -34,7 +34,7 @@ class Tree:
         labels: (N,) indices of `classes`.
         classes: the class folders, sorted.
         names: N times `class/image`.
-        homes: the folder of each condition that is there.
+        homes: the folder of each condition that is there, in their usual order.
     """
 
     labels: Labels
@@ -45,7 +45,7 @@ class Tree:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        return _sorted(self.homes)
+        return tuple(self.homes)
 
     def load(self, condition: Condition, i: int) -> Pixels:
         return read_image(self.homes[condition] / self.names[i])
@@ -100,7 +100,7 @@ def _homes(path: Path) -> dict[str, Path]:
                 f"{path} has corruptions, and a folder {name!r} that is none{nearest(name, CORRUPTIONS)}",
                 "fix its name, or move it elsewhere",
             )
-    return found
+    return {name: found[name] for name in CORRUPTIONS if name in found}
 
 
 def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> Tree:
@@ -118,20 +118,20 @@ def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> T
         raise UserError(f"the corruptions in {path} have no severities", "their folders are called 1 to 5")
     names: list[str] = []
     first: Path | None = None
-    for number, home in enumerate(homes[condition] for condition in _sorted(homes)):
+    for number, home in enumerate(homes.values(), 1):
         own = _listing(home)
         if first is None:
             first, names = home, own
         elif own != names:
             raise _differs(home, set(own), first, set(names))
         if show is not None:
-            show(number + 1, len(homes))
+            show(number, len(homes))
     if not names:
         raise UserError(f"no image in {first}", "it should have a folder for each class, with images")
-    of = [name.split("/", 1)[0] for name in names]
-    classes = tuple(sorted(set(of)))
+    folder_of = [name.split("/", 1)[0] for name in names]
+    classes = tuple(sorted(set(folder_of)))
     place = {name: c for c, name in enumerate(classes)}
-    labels = np.array([place[name] for name in of], np.int64)
+    labels = np.array([place[name] for name in folder_of], np.int64)
     return Tree(labels, tuple(map(printable, classes)), tuple(names), homes)
 
 
@@ -187,11 +187,6 @@ def _read_arrays(path: Path) -> Arrays:
     return Arrays(labels, classes, files, "cifar-10-c" if set_name == "cifar10" else "cifar-100-c")
 
 
-@lru_cache(maxsize=20)
-def _mapped(path: Path) -> NDArray[Any]:
-    return _array(path)
-
-
 def _array(path: Path) -> NDArray[Any]:
     """The array in a file, read where it is needed, and never unpickled."""
     try:
@@ -200,5 +195,4 @@ def _array(path: Path) -> NDArray[Any]:
         raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}", "unpack it again") from error
 
 
-def _sorted(homes: dict[Condition, Path]) -> tuple[Condition, ...]:
-    return tuple((name, severity) for name in CORRUPTIONS for severity in SEVERITIES if (name, severity) in homes)
+_mapped = lru_cache(maxsize=20)(_array)

@@ -58,7 +58,4 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
 
 def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
     """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
-    out = np.empty((len(images), size, size, 3), np.uint8)
-    for target, image in zip(out, images, strict=True):
-        target[:] = resized(image, size, resample)
-    return channels_first(out)
+    return channels_first(np.stack([resized(image, size, resample) for image in images]))

@@ -40,11 +40,6 @@ def resized_crop(image: Array, box: Box, height: int, width: int, resample: str 
     return small[0].permute(1, 2, 0).numpy()
 
 
-def mirrored(image: Array) -> Array:
-    """The image, left to right."""
-    return cv2.flip(image, 1)
-
-
 def warp(image: Array, matrix: Matrix, resample: str, fill: Fill) -> Array:
     """Output pixel (x, y) shows the input at matrix * (x, y, 1), see `affine`; outside it is the fill."""
     a, b, c, d, e, f = matrix
@@ -168,11 +163,4 @@ def _histograms(image: Array) -> Array:
     return np.stack([cv2.calcHist([image], [c], None, [256], [0, 256]).ravel() for c in range(3)])
 
 
-_ENHANCE = {
-    "brightness": brightness,
-    "contrast": contrast,
-    "color": color,
-    "hue": hue,
-    "sharpness": sharpness,
-    "blur": blur,
-}
+_ENHANCE = {function.__name__: function for function in (brightness, contrast, color, hue, sharpness, blur)}

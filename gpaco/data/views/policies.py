@@ -36,37 +36,23 @@ class Box(NamedTuple):
 
 
 GEOMETRIC = frozenset({"rotate", "shear_x", "shear_y", "translate_x", "translate_y"})
-ENHANCING = frozenset({"color", "contrast", "brightness", "sharpness"})  # 1 leaves the image as it is
+ENHANCING = ("color", "contrast", "brightness", "sharpness")  # 1 leaves the image as it is
 
 # RandAugment: the value of each operation at level 0 and at level 10, linear between. Rotation in degrees, translation
 # as a share of the side, posterize in bits kept, solarize as a threshold. Whole numbers are rounded down: at m = 10
 # posterize keeps 4 bits if the level was clipped to 10, which is half of the time, and 3 otherwise.
 RAND_AUGMENT: dict[str, tuple[float, float]] = {
-    "autocontrast": (0, 0),
-    "equalize": (0, 0),
-    "invert": (0, 0),
+    **dict.fromkeys(("autocontrast", "equalize", "invert"), (0, 0)),
     "rotate": (0, 30),
     "posterize": (0, 4),
     "solarize": (0, 256),
     "solarize_add": (0, 110),
-    "color": (0.1, 1.9),
-    "contrast": (0.1, 1.9),
-    "brightness": (0.1, 1.9),
-    "sharpness": (0.1, 1.9),
-    "shear_x": (0, 0.3),
-    "shear_y": (0, 0.3),
-    "translate_x": (0, 0.45),
-    "translate_y": (0, 0.45),
+    **dict.fromkeys(ENHANCING, (0.1, 1.9)),
+    **dict.fromkeys(("shear_x", "shear_y"), (0, 0.3)),
+    **dict.fromkeys(("translate_x", "translate_y"), (0, 0.45)),
 }
 # The same where a higher level is always a stronger effect. Enhancements are 1 plus or minus the value.
-RAND_INCREASING = RAND_AUGMENT | {
-    "posterize": (4, 0),
-    "solarize": (256, 0),
-    "color": (0, 0.9),
-    "contrast": (0, 0.9),
-    "brightness": (0, 0.9),
-    "sharpness": (0, 0.9),
-}
+RAND_INCREASING = RAND_AUGMENT | {"posterize": (4, 0), "solarize": (256, 0), **dict.fromkeys(ENHANCING, (0, 0.9))}
 RAND_PROBABILITY = 0.5
 RAND_DEVIATION = 0.5  # of the level
 DRAWS_PER_RAND_STEP = 5  # which, whether, level, sign, resampling
@@ -74,19 +60,13 @@ DRAWS_PER_RAND_STEP = 5  # which, whether, level, sign, resampling
 # AutoAugment: the value of each operation at level 0 and at level 9. Enhancements are 1 plus or minus the value.
 # Rotation is the one geometric operation without a random sign.
 AUTO_AUGMENT: dict[str, tuple[float, float]] = {
-    "autocontrast": (0, 0),
-    "equalize": (0, 0),
-    "invert": (0, 0),
+    **dict.fromkeys(("autocontrast", "equalize", "invert"), (0, 0)),
     "rotate": (0, 30),
     "posterize": (8, 4),
     "solarize": (256, 0),
-    "color": (0, 0.9),
-    "contrast": (0, 0.9),
-    "brightness": (0, 0.9),
-    "sharpness": (0, 0.9),
+    **dict.fromkeys(ENHANCING, (0, 0.9)),
     "shear_y": (0, 0.3),
-    "translate_x": (0, 150 / 331),
-    "translate_y": (0, 150 / 331),
+    **dict.fromkeys(("translate_x", "translate_y"), (0, 150 / 331)),
 }
 # Two operations each: name, probability, level.
 CIFAR10_POLICY: tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...] = (
@@ -178,10 +158,8 @@ def auto_augment(draws: Sequence[float]) -> list[Step]:
 
 def color_jitter(order: Sequence[float], factors: Sequence[float], hue: float) -> list[Step]:
     """Brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a share `hue` of the circle, in any order."""
-    steps = [
-        Step(name, 1 + 0.4 * (2 * factor - 1))
-        for name, factor in zip(("brightness", "contrast", "color"), factors, strict=False)
-    ]
+    names = ("brightness", "contrast", "color")
+    steps = [Step(name, 1 + 0.4 * (2 * factor - 1)) for name, factor in zip(names, factors, strict=False)]
     if hue:
         steps.append(Step("hue", hue * (2 * factors[3] - 1)))
     return [step for _, step in sorted(zip(order, steps, strict=False), key=lambda pair: pair[0])]
@@ -192,10 +170,9 @@ def crop_box(height: int, width: int, scale: tuple[float, float], draws: Sequenc
 
     As torchvision's RandomResizedCrop: ten tries, then the largest central part with an aspect ratio in the range.
     """
-    low, high = -_LOG_ASPECT, _LOG_ASPECT
     for area, aspect in zip(draws[0 : 2 * CROP_TRIES : 2], draws[1 : 2 * CROP_TRIES : 2], strict=True):
         pixels = height * width * (scale[0] + (scale[1] - scale[0]) * area)
-        ratio = math.exp(low + (high - low) * aspect)
+        ratio = math.exp(-_LOG_ASPECT + 2 * _LOG_ASPECT * aspect)
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if 0 < w <= width and 0 < h <= height:
             top, left = draws[2 * CROP_TRIES : DRAWS_OF_CROP]

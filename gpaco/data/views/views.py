@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -125,7 +126,7 @@ def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -
         padded[pad:-pad, pad:-pad] = resized(image, size) if in_memory else eval_photo(image, size, size)
         out = padded[top : top + size, left : left + size]
     if view.flip and min(height, width) > _TINY and draws[_FLIP] < 0.5:
-        out = photo_ops.mirrored(out)
+        out = cv2.flip(out, 1)
     for step in kind.steps(view, draws):
         out = photo_ops.apply(out, step)
     if kind.hole:
@@ -151,32 +152,21 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return images.float().sub_(shift).mul_(scale)
 
 
-def _nothing(view: View, draws: Sequence[float]) -> list[Step]:
-    return []
-
-
 def _sim(view: View, draws: Sequence[float]) -> list[Step]:
     return [*color_jitter(draws[_ORDER], draws[_FACTORS], hue=0), *_gray(draws), *_blur(draws, 0.5)]
 
 
 def _rand(view: View, draws: Sequence[float]) -> list[Step]:
-    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + rand_augment(draws[_POLICY:], view.ops, view.magnitude)
+    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _rand_augment(view, draws)
 
 
-def _rand_stack(view: View, draws: Sequence[float]) -> list[Step]:
-    return _sim(view, draws) + rand_augment(draws[_POLICY:], view.ops, view.magnitude)
+def _cifar(draws: Sequence[float], blurred: float) -> list[Step]:
+    jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
+    return [*jitter, *_gray(draws), *_blur(draws, blurred)]
 
 
-def _mae(view: View, draws: Sequence[float]) -> list[Step]:
-    return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing=True)
-
-
-def _cifar(blurred: float) -> Callable[[View, Sequence[float]], list[Step]]:
-    def steps(view: View, draws: Sequence[float]) -> list[Step]:
-        jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
-        return [*jitter, *_gray(draws), *_blur(draws, blurred)]
-
-    return steps
+def _rand_augment(view: View, draws: Sequence[float], increasing: bool = False) -> list[Step]:
+    return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing)
 
 
 def _gray(draws: Sequence[float]) -> list[Step]:
@@ -190,12 +180,12 @@ def _blur(draws: Sequence[float], probability: float) -> list[Step]:
 VIEWS = {
     "sim": _Kind((0.08, 1.0), _sim),
     "rand": _Kind((0.08, 1.0), _rand),
-    "rand_stack": _Kind((0.08, 1.0), _rand_stack),
-    "mae": _Kind((0.08, 1.0), _mae, resample="bicubic"),
+    "rand_stack": _Kind((0.08, 1.0), lambda view, draws: _sim(view, draws) + _rand_augment(view, draws)),
+    "mae": _Kind((0.08, 1.0), lambda view, draws: _rand_augment(view, draws, increasing=True), resample="bicubic"),
     "cifar_regular": _Kind(None, lambda view, draws: auto_augment(draws[_POLICY:]), hole=True),
-    "cifar_sim": _Kind((0.2, 1.0), _cifar(0.5)),
-    "cifar_aug": _Kind((0.2, 1.0), _cifar(0.2)),
-    "plain": _Kind((0.25, 1.0), _nothing),
+    "cifar_sim": _Kind((0.2, 1.0), lambda view, draws: _cifar(draws, 0.5)),
+    "cifar_aug": _Kind((0.2, 1.0), lambda view, draws: _cifar(draws, 0.2)),
+    "plain": _Kind((0.25, 1.0), lambda view, draws: []),
 }
 
 
@@ -215,7 +205,7 @@ def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear")
 def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
     """All of the image as (size, size, 3), its sides squeezed if they differ."""
     height, width = image.shape[:2]
-    if (height, width) == (size, size):
+    if height == width == size:
         return image
     return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
 
