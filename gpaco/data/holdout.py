@@ -22,12 +22,7 @@ def by_class(labels: npt.ArrayLike) -> list[Indices]:
 
 
 def stratified_split(
-    labels: npt.ArrayLike,
-    fraction: float,
-    seed: int,
-    *,
-    stay: npt.NDArray[np.bool_] | None = None,
-    smallest: int = 4,
+    labels: npt.ArrayLike, fraction: float, seed: int, *, stay: npt.NDArray[np.bool_] | None = None, smallest: int = 4
 ) -> tuple[Indices, Indices]:
     """Return the indices to keep and those to hold out: `fraction` of each class, rounded, drawn by `seed`.
 

@@ -57,8 +57,6 @@ class BadImageError(UserError):
 class Facts:
     """What `describe_image` finds: the size of the upright image, and in `odd` what is unusual."""
 
-    format: str
-    mode: str
     width: int
     height: int
     odd: tuple[str, ...]
@@ -72,8 +70,7 @@ def read_image(path: str | os.PathLike[str]) -> Pixels:
     black otherwise. PPM states its range.
     """
     with _opened(Path(path)) as (image, data):
-        pixels, _ = _decode(image, data)
-    return pixels
+        return _decode(image, data)[0]
 
 
 def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], str]:
@@ -93,7 +90,7 @@ def stored_mode(path: str | os.PathLike[str]) -> str:
 
 
 def describe_image(path: str | os.PathLike[str]) -> Facts:
-    """Return format, mode, size and oddities of an image file. It is decoded: an unreadable one is a `UserError`."""
+    """Return size and oddities of an image file. It is decoded: an unreadable one is a `UserError`."""
     path = Path(path)
     with _opened(path) as (image, data):
         kind, mode = "JPEG" if image.format == "MPO" else str(image.format), image.mode
@@ -110,7 +107,7 @@ def describe_image(path: str | os.PathLike[str]) -> Facts:
             f"a {kind} file named {path.suffix.lower()}": path.suffix.lower() not in _SUFFIXES[kind],
         }
     height, width = pixels.shape[:2]
-    return Facts(kind, mode, width, height, tuple(what for what, there in found.items() if there))
+    return Facts(width, height, tuple(what for what, there in found.items() if there))
 
 
 @contextmanager

@@ -84,6 +84,6 @@ def record(splits: Splits, *, limit: int) -> dict[str, Any]:
         name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash()}
         for name, part in splits.parts()
     }
-    few = sum(map(len, dict(splits.parts()).values())) <= limit
+    few = sum(len(part) for _, part in splits.parts()) <= limit
     found = copies(splits, over_parts(splits, digests)) if few else None
     return {"reader": splits.reader, "notes": list(splits.notes), "parts": parts, "copies": found}

@@ -5,8 +5,6 @@ import numpy as np
 from gpaco.data.holdout import stratified_split
 from gpaco.data.samples import Samples, Splits
 
-_TEST = 0.25
-
 
 def read_digits() -> Splits:
     """1,797 images of 8 x 8 pixels, values 0 to 16 scaled to 0 to 255; the same quarter is always the test part."""
@@ -14,12 +12,11 @@ def read_digits() -> Splits:
 
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    classes = tuple(map(str, bunch.target_names))
     samples = Samples(
         bunch.target.astype(np.int64),
-        classes,
+        tuple(map(str, bunch.target_names)),
         images=np.repeat(images[..., None], 3, axis=3),
         names=tuple(f"digits/{i}" for i in range(len(images))),
     )
-    train, test = stratified_split(samples.labels, _TEST, seed=0)
+    train, test = stratified_split(samples.labels, 0.25, seed=0)
     return Splits(samples.subset(train), None, samples.subset(test), "scikit-learn's digits")

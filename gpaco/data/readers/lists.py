@@ -56,8 +56,7 @@ def _siblings(path: Path) -> dict[str, Path]:
     found = {}
     for split, words in _SIBLINGS.items():
         names = [path.name[: match.start()] + word + path.name[match.end() :] for word in words]
-        there = [path.with_name(name) for name in names if path.with_name(name).is_file()]
-        if there:
+        if there := [path.with_name(name) for name in names if path.with_name(name).is_file()]:
             found[split] = there[0]
     return found
 
