@@ -153,7 +153,7 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def _sim(view: View, draws: Sequence[float]) -> list[Step]:
-    return [*color_jitter(draws[_ORDER], draws[_FACTORS], hue=0), *_gray(draws), *_blur(draws, 0.5)]
+    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _gray_and_blur(draws, 0.5)
 
 
 def _rand(view: View, draws: Sequence[float]) -> list[Step]:
@@ -162,19 +162,16 @@ def _rand(view: View, draws: Sequence[float]) -> list[Step]:
 
 def _cifar(draws: Sequence[float], blurred: float) -> list[Step]:
     jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
-    return [*jitter, *_gray(draws), *_blur(draws, blurred)]
+    return jitter + _gray_and_blur(draws, blurred)
 
 
 def _rand_augment(view: View, draws: Sequence[float], increasing: bool = False) -> list[Step]:
     return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing)
 
 
-def _gray(draws: Sequence[float]) -> list[Step]:
-    return [Step("color", 0.0)] if draws[_GRAYED] < 0.2 else []
-
-
-def _blur(draws: Sequence[float], probability: float) -> list[Step]:
-    return [Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < probability else []
+def _gray_and_blur(draws: Sequence[float], blurred: float) -> list[Step]:
+    gray = [Step("color", 0.0)] if draws[_GRAYED] < 0.2 else []
+    return gray + ([Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < blurred else [])
 
 
 VIEWS = {
