@@ -168,7 +168,7 @@ def test_mirrored_pictures_average_probabilities_not_logits() -> None:
 
 
 @torch.no_grad()
-def test_scales_are_averaged_as_probabilities_at_the_size_asked_for() -> None:
+def test_scales_are_averaged_as_probabilities_at_the_size_of_the_picture() -> None:
     seen: list[tuple[int, ...]] = []
 
     def by_width(images: Tensor) -> Tensor:
@@ -178,11 +178,11 @@ def test_scales_are_averaged_as_probabilities_at_the_size_asked_for() -> None:
         logits[:, 1] = images.shape[3] / 10
         return logits
 
-    found = predict_probabilities(by_width, torch.zeros(1, 3, 10, 20), scales=(0.5, 1.0, 1.75), flip=True, size=(7, 9))
+    found = predict_probabilities(by_width, torch.zeros(1, 3, 10, 20), scales=(0.5, 1.0, 1.75), flip=True)
     assert sorted(set(seen)) == [(5, 10), (10, 20), (18, 35)]
     expected = np.mean([1 / (1 + np.exp(-width / 10)) for width in (10, 20, 35)])
-    assert found.shape == (1, 2, 7, 9)
-    torch.testing.assert_close(found[0, 1], torch.full((7, 9), float(expected)))
+    assert found.shape == (1, 2, 10, 20)
+    torch.testing.assert_close(found[0, 1], torch.full((10, 20), float(expected)))
 
 
 @pytest.mark.parametrize("size", [(21, 33), (40, 17), (7, 90), (1, 1)])
@@ -194,14 +194,16 @@ def test_bands_of_rows_are_rows_of_the_whole_enlarged_map(size: tuple[int, int])
     torch.testing.assert_close(torch.cat(parts, 2), resized(logits, size), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"flip": True}, {"scales": (0.5, 1.5)}, {"window": (8, 9)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"flip": True}, {"scales": (0.6,)}, {"scales": (0.5, 1.5)}, {"window": (8, 9)}]
+)
 @torch.no_grad()
 def test_classes_are_the_most_probable_ones(options: dict[str, Any], monkeypatch: Any) -> None:
     images, network = torch.rand(1, 3, 21, 33, dtype=torch.float64), pointwise()
     monkeypatch.setattr(inference, "BAND", 400)
-    probabilities = predict_probabilities(network, images, size=(30, 20), **options)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(1, 30, 20).double())
-    classes, best = predict_classes(network, images, size=(30, 20), **options)
+    probabilities = predict_probabilities(network, images, **options)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(1, 21, 33).double())
+    classes, best = predict_classes(network, images, **options)
     torch.testing.assert_close(best, probabilities.amax(1))
     assert torch.equal(probabilities.gather(1, classes[:, None])[:, 0], probabilities.amax(1))
 

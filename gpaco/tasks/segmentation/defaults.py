@@ -49,8 +49,7 @@ def check_settings(recipe: Recipe) -> None:
             section, word = key.split(".")
             if name == "ce" and key in OF_PIXELS:
                 raise UserError(
-                    f"{key} = {value!r}{where} has no effect without the pixel loss",
-                    "leave it out, or --method gpaco",
+                    f"{key} = {value!r}{where} has no effect without the pixel loss", "leave it out, or --method gpaco"
                 )
             if word not in HAS.get(section, {word}):
                 raise UserError(

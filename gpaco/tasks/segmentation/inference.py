@@ -14,7 +14,7 @@ from gpaco.errors import UserError
 from gpaco.losses.checks import at_least_float32
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
-Size = tuple[int, int]  # height, width
+Size = tuple[int, ...]  # height, width
 BAND = 2**24  # probabilities in memory at a time: 64 MB
 
 
@@ -26,7 +26,7 @@ def predict_logits(
     Windows start every `stride` pixels (two thirds of a window unless given); the last one in each direction is moved
     back to end with the image. A window larger than the image is the image.
     """
-    if window is None:
+    if not window:
         return classify(images)
     height, width = images.shape[2:]
     stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
@@ -63,18 +63,14 @@ def predict_probabilities(
     classify: Classify,
     images: Tensor,
     *,
-    size: Size | None = None,
     window: Size | None = None,
     stride: Size | None = None,
     scales: Sequence[float] = (1.0,),
     flip: bool = False,
 ) -> Tensor:
-    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images.
-
-    `size` is the height and width of the result, the images' own unless given.
-    """
+    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images."""
     check_scales(scales)
-    size = size or (images.shape[2], images.shape[3])
+    size = images.shape[2:]
     summed: Tensor | None = None
     for scale in scales:
         scaled = rescaled(images, scale)
@@ -91,7 +87,6 @@ def predict_classes(
     classify: Classify,
     images: Tensor,
     *,
-    size: Size | None = None,
     window: Size | None = None,
     stride: Size | None = None,
     scales: Sequence[float] = (1.0,),
@@ -103,12 +98,10 @@ def predict_classes(
     large photograph would need gigabytes.
     """
     if len(scales) > 1 or flip:
-        best = predict_probabilities(
-            classify, images, size=size, window=window, stride=stride, scales=scales, flip=flip
-        ).max(1)
+        best = predict_probabilities(classify, images, window=window, stride=stride, scales=scales, flip=flip).max(1)
         return best.indices, best.values
     check_scales(scales)
-    size = size or (images.shape[2], images.shape[3])
+    size = images.shape[2:]
     logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
     height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
     bands = [slice(top, min(top + height, size[0])) for top in range(0, size[0], height)]

@@ -137,8 +137,7 @@ def _by_name(folder: Path) -> dict[str, Path]:
             name = str(path.relative_to(folder).with_suffix(""))
             if name in found:
                 raise UserError(
-                    f"{path} and {found[name].name} have the same name: which one is meant?",
-                    "remove one of them",
+                    f"{path} and {found[name].name} have the same name: which one is meant?", "remove one of them"
                 )
             found[name] = path
     return found
@@ -184,8 +183,7 @@ def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, .
             numbers = [-1]
         if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
             raise UserError(
-                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
-                "fix the line",
+                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}", "fix the line"
             )
         names.append(cells[0])
         if numbers:
