@@ -36,10 +36,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         raise UserError(f"a subset of {subset} images is empty", "for example --subset 100")
     scenes = whole.subset(numbers)
     names = corruption_names(settings.corruptions)
-    conditions = [
-        CLEAN,
-        *((name, severity) for name in CORRUPTIONS if name in names for severity in settings.severities),
-    ]
+    conditions = [CLEAN, *((name, level) for name in CORRUPTIONS if name in names for level in settings.severities)]
     notes = missing_conditions(conditions)
     check_frost(conditions)
     constants = settings.constants or constants_for(min(scenes.load_image(0).shape[:2]))
