@@ -26,13 +26,7 @@ WIDTH = 1080  # of the chart, as wide as the page
 
 
 def write_page(
-    runs: Sequence[Run],
-    page: Path,
-    *,
-    names: Sequence[str] | None = None,
-    with_images: bool = True,
-    splits: SceneSplits | None = None,
-    say: Say = lambda line: None,
+    runs: list[Run], page: Path, *, names: Sequence[str] | None, with_images: bool, splits: SceneSplits | None, say: Say
 ) -> Path:
     """Write the page about runs that segment the same classes, with images from the data of the first run.
 
@@ -121,10 +115,8 @@ def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
         if row["iou"] is not None and shares[c] > 0
     ]
     _place_labels(dots)
-    cuts = runs[0]["cuts"]
-    edges = {
-        name: across(cuts[name] / len(shares)) for name in ("many", "few") if 10.0**low < cuts[name] / len(shares) < 1
-    }
+    cuts = {name: runs[0]["cuts"][name] / len(shares) for name in ("many", "few")}
+    edges = {name: across(cut) for name, cut in cuts.items() if 10.0**low < cut < 1}
     return {
         "dots": dots,
         "x": [{"x": across(10.0**k), "text": f"{100 * 10.0**k:g} %"} for k in range(low, high + 1)],

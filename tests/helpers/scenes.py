@@ -16,7 +16,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.segmentation.card import Card
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
-from gpaco.tasks.segmentation.network import Segmenter
+from gpaco.tasks.segmentation.network import STEP, Segmenter
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.training import checkpoint
@@ -83,7 +83,7 @@ class Last(nn.Module):
 def tiny_segmenter(classes: int = 3, dim: int = 5, seed: int = 0) -> Segmenter:
     """A network without anything that takes seconds to import."""
     torch.manual_seed(seed)
-    return Segmenter(TinyEncoder(), Last(), 8, classes, dim=dim)
+    return Segmenter(TinyEncoder(), Last(), 8, classes, dim=dim, aux=True, least=STEP)
 
 
 def card(names: Sequence[str] = ("class 0", "class 1", "class 2"), **changes: Any) -> Card:

@@ -16,6 +16,8 @@ from gpaco.metrics.segmentation import Tally, boundaries, iou, pixel_confusion, 
 from gpaco.tasks.segmentation import inference
 from gpaco.tasks.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized, starts
 
+USUAL: dict[str, Any] = {"window": (), "stride": (), "scales": (1.0,), "flip": False}
+
 
 def drawn(seed: int, classes: int = 5, shape: tuple[int, int] = (37, 53)) -> tuple[NDArray[Any], NDArray[Any]]:
     """A prediction and a mask with some pixels that belong to no class."""
@@ -161,14 +163,15 @@ def test_mirrored_pictures_average_probabilities_not_logits() -> None:
         return logits
 
     images = torch.zeros(1, 3, 2, 6)
-    found = predict_probabilities(lopsided, images, flip=True)
+    found = predict_probabilities(lopsided, images, **USUAL | {"flip": True})
     sure = torch.tensor([4.0, 0.0]).softmax(0)[0]
     torch.testing.assert_close(found[0, 0], ((sure + 0.5) / 2).expand(2, 6))
-    torch.testing.assert_close(predict_probabilities(lopsided, images)[0, 0, 0], torch.tensor([sure] * 3 + [0.5] * 3))
+    plain = predict_probabilities(lopsided, images, **USUAL)
+    torch.testing.assert_close(plain[0, 0, 0], torch.tensor([sure] * 3 + [0.5] * 3))
 
 
 @torch.no_grad()
-def test_scales_are_averaged_as_probabilities_at_the_size_asked_for() -> None:
+def test_scales_are_averaged_as_probabilities_at_the_size_of_the_picture() -> None:
     seen: list[tuple[int, ...]] = []
 
     def by_width(images: Tensor) -> Tensor:
@@ -178,11 +181,12 @@ def test_scales_are_averaged_as_probabilities_at_the_size_asked_for() -> None:
         logits[:, 1] = images.shape[3] / 10
         return logits
 
-    found = predict_probabilities(by_width, torch.zeros(1, 3, 10, 20), scales=(0.5, 1.0, 1.75), flip=True, size=(7, 9))
+    options = USUAL | {"scales": (0.5, 1.0, 1.75), "flip": True}
+    found = predict_probabilities(by_width, torch.zeros(1, 3, 10, 20), **options)
     assert sorted(set(seen)) == [(5, 10), (10, 20), (18, 35)]
     expected = np.mean([1 / (1 + np.exp(-width / 10)) for width in (10, 20, 35)])
-    assert found.shape == (1, 2, 7, 9)
-    torch.testing.assert_close(found[0, 1], torch.full((7, 9), float(expected)))
+    assert found.shape == (1, 2, 10, 20)
+    torch.testing.assert_close(found[0, 1], torch.full((10, 20), float(expected)))
 
 
 @pytest.mark.parametrize("size", [(21, 33), (40, 17), (7, 90), (1, 1)])
@@ -194,14 +198,16 @@ def test_bands_of_rows_are_rows_of_the_whole_enlarged_map(size: tuple[int, int])
     torch.testing.assert_close(torch.cat(parts, 2), resized(logits, size), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"flip": True}, {"scales": (0.5, 1.5)}, {"window": (8, 9)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"flip": True}, {"scales": (0.6,)}, {"scales": (0.5, 1.5)}, {"window": (8, 9)}]
+)
 @torch.no_grad()
 def test_classes_are_the_most_probable_ones(options: dict[str, Any], monkeypatch: Any) -> None:
     images, network = torch.rand(1, 3, 21, 33, dtype=torch.float64), pointwise()
     monkeypatch.setattr(inference, "BAND", 400)
-    probabilities = predict_probabilities(network, images, size=(30, 20), **options)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(1, 30, 20).double())
-    classes, best = predict_classes(network, images, size=(30, 20), **options)
+    probabilities = predict_probabilities(network, images, **USUAL | options)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(1, 21, 33).double())
+    classes, best = predict_classes(network, images, **USUAL | options)
     torch.testing.assert_close(best, probabilities.amax(1))
     assert torch.equal(probabilities.gather(1, classes[:, None])[:, 0], probabilities.amax(1))
 
@@ -209,4 +215,4 @@ def test_classes_are_the_most_probable_ones(options: dict[str, Any], monkeypatch
 def test_scales_that_are_none_are_refused() -> None:
     for scales in ((), (0.5, 0.0)):
         with pytest.raises(UserError, match="scales must be numbers above 0"):
-            predict_classes(pointwise(), torch.rand(1, 3, 4, 4).double(), scales=scales)
+            predict_classes(pointwise(), torch.rand(1, 3, 4, 4).double(), **USUAL | {"scales": scales})

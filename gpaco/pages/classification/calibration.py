@@ -10,6 +10,7 @@ from gpaco.pages.classification.evidence import Evidence, blocks, confidence, pr
 from gpaco.pages.render import Facts
 
 BINS = 15
+EVERY = ("all", *GROUPS)
 _FITTED = 4000  # images that a temperature is fitted on; more change its third digit
 
 
@@ -18,9 +19,7 @@ def reliability(one: Evidence) -> list[Facts]:
     sure, right = one.confidence, one.predictions == one.labels
     group = one.groups[one.labels]
     places = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], sure, side="left")
-    masks = [
-        (name, (places == k) & ((group == name) | (name == "all"))) for name in ("all", *GROUPS) for k in range(BINS)
-    ]
+    masks = [(name, (places == k) & ((group == name) | (name == "all"))) for name in EVERY for k in range(BINS)]
     return [
         {
             "group": name,
@@ -52,7 +51,7 @@ def tempered(one: Evidence) -> Facts:
             after[test] = confidence(one.logits[test] / np.float32(fitted[-1]))
         temperature = float(np.sqrt(fitted[0] * fitted[1]))
     rows = []
-    for name in ("all", *GROUPS):
+    for name in EVERY:
         mine = (group == name) | (name == "all")
         error = ece(after[mine], right[mine]) if temperature else None
         rows.append({"group": name, "before": ece(before[mine], right[mine]), "after": error})

@@ -1,6 +1,6 @@
 """Errors on corrupted images by corruption, severity and group, and how they differ from those of the first run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import hypot
 
 import numpy as np
@@ -23,20 +23,15 @@ def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
     files = [read_robustness(one.run.folder) for one in found]
     if all(file is None for file in files):
         return []
-    facts: list[Facts | None] = []
-    for one, file in zip(found, files, strict=True):
-        if isinstance(file, str):
-            facts.append({"problem": file})
-        else:
-            facts.append(None if file is None else _about(one, file, found[0], files[0]))
-    return facts
+    return [_about(one, file, found[0], files[0]) for one, file in zip(found, files, strict=True)]
 
 
-def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str | None) -> Facts:
-    tried = file["corruptions"]
-    kinds = {name: kind for kind, members in KINDS.items() for name in members if name in tried}
+def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file: Facts | str | None) -> Facts | None:
+    if not isinstance(file, dict):
+        return {"problem": file} if file else None
+    kinds = {name: kind for kind, members in KINDS.items() for name in members if name in file["corruptions"]}
     images = images_by_group(one, file)
-    against, why = _comparable(one, file, first, first_file)
+    against, why = _against(one, file, first, first_file)
     alike = one.metrics["counts"] == first.metrics["counts"] and file["cuts"] == (against or file)["cuts"]
     if against and not alike:
         why = (
@@ -54,13 +49,12 @@ def _about(one: Evidence, file: Facts, first: Evidence, first_file: Facts | str 
         "against": against and first.name,
         "not_compared": why,
         "panels": [
-            _panel(file, group, list(kinds), images[group], against if group == "all" or alike else None)
-            for group in KEYS
+            _panel(file, group, kinds, images[group], against if group == "all" or alike else None) for group in KEYS
         ],
     }
 
 
-def _panel(file: Facts, group: str, named: Sequence[str], images: Facts | None, against: Facts | None) -> Facts:
+def _panel(file: Facts, group: str, named: Iterable[str], images: Facts | None, against: Facts | None) -> Facts:
     """Return the errors of one group: rows of five severities and their mean, with intervals if they are known."""
     known = _overall(file, group)
     errors = _errors(file, group, named)
@@ -95,7 +89,7 @@ def _overall(file: Facts, group: str) -> Facts:
     return {key: home[key] for key in ("clean_error", "mean_error", "mce", "relative_mce")}
 
 
-def _errors(file: Facts, group: str, named: Sequence[str]) -> list[list[float | None]]:
+def _errors(file: Facts, group: str, named: Iterable[str]) -> list[list[float | None]]:
     """Return rows of severities 1 to 5 and their mean; None for a condition that was not tested."""
     rows = [file["corruptions"].get(name, {}) for name in named]
     return [[cell[KEYS[group]] if (cell := row.get(column)) else None for column in COLUMNS] for row in rows]
@@ -128,9 +122,7 @@ def _interval(rate: float | None, images: float | None) -> list[float] | None:
     return bounds and list(bounds)
 
 
-def combined(
-    terms: Sequence[tuple[int, float | None, float | None]],
-) -> tuple[float | None, float | None, float | None]:
+def combined(terms: list[tuple[int, float | None, float | None]]) -> tuple[float | None, float | None, float | None]:
     """Return a sum of rates and its 95 % interval; each term is a sign, a rate and a number of images.
 
     The distances to the ends of the Wilson intervals add up as squares (Newcombe, 1998), as for independent rates.
@@ -151,9 +143,7 @@ def combined(
     return (value, value - below, value + above) if known else (value, None, None)
 
 
-def _comparable(
-    one: Evidence, file: Facts, first: Evidence, other: Facts | str | None
-) -> tuple[Facts | None, str | None]:
+def _against(one: Evidence, file: Facts, first: Evidence, other: Facts | str | None) -> tuple[Facts | None, str | None]:
     """Return the file of the first run if both saw the same corrupted images, and otherwise why there is none."""
     if one is first:
         return None, None

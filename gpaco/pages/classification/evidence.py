@@ -87,8 +87,7 @@ def confidence(logits: NDArray[np.float32]) -> Floats:
     """Return the highest softmax probability of each row."""
     result = np.empty(len(logits))
     for rows in blocks(len(logits)):
-        scores = np.asarray(logits[rows], np.float64)
-        result[rows] = 1 / np.exp(scores - scores.max(1, keepdims=True)).sum(1)
+        result[rows] = probabilities(logits[rows]).max(1)
     return result
 
 

@@ -18,7 +18,10 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
     first = found[0]
     counts = first.counts
     album = Album()
-    differences = [None] + [_difference(first, other) for other in found[1:]]
+    differences: list[Facts | None] = [None]
+    for other in found[1:]:
+        rows = paired(first, other)
+        differences.append(None if rows is None else {"against": first.name, "rows": rows})
     runs = [_about_run(one, counts, album, source) for one, source in zip(found, data, strict=True)]
     corrupted = corruptions.robustness(found)
     words = [sentence(found, runs), corruptions.sentence([one.name for one in found], corrupted)]
@@ -64,7 +67,7 @@ def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) 
         "curve": smooth(one.counts, [row["recall"] for row in rows]),
         "flows": flows.flows(one),
         "pull": flows.head_pull(one),
-        "pairs": [row | {"asymmetry": flows.asymmetry(row)} for row in flows.strongest_pairs(one, pairs)],
+        "pairs": flows.strongest_pairs(one, pairs),
         "neighbors": flows.neighbors(pairs, len(rows)),
         **missed_images(one, album, source),
         "right": whatif.changes(whatif.along(one, counts)),
@@ -79,23 +82,17 @@ def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) 
     }
 
 
-def _difference(first: Evidence, other: Evidence) -> Facts | None:
-    rows = paired(first, other)
-    return None if rows is None else {"against": first.name, "rows": rows}
-
-
 def _notes(found: Sequence[Evidence], differences: Sequence[Facts | None]) -> list[str]:
     """Return what a reader has to know before comparing numbers."""
     notes = []
     first = found[0]
     for one, difference in zip(found[1:], differences[1:], strict=True):
+        both = f"{one.name} and {first.name}"
         if difference is None:
-            notes.append(
-                f"{one.name} and {first.name} were not tested on the same images, so there is no paired difference."
-            )
+            notes.append(f"{both} were not tested on the same images, so there is no paired difference.")
         if one.metrics["counts"] != first.metrics["counts"]:
             notes.append(
-                f"{one.name} and {first.name} have different numbers of training images per class. Groups and slider "
+                f"{both} have different numbers of training images per class. Groups and slider "
                 f"follow {first.name}; the marks of {one.name} follow its own numbers."
             )
     absent = first.metrics["absent"]

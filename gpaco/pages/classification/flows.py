@@ -64,22 +64,26 @@ def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Fa
     """Return the pairs in which a class is most often taken for a more frequent one.
 
     They are sorted by the lower end of the Wilson interval, so that 1 of 1 image does not rank above 10 of 20.
+    `asymmetry` is how much more often a pair is confused upward than back, from -1 to 1.
     """
     test = np.bincount(one.labels, minlength=len(one.counts))
     rows: list[Facts] = []
     for (true, taken), number in pairs.items():
         if one.counts[taken] > one.counts[true]:
             low, _ = wilson(number, int(test[true])) or (0.0, 0.0)
+            share, back = number / int(test[true]), pairs.get((taken, true), 0)
+            share_back = back / int(test[taken]) if back else 0.0
             rows.append(
                 {
                     "class": true,
                     "taken_for": taken,
                     "images": number,
                     "of": int(test[true]),
-                    "share": number / int(test[true]),
+                    "share": share,
                     "low": low,
-                    "back": pairs.get((taken, true), 0),
+                    "back": back,
                     "back_of": int(test[taken]),
+                    "asymmetry": float((share - share_back) / (share + share_back)),
                 }
             )
     return sorted(rows, key=lambda row: (-row["low"], row["class"], row["taken_for"]))[:PAIRS]
@@ -97,13 +101,3 @@ def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts
         return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:_NEIGHBORS]
 
     return [{"to": first(to[c]), "by": first(by[c])} for c in range(num_classes)]
-
-
-def asymmetry(row: Facts) -> float:
-    """Return how much more often a pair is confused upward than back, from -1 to 1.
-
-    >>> round(asymmetry({"share": 0.3, "back": 1, "back_of": 10}), 6)
-    0.5
-    """
-    back = row["back"] / row["back_of"] if row["back_of"] else 0.0
-    return float((row["share"] - back) / (row["share"] + back))

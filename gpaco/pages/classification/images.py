@@ -1,6 +1,7 @@
 """Images for the page: missed images of the most confused rare classes beside training images, and suspect labels."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpaco.errors import Problem
 from gpaco.metrics.arrays import Ints
 from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
 from gpaco.pages.render import Facts, thumbnail
-from gpaco.recipes.settings import Data, Recipe
+from gpaco.recipes.settings import Data
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.splits import splits_of
 
@@ -32,19 +33,14 @@ class Album:
         """Return the number of an image's thumbnail; None if the image cannot be read or there is no room left."""
         key = (id(samples), i)
         if key not in self._places:
-            self._places[key] = self._new(samples, i)
+            self._places[key] = None
+            with suppress(Problem):
+                uri = thumbnail(samples.load(i), SIDE, QUALITY)
+                if len(uri) <= self.room:
+                    self.room -= len(uri)
+                    self._places[key] = len(self.thumbnails)
+                    self.thumbnails.append(uri)
         return self._places[key]
-
-    def _new(self, samples: Samples, i: int) -> int | None:
-        try:
-            uri = thumbnail(samples.load(i), SIDE, QUALITY)
-        except Problem:
-            return None
-        if len(uri) > self.room:
-            return None
-        self.room -= len(uri)
-        self.thumbnails.append(uri)
-        return len(self.thumbnails) - 1
 
 
 def confused_classes(one: Evidence, odd: Collection[int]) -> list[Facts]:
@@ -117,15 +113,11 @@ def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> lis
         recipe = one.run.recipe
         if splits is None and recipe.data not in known:
             say(f"reading {recipe.data.path} for its images (--no-images skips this)")
-            known[recipe.data] = _read(recipe)
+            try:  # an unreadable image is left out here, so none is searched for
+                known[recipe.data] = splits_of(replace(recipe, data=replace(recipe.data, on_bad_image="error")))
+            except Problem as problem:
+                known[recipe.data] = f"the data cannot be read: {problem.cause}"
     return [splits or known[one.run.recipe.data] for one in found]
-
-
-def _read(recipe: Recipe) -> Splits | str:
-    try:  # an unreadable image is left out here, so none is searched for
-        return splits_of(replace(recipe, data=replace(recipe.data, on_bad_image="error")))
-    except Problem as problem:
-        return f"the data cannot be read: {problem.cause}"
 
 
 def missed_images(one: Evidence, album: Album, source: Splits | str) -> Facts:

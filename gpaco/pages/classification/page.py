@@ -19,13 +19,7 @@ SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "co
 
 
 def write_page(
-    runs: Sequence[Run],
-    page: Path,
-    *,
-    names: Sequence[str] | None = None,
-    with_images: bool = True,
-    splits: Splits | None = None,
-    say: Say = lambda line: None,
+    runs: Sequence[Run], page: Path, *, names: Sequence[str] | None, with_images: bool, splits: Splits | None, say: Say
 ) -> Path:
     """Write the page about runs with the same classes; `splits` saves reading their data."""
     found = gather(runs, names)

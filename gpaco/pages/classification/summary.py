@@ -22,7 +22,9 @@ _HOW_OFTEN = (
 def summary(one: Evidence) -> Facts:
     """Return metrics with their intervals, the worst tenth of the classes, and the classes never recognized."""
     metrics = one.metrics
-    bounds = intervals(*per_class(one), one.groups)
+    size, right = len(one.classes), one.predictions == one.labels
+    found, missed = (np.bincount(one.labels[mask], minlength=size) for mask in (right, ~right))
+    bounds = intervals(found, missed, one.groups)
     figures = [{"figure": key, "value": metrics[key], **bounds[key]} for key in FIGURES]
     seen = sorted((row for row in metrics["per_class"] if row["recall"] is not None), key=lambda row: row["recall"])
     worst = seen[: -(-len(seen) // 10)]
@@ -32,12 +34,6 @@ def summary(one: Evidence) -> Facts:
         "worst": [row["name"] for row in worst],
         "never": [row["name"] for row in seen if row["recall"] == 0],
     }
-
-
-def per_class(one: Evidence) -> tuple[Ints, Ints]:
-    """Return the right and the wrong test images of each class, each (C,)."""
-    size, right = len(one.classes), one.predictions == one.labels
-    return np.bincount(one.labels[right], minlength=size), np.bincount(one.labels[~right], minlength=size)
 
 
 def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
@@ -106,10 +102,8 @@ def _described(metrics: Facts, one: Facts) -> str:
             f"by chance it would be {percent(pull['expected'], 0)} %."
         )
     if one["never"]:
-        number = len(one["never"])
-        words.append(
-            f"{number} of {len(metrics['per_class'])} classes {'is' if number == 1 else 'are'} never recognized."
-        )
+        number, total = len(one["never"]), len(metrics["per_class"])
+        words.append(f"{number} of {total} classes {'is' if number == 1 else 'are'} never recognized.")
     if metrics["ece"] > 0.1:
         words.append(f"On average, its confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)

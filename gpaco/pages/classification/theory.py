@@ -49,11 +49,5 @@ def extra_loss(one: Evidence) -> Facts:
     settings, own = settings_of(one)
     num_classes = len(one.counts) if own else 1000
     curve = extra_loss_curve(num_classes, alpha=settings["alpha"] or 0.05, memory=settings["memory"])
-    return {
-        "classes": num_classes,
-        "p_sup": curve.p_sup.tolist(),
-        "loss": curve.loss.tolist(),
-        "supcon": curve.supcon.tolist(),
-        "best": curve.best,
-        "least": curve.least,
-    }
+    lines = {key: getattr(curve, key).tolist() for key in ("p_sup", "loss", "supcon")}
+    return {"classes": num_classes, **lines, "best": curve.best, "least": curve.least}

@@ -33,9 +33,8 @@ def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> 
             meet = behind / gain
         low[rows] = np.where(gain > 0, meet, -np.inf).max(1)
         high[rows] = np.where(gain < 0, meet, np.inf).min(1)
-        beaten = (gain == 0) & (
-            (behind > 0) | ((behind == 0) & (columns < own))
-        )  # for every t: the slopes are the same
+        # For every t: the slopes are the same.
+        beaten = (gain == 0) & ((behind > 0) | ((behind == 0) & (columns < own)))
         high[rows][beaten.any(1)] = -np.inf
     return low, high
 
@@ -48,13 +47,13 @@ def along(one: Evidence, counts: Ints) -> Ints:
     """
     priors = log_priors(counts)
     result = np.zeros((len(counts), 2 * STEPS + 1), np.int64)
-    for name, start, turn in (("train", STEPS, -1), ("reversed", STEPS, 1)):
+    for name, turn in (("train", -1), ("reversed", 1)):
         low, high = right_between(one.uniform, one.labels, priors[name])
         first = np.ceil(np.clip(low, 0, 2) * STEPS).astype(np.int64)
         last = np.floor(np.clip(high, -1, 1) * STEPS).astype(np.int64)
         for position in range(0 if turn < 0 else 1, STEPS + 1):
             right = (first <= position) & (position <= last)
-            result[:, start + turn * position] = np.bincount(one.labels[right], minlength=len(counts))
+            result[:, STEPS + turn * position] = np.bincount(one.labels[right], minlength=len(counts))
     if (raw := raw_position(one, counts)) is not None:
         result[:, raw] = np.bincount(one.labels[one.predictions == one.labels], minlength=len(counts))
     return result

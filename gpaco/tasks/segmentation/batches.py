@@ -14,8 +14,11 @@ from gpaco.data.batches import CPU, in_parts, loader, raised, stacked, steps_per
 from gpaco.data.counter_random import permutation, uniforms
 from gpaco.data.views.views import normalize
 from gpaco.errors import Problem
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.tasks.segmentation.card import Card
 from gpaco.tasks.segmentation.scenes import Scenes
-from gpaco.tasks.segmentation.transforms import DRAWS, Size, training_crop
+from gpaco.tasks.segmentation.transforms import DRAWS, training_crop
 
 
 @dataclass(frozen=True)
@@ -36,45 +39,22 @@ class SceneBatch:
         return type(self)(self.images.to(device, non_blocking=True), self.masks.to(device, non_blocking=True))
 
 
-@dataclass(frozen=True)
-class Crops:
-    """How training crops are made; see `training_crop`."""
-
-    crop: Size
-    base_size: Size
-    scale: tuple[float, float] = (0.5, 2.0)
-    max_share: float = 0.75
-    colors: bool = True
-    fill: tuple[int, int, int] = (124, 116, 104)
-
-
 def batches(
-    scenes: Scenes,
-    crops: Crops,
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    start: int = 0,
-    rank: int = 0,
-    world: int = 1,
-    workers: int = 0,
-    device: torch.device = CPU,
+    scenes: Scenes, recipe: Recipe, card: Card, *, epoch: int, start: int = 0, device: torch.device = CPU
 ) -> Iterator[SceneBatch]:
-    """Yield the batches of one epoch for one of `world` processes, from step `start` on, full ones only.
+    """Yield this process's part of the batches of one epoch, from step `start` on, full ones only.
 
     Where a batch has more images than there are scenes, scenes repeat in different crops.
     """
-    shape = (steps_per_epoch(len(scenes), batch_size), batch_size)
+    train, count = recipe.train, len(scenes)
+    shape = (steps_per_epoch(count, train.batch_size), train.batch_size)
     places = np.arange(shape[0] * shape[1])
-    keys = permutation(seed, epoch, len(scenes))[places % len(scenes)] + places // len(scenes) * len(scenes)
-    mine = keys.reshape(shape)[start:, rank::world]
-    data, pin = _Crops(scenes, crops, seed, epoch), device.type == "cuda"
-    loaded = loader(data, [row.tolist() for row in mine], _stack, workers=workers, ahead=2, pin=pin)
+    keys = permutation(train.seed, epoch, count)[places % count] + places // count * count
+    mine = keys.reshape(shape)[start:, distributed.rank() :: distributed.world_size()]
+    data, pin = _Crops(scenes, recipe, card, epoch), device.type == "cuda"
+    loaded = loader(data, [row.tolist() for row in mine], _stack, workers=train.workers, ahead=2, pin=pin)
     for pixels, masks in raised(loaded):
-        yield SceneBatch(normalize(pixels.to(device, non_blocking=True), mean, std), masks)
+        yield SceneBatch(normalize(pixels.to(device, non_blocking=True), card.mean, card.std), masks)
 
 
 Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -86,8 +66,10 @@ class _Crops(Dataset[Crop | Problem]):
     An unreadable file gives its error: raised by a worker it loses parts.
     """
 
-    def __init__(self, scenes: Scenes, crops: Crops, seed: int, epoch: int) -> None:
-        self.scenes, self.crops, self.seed, self.epoch = scenes, crops, seed, epoch
+    def __init__(self, scenes: Scenes, recipe: Recipe, card: Card, epoch: int) -> None:
+        self.scenes, self.epoch = scenes, epoch
+        self.seed, self.settings = recipe.train.seed, recipe.segmentation
+        self.fill = [round(255 * value) for value in card.mean]
 
     def __getitem__(self, key: int) -> Crop | Problem:
         try:
@@ -95,7 +77,7 @@ class _Crops(Dataset[Crop | Problem]):
         except Problem as error:
             return error
         u = uniforms(self.seed, self.epoch, np.array([key]), 0, DRAWS)[0]
-        return training_crop(image, mask, u, **vars(self.crops))
+        return training_crop(image, mask, u, self.settings, self.fill)
 
 
 def _stack(items: list[Crop | Problem]) -> tuple[Tensor, Tensor] | Problem:

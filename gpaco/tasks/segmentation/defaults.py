@@ -1,5 +1,6 @@
 """Settings of segmentation: which there are, released values, and defaults for the data and the network."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
     },
 }
-OF_PIXELS = {"segmentation.weight"}
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 
@@ -47,29 +47,23 @@ def check_settings(recipe: Recipe) -> None:
             raise UserError("segmentation takes weights from a file, not from the hub", "--weights FILE.safetensors")
         for key, (_, value) in recipes.diff(usual, one).items():
             section, word = key.split(".")
-            if name == "ce" and key in OF_PIXELS:
-                raise UserError(
-                    f"{key} = {value!r}{where} has no effect without the pixel loss",
-                    "leave it out, or --method gpaco",
-                )
+            given = f"{key} = {value!r}{where}"
+            if name == "ce" and key == "segmentation.weight":
+                raise UserError(f"{given} has no effect without the pixel loss", "leave it out, or --method gpaco")
             if word not in HAS.get(section, {word}):
-                raise UserError(
-                    f"{key} = {value!r}{where} has no effect on segmentation", f"leave out {overrides(key)}"
-                )
+                raise UserError(f"{given} has no effect on segmentation", f"leave out {overrides(key)}")
 
 
-def usual_size(scenes: Scenes, looks: int = 9) -> tuple[int, int]:
+def usual_size(scenes: Scenes) -> tuple[int, int]:
     """Return height and width of a medium image among a few spread over all; of others if none of them can be read."""
-    spread = np.linspace(0, len(scenes) - 1, min(looks, len(scenes))).round().astype(int).tolist()
+    spread = np.linspace(0, len(scenes) - 1, min(9, len(scenes))).round().astype(int).tolist()
     sizes: list[tuple[int, int]] = []
     for place, i in enumerate([*spread, *range(len(scenes))]):
         if sizes and place >= len(spread):
             break
-        try:
+        with suppress(UserError):
             height, width = scenes.load_image(i).shape[:2]
-        except UserError:
-            continue
-        sizes.append((height, width))
+            sizes.append((height, width))
     if not sizes:
         raise UserError("none of the training images can be read", "run `gpaco check DATA --task segmentation`")
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
@@ -146,15 +140,12 @@ def check_sizes(recipe: Recipe) -> None:
     if any(side % step for side in crop):
         fitting = [max(step, side // step * step) for side in crop]
         raise UserError(
-            f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}",
-            _sizes("crop", fitting),
+            f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}", _crop(fitting)
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
     if crop and min(crop) < LEAST.get(word, 0):  # at test time images are padded
         fitting = [max(LEAST[word], side) for side in crop]
-        raise UserError(
-            f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _sizes("crop", fitting)
-        )
+        raise UserError(f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _crop(fitting))
     if settings.output_stride != 8 and word not in DEEPLAB:
         raise UserError(
             f"segmentation.output_stride = {settings.output_stride} has no effect on {word}",
@@ -179,6 +170,5 @@ def check_sizes(recipe: Recipe) -> None:
         )
 
 
-def _sizes(key: str, sides: list[int]) -> str:
-    """Return the flag that sets the sides."""
-    return f"--set segmentation.{key}=[{','.join(map(str, sides))}]"
+def _crop(sides: list[int]) -> str:
+    return f"--set segmentation.crop=[{','.join(map(str, sides))}]"

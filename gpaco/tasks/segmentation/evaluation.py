@@ -44,19 +44,14 @@ def segment(
     The network sees the image at the size that it was trained for, times each of the scales.
     """
     card = predictor.card
-    factor = fitting(image.shape[:2], (card.base_size[0], card.base_size[1])) if card.base_size else 1.0
+    factor = fitting(image.shape[:2], card.base_size) if card.base_size else 1.0
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
-    stride = stride or (None if window else _pair(card.stride))
-    window = window or _pair(card.window)
+    stride = stride or (() if window else card.stride)
+    window = window or card.window
     if stride and not window:
         raise UserError(f"a stride of {list(stride)} pixels needs a window that moves", "give the window too")
     classes, probability = predict_classes(
-        predictor,
-        pixels / 255,
-        window=window,
-        stride=stride,
-        scales=[factor * scale for scale in scales],
-        flip=flip,
+        predictor, pixels / 255, window=window, stride=stride, scales=[factor * scale for scale in scales], flip=flip
     )
     return classes[0].to(torch.uint8).cpu().numpy(), probability[0].float().cpu().numpy()
 
@@ -103,11 +98,6 @@ def evaluate_scenes(
     each = distributed.sum_counts(torch.from_numpy(each)).numpy()
     worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
     return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}
-
-
-def _pair(values: Sequence[int]) -> Size | None:
-    """Height and width, or None if there are no values."""
-    return (values[0], values[1]) if values else None
 
 
 def evaluation_part(

@@ -14,7 +14,7 @@ def exportable(run: Run, *, prior: str | None, unbiased: bool, size: Size | None
         raise UserError("--prior and --unbiased are for classifiers", "leave them out")
     predictor = load_segmenter(run, which=which)
     card = predictor.card
-    factor = fitting(card.image_size, (card.base_size[0], card.base_size[1])) if card.base_size else 1.0
+    factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
     height, width = size or card.window or [max(1, round(side * factor)) for side in card.image_size]
     if height < 1 or width < 1:
         raise UserError(f"images of {height} x {width} pixels are empty", "for example --size 360x480")

@@ -14,19 +14,17 @@ from gpaco.errors import UserError
 from gpaco.losses.checks import at_least_float32
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
-Size = tuple[int, int]  # height, width
+Size = tuple[int, ...]  # height, width; empty for none
 BAND = 2**24  # probabilities in memory at a time: 64 MB
 
 
-def predict_logits(
-    classify: Classify, images: Tensor, *, window: Size | None = None, stride: Size | None = None
-) -> Tensor:
+def predict_logits(classify: Classify, images: Tensor, *, window: Size, stride: Size) -> Tensor:
     """Return logits (B, C, H, W) of whole images, or the mean over all windows that cover a pixel.
 
-    Windows start every `stride` pixels (two thirds of a window unless given); the last one in each direction is moved
+    Windows start every `stride` pixels (two thirds of a window if it is empty); the last one in each direction is moved
     back to end with the image. A window larger than the image is the image.
     """
-    if window is None:
+    if not window:
         return classify(images)
     height, width = images.shape[2:]
     stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
@@ -60,21 +58,10 @@ def starts(length: int, window: int, stride: int) -> list[int]:
 
 
 def predict_probabilities(
-    classify: Classify,
-    images: Tensor,
-    *,
-    size: Size | None = None,
-    window: Size | None = None,
-    stride: Size | None = None,
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
+    classify: Classify, images: Tensor, *, window: Size, stride: Size, scales: Sequence[float], flip: bool
 ) -> Tensor:
-    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images.
-
-    `size` is the height and width of the result, the images' own unless given.
-    """
-    check_scales(scales)
-    size = size or (images.shape[2], images.shape[3])
+    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images."""
+    size = images.shape[2:]
     summed: Tensor | None = None
     for scale in scales:
         scaled = rescaled(images, scale)
@@ -88,37 +75,24 @@ def predict_probabilities(
 
 
 def predict_classes(
-    classify: Classify,
-    images: Tensor,
-    *,
-    size: Size | None = None,
-    window: Size | None = None,
-    stride: Size | None = None,
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
+    classify: Classify, images: Tensor, *, window: Size, stride: Size, scales: Sequence[float], flip: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
 
     With one scale and no mirroring, the probabilities of all classes at all pixels are never in memory at once: a
     large photograph would need gigabytes.
     """
+    if not scales or not all(0 < scale < math.inf for scale in scales):
+        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
     if len(scales) > 1 or flip:
-        best = predict_probabilities(
-            classify, images, size=size, window=window, stride=stride, scales=scales, flip=flip
-        ).max(1)
+        best = predict_probabilities(classify, images, window=window, stride=stride, scales=scales, flip=flip).max(1)
         return best.indices, best.values
-    check_scales(scales)
-    size = size or (images.shape[2], images.shape[3])
+    size = images.shape[2:]
     logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
     height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
     bands = [slice(top, min(top + height, size[0])) for top in range(0, size[0], height)]
     parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands]
     return torch.cat([part.indices for part in parts], 1), torch.cat([part.values for part in parts], 1)
-
-
-def check_scales(scales: Sequence[float]) -> None:
-    if not scales or not all(0 < scale < math.inf for scale in scales):
-        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
 
 
 def rescaled(images: Tensor, scale: float) -> Tensor:

@@ -30,14 +30,13 @@ class Inspection:
 def inspect(splits: SceneSplits, progress: Progress | None = None) -> dict[str, list[Inspection]]:
     """Return what is found in every pair, by the name of its split."""
     found: dict[str, list[Inspection]] = {name: [] for name, _ in splits.parts()}
-    total, done = sum(len(part) for _, part in splits.parts()), 0
+    places = [(name, part, i) for name, part in splits.parts() for i in range(len(part))]
     with ThreadPoolExecutor(2) as pool:
-        for name, part in splits.parts():
-            for one in pool.map(lambda i, part=part: _inspected(part, i), range(len(part))):
-                found[name].append(one)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
+        looked = pool.map(lambda place: _inspected(*place[1:]), places)
+        for done, ((name, _, _), one) in enumerate(zip(places, looked, strict=True), 1):
+            found[name].append(one)
+            if progress is not None:
+                progress(done, len(places))
     return found
 
 
@@ -72,8 +71,7 @@ def leaks(splits: SceneSplits, found: Mapping[str, Sequence[Inspection]]) -> lis
     """Return groups of equal images in more than one split, each as `split: name`."""
     places: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, part in splits.parts():
-        for i, one in enumerate(found[name]):
+        for image, one in zip(part.names, found[name], strict=True):
             if one.digest:
-                places[one.digest].append((name, part.names[i]))
-    groups = [group for group in places.values() if len({name for name, _ in group}) > 1]
-    return [[f"{name}: {image}" for name, image in group] for group in groups]
+                places[one.digest].append((name, f"{name}: {image}"))
+    return [[image for _, image in group] for group in places.values() if len({name for name, _ in group}) > 1]

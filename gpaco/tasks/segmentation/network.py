@@ -62,15 +62,7 @@ class Segmenter(nn.Module):
     """Images (B, 3, H, W) -> `Output`. `classify` returns class scores (B, C, H, W) and skips the rest."""
 
     def __init__(
-        self,
-        encoder: Any,
-        decoder: nn.Module,
-        width: int,
-        num_classes: int,
-        *,
-        dim: int = 128,
-        aux: bool = True,
-        least: int = STEP,
+        self, encoder: Any, decoder: nn.Module, width: int, num_classes: int, *, dim: int, aux: bool, least: int
     ) -> None:
         super().__init__()
         self.least = least  # smallest side in pixels that it takes
@@ -232,12 +224,9 @@ def _encoder_name(word: str) -> str:
     import timm
     from segmentation_models_pytorch.encoders import get_encoder_names
 
-    own = get_encoder_names()
-    if word in ENCODERS:
-        return ENCODERS[word]
-    if word in own:
-        return word
-    name = word.removeprefix("tu-")
+    own, name = get_encoder_names(), word.removeprefix("tu-")
+    if word in ENCODERS or word in own:
+        return ENCODERS.get(word, word)
     if timm.is_model(name):
         return f"tu-{name}"
     raise UserError(

@@ -7,7 +7,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.training.run import Run
 
 Row = dict[str, Any]
+Write = Callable[[list[Any]], None]
 COLUMNS = ("path", "mask", "colors", "overlay", "probability", "error")
 KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # folders and the suffix of their files
 
@@ -52,10 +53,8 @@ def predict_masks(
     files = _named(paths)
     predictor = load_segmenter(run, device=device)
     rows: list[Row] = []
-    with ExitStack() as stack:
-        stack.enter_context(explained(f"cannot write to {folder}", ""))
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        write = None if folder is None else stack.enter_context(_table(folder, predictor))
+    table: AbstractContextManager[Write | None] = nullcontext() if folder is None else _table(folder, predictor)
+    with explained(f"cannot write to {folder}", ""), ThreadPoolExecutor(1) as pool, table as write:
         ahead = pool.submit(_read, files[0][0])
         for k, (file, name) in enumerate(files, 1):
             image = ahead.result()
@@ -72,7 +71,7 @@ def predict_masks(
 
 
 @contextmanager
-def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Callable[[list[Any]], None]]:
+def _table(folder: Path, predictor: ScenePredictor) -> Iterator[Write]:
     """A function that adds a row to predictions.csv; classes.csv is written beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
@@ -132,9 +131,7 @@ def _named(paths: Sequence[Path | str]) -> list[tuple[Path, str]]:
     if not paths:
         raise UserError("there is no image to predict", "give files, folders or a .txt list")
     found = [(path, file) for path in map(Path, paths) for file in find_files([path])]
-    wanted = [
-        str((file.relative_to(path) if path.is_dir() else Path(file.name)).with_suffix("")) for path, file in found
-    ]
+    wanted = [str((file.relative_to(top) if top.is_dir() else Path(file.name)).with_suffix("")) for top, file in found]
     own, taken = set(wanted), set[str]()
     numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
     named = []

@@ -1,7 +1,7 @@
 """Robustness of a segmenter: 1 - mIoU on corrupted images, by corruption, severity and group of classes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.system.progress import Bar
 from gpaco.tasks.known_conditions import Row, write_result
 from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
@@ -37,21 +36,17 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         raise UserError(f"a subset of {subset} images is empty", "for example --subset 100")
     scenes = whole.subset(numbers)
     names = corruption_names(settings.corruptions)
-    conditions = [
-        CLEAN,
-        *((name, severity) for name in CORRUPTIONS if name in names for severity in settings.severities),
-    ]
+    conditions = [CLEAN, *((name, level) for name in CORRUPTIONS if name in names for level in settings.severities)]
     notes = missing_conditions(conditions)
     check_frost(conditions)
     constants = settings.constants or constants_for(min(scenes.load_image(0).shape[:2]))
     settings.out.mkdir(parents=True, exist_ok=True)
     say(f"{len(scenes):,} images, {len(conditions) - 1} conditions")
-    test = _Test(scenes, numbers, settings.seed, constants, settings.bar)
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 
     def measure(run: Run, model: ScenePredictor) -> Errors:
         known = settings.known(run, {"version": VERSION, "images": len(scenes)} | facts)
-        return Errors(known.complete(conditions, partial(test.rows, model), say), [])
+        return Errors(known.complete(conditions, partial(_rows, settings, scenes, numbers, constants, model), say), [])
 
     baseline = None
     if settings.baseline is not None:
@@ -96,45 +91,34 @@ def check_options(settings: RobustnessSettings) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Test:
-    """The images to test a model on.
+def _rows(
+    settings: RobustnessSettings,
+    scenes: Scenes,
+    numbers: NDArray[np.int64],
+    constants: str,
+    model: ScenePredictor,
+    conditions: Sequence[Condition],
+) -> Iterator[tuple[Condition, Row]]:
+    """The errors of a model under each condition.
 
-    `numbers` are their indices in the whole set: an image is corrupted the same way in every subset.
+    `numbers` are the indices of the scenes in the whole set: an image is corrupted the same way in every subset.
     """
 
-    scenes: Scenes
-    numbers: NDArray[np.int64]
-    seed: int
-    constants: str
-    bar: Bar
-
-    def rows(self, model: ScenePredictor, conditions: Sequence[Condition]) -> Iterator[tuple[Condition, Row]]:
-        """The errors of a model under each condition."""
-        with self.bar("robustness") as show:
-            for done, condition in enumerate(conditions):
-                change, part = partial(self._change, condition), _part_of_bar(show, done, len(conditions))
-                result = evaluate_scenes(model, self.scenes, change=change, show=part)
-                # The IoU of a group of classes that no mask has would come from mistakes alone.
-                there = {row["group"] for row in result["per_class"] if row["test"]}
-                lost = {name: _lost(result[name]) if name in there else None for name in GROUPS}
-                yield condition, {"n": len(self.scenes), "error": _lost(result["miou"]), **lost}
-
-    def _change(self, condition: Condition, image: Pixels, i: int) -> Pixels:
-        """Corrupt image i."""
+    def change(condition: Condition, image: Pixels, i: int) -> Pixels:
         if condition == CLEAN:
             return image
-        name, severity = condition
-        index = int(self.numbers[i])
-        return corrupted(
-            image, lambda one: corrupt(one, name, severity, seed=self.seed, index=index, constants=self.constants)
-        )
+        how: dict[str, Any] = {"seed": settings.seed, "index": int(numbers[i]), "constants": constants}
+        return corrupted(image, lambda one: corrupt(one, *condition, **how))
 
+    with settings.bar("robustness") as show:
+        for done, condition in enumerate(conditions):
 
-def _lost(iou: float | None) -> float | None:
-    return None if iou is None else 1 - iou
+            def whole(now: int, total: int, done: int = done) -> None:
+                show(done * total + now, len(conditions) * total)
 
-
-def _part_of_bar(show: Callable[[int, int], None], done: int, parts: int) -> Callable[[int, int], None]:
-    """Progress of one of several equal parts, as progress of the whole."""
-    return lambda now, total: show(done * total + now, parts * total)
+            result = evaluate_scenes(model, scenes, change=partial(change, condition), show=whole)
+            # The IoU of a group of classes that no mask has would come from mistakes alone.
+            there = {row["group"] for row in result["per_class"] if row["test"]}
+            found = {"error": result["miou"]} | {name: result[name] if name in there else None for name in GROUPS}
+            lost = {key: None if iou is None else 1 - iou for key, iou in found.items()}
+            yield condition, {"n": len(scenes), **lost}

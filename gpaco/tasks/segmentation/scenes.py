@@ -26,7 +26,7 @@ class Decode:
     """How a mask file becomes classes: by the number in each pixel, or by its color.
 
     Args:
-        values: the class of each number that a pixel may have, 255 for none; numbers beyond it are errors.
+        values: the class of each of the numbers 0 to 255, 255 for none, -1 for a number that is an error.
         colors: the color of each number; other colors are 255. Without `values` a color's number is its class.
     """
 
@@ -40,10 +40,7 @@ def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)
     >>> numbered(3, first=1).values[:5]
     (255, 0, 1, 2, -1)
     """
-    table = [-1] * 256
-    table[:first] = [IGNORE] * first
-    for k in range(num_classes):
-        table[first + k] = k
+    table = [*[IGNORE] * first, *range(num_classes), *[-1] * (256 - first - num_classes)]
     for value in ignore:
         table[value] = IGNORE
     return Decode(values=tuple(table))
@@ -57,18 +54,12 @@ class Scenes:
     masks: tuple[Path, ...]
     classes: tuple[str, ...]
     decode: Decode
+    names: tuple[str, ...]
     palette: tuple[Color, ...] = ()
-    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.images) != len(self.masks):
-            raise ValueError(f"{len(self.images)} images need as many masks, got {len(self.masks)}")
-        if len(self.classes) >= IGNORE:
-            raise ValueError(f"at most {IGNORE - 1} classes, got {len(self.classes)}")
         if not self.palette:
             object.__setattr__(self, "palette", palette(len(self.classes)))
-        if not self.names:
-            object.__setattr__(self, "names", tuple(printable(path) for path in self.images))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -106,13 +97,10 @@ class Scenes:
         raw = _from_colors(path, colors) if colors else read_numbers(path)
         if not self.decode.values:
             return raw
-        table = np.full(256, -1, np.int16)
-        table[: len(self.decode.values)] = self.decode.values
-        mask = table[raw]
+        mask = np.array(self.decode.values, np.int16)[raw]
         if (mask < 0).any():
             raise UserError(
-                f"{printable(self.masks[i])} has the value {int(raw[mask < 0][0])}, but there are "
-                f"{len(self.classes)} classes",
+                f"{printable(path)} has the value {int(raw[mask < 0][0])}, but there are {len(self.classes)} classes",
                 "list all classes, or write 255 for pixels that belong to none",
             )
         return mask.astype(np.uint8)
@@ -184,9 +172,8 @@ def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.ui
     packed = image.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     known = np.array([red * 65536 + green * 256 + blue for red, green, blue in colors], np.uint32)
     order = np.argsort(known)
-    place = np.searchsorted(known[order], packed).clip(max=len(known) - 1)
-    found = known[order][place] == packed
-    return np.where(found, order[place], IGNORE).astype(np.uint8)
+    place = order[np.searchsorted(known[order], packed).clip(max=len(known) - 1)]
+    return np.where(known[place] == packed, place, IGNORE).astype(np.uint8)
 
 
 def palette(num_classes: int) -> tuple[Color, ...]:

@@ -13,7 +13,7 @@ from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say, told
-from gpaco.tasks.segmentation.batches import Crops, SceneBatch, batches
+from gpaco.tasks.segmentation.batches import SceneBatch, batches
 from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
@@ -21,7 +21,7 @@ from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.network import Segmenter, check_known
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.results import write_results
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits, pixel_counts
+from gpaco.tasks.segmentation.scenes import SceneSplits, pixel_counts
 from gpaco.tasks.segmentation.splits import inspected, left_out, scene_splits
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
@@ -37,32 +37,10 @@ class SegmentationLearner:
         self.model = distributed.share_statistics(model)
         self.extra = SceneLoss(recipe.method, recipe.segmentation)
         self.steps = steps_per_epoch(len(splits.train), recipe.train.batch_size)
-        settings = recipe.segmentation
-        self.crops = Crops(
-            crop=(settings.crop[0], settings.crop[1]),
-            base_size=(settings.base_size[0], settings.base_size[1]),
-            scale=(settings.scale[0], settings.scale[1]),
-            max_share=settings.max_share,
-            colors=settings.colors,
-            fill=(round(255 * card.mean[0]), round(255 * card.mean[1]), round(255 * card.mean[2])),
-        )
 
     def batches(self, epoch: int, start: int) -> Iterator[SceneBatch]:
-        settings = self.recipe.train
-        return batches(
-            self.splits.train,
-            self.crops,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            epoch=epoch,
-            mean=self.card.mean,
-            std=self.card.std,
-            start=start,
-            rank=distributed.rank(),
-            world=distributed.world_size(),
-            workers=settings.workers,
-            device=next(self.model.parameters()).device,
-        )
+        device = next(self.model.parameters()).device
+        return batches(self.splits.train, self.recipe, self.card, epoch=epoch, start=start, device=device)
 
     def start(self, batch: SceneBatch) -> float:
         return 0.0
@@ -141,9 +119,6 @@ class Segmentation:
 
     def sample(self) -> Self:
         train = self.splits.train.subset(range(min(self.recipe.train.batch_size, len(self.splits.train))))
-        splits = replace(self.splits, train=train, val=_few(self.splits.val), test=_few(self.splits.test))
-        return replace(self, splits=splits)
-
-
-def _few(scenes: Scenes | None) -> Scenes | None:
-    return None if scenes is None else scenes.subset(range(min(2, len(scenes))))
+        others = [(name, part) for name, part in self.splits.parts() if name != "train"]
+        few: dict[str, Any] = {name: part.subset(range(min(2, len(part)))) for name, part in others}
+        return replace(self, splits=replace(self.splits, train=train, **few))

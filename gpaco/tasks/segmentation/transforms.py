@@ -4,56 +4,43 @@ Everything is a pure function of an image, its mask and a row of uniform numbers
 makes from (seed, epoch, index): the same crops for any number of workers, kills and processes.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.metrics.segmentation import IGNORE
+from gpaco.recipes.settings import Segmentation
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
 Mask = NDArray[np.uint8]  # (H, W), 255 is no class
-Size = tuple[int, int]  # height, width
+Size = tuple[int, ...]  # height, width
 
 TRIES = 10  # crops to try before accepting one with too much of one class
 DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one image
 
 
 def training_crop(
-    image: Image,
-    mask: Mask,
-    u: NDArray[np.float64],
-    *,
-    crop: Size,
-    base_size: Size,
-    scale: tuple[float, float] = (0.5, 2.0),
-    max_share: float = 0.75,
-    colors: bool = True,
-    fill: tuple[int, int, int] = (124, 116, 104),
+    image: Image, mask: Mask, u: NDArray[np.float64], settings: Segmentation, fill: Sequence[int]
 ) -> tuple[Image, Mask]:
-    """An image and its mask, each of the size `crop`.
+    """An image and its mask, each of the size `settings.crop`; `u` is (DRAWS,).
 
-    Args:
-        u: (DRAWS,) uniform numbers.
-        crop: height and width of the result; a smaller image is filled up with `fill`, its mask with 255.
-        base_size: shorter and longer side that scale 1 fits into.
-        scale: least and greatest factor.
-        max_share: greatest share of one class in a crop, as far as some tries find one.
-        colors: with photometric distortion.
+    A smaller image is filled up with the color `fill`, its mask with 255.
     """
-    factor = fitting(image.shape[:2], base_size) * (scale[0] + (scale[1] - scale[0]) * u[0])
+    crop, (least, greatest) = settings.crop, settings.scale
+    factor = fitting(image.shape[:2], settings.base_size) * (least + (greatest - least) * u[0])
     image, mask = rescaled(image, mask, factor)
-    top, left = _place(mask, crop, u[1 : 1 + 2 * TRIES], max_share)
+    top, left = _place(mask, crop, u[1 : 1 + 2 * TRIES], settings.max_share)
     image, mask = image[top : top + crop[0], left : left + crop[1]], mask[top : top + crop[0], left : left + crop[1]]
     if u[1 + 2 * TRIES] < 0.5:
         image, mask = np.ascontiguousarray(image[:, ::-1]), np.ascontiguousarray(mask[:, ::-1])
-    if colors:
+    if settings.colors:
         image = distorted(image, u[2 + 2 * TRIES :])
     return _filled(image, mask, crop, fill)
 
 
-def fitting(size: tuple[int, ...], base_size: Size) -> float:
+def fitting(size: Size, base_size: Size) -> float:
     """The factor that makes an image as large as fits into `base_size` (shorter side, longer side).
 
     >>> fitting((100, 400), (50, 1000)), fitting((100, 400), (50, 100))
@@ -68,8 +55,8 @@ def rescaled(image: Image, mask: Mask, factor: float) -> tuple[Image, Mask]:
     if (height, width) == mask.shape:
         return image, mask
     return (
-        _as_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)),
-        _as_image(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)),
+        np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8),
+        np.asarray(cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8),
     )
 
 
@@ -92,35 +79,29 @@ def distorted(image: Image, u: NDArray[np.float64]) -> Image:
     times, hue 18 of 180 steps either way. `u` is (9,).
     """
     if u[0] < 0.5:
-        image = _as_image(cv2.convertScaleAbs(np.maximum(image.astype(np.float32) + (64 * u[1] - 32), 0)))
+        image = np.asarray(cv2.convertScaleAbs(np.maximum(image.astype(np.float32) + (64 * u[1] - 32), 0)), np.uint8)
     contrast_first = u[2] < 0.5
     factor = 0.5 + u[4] if u[3] < 0.5 else 1.0
     if contrast_first and factor != 1:
-        image = _as_image(cv2.convertScaleAbs(image, alpha=factor))
+        image = np.asarray(cv2.convertScaleAbs(image, alpha=factor), np.uint8)
     if u[5] < 0.5 or u[7] < 0.5:
         hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
         if u[5] < 0.5:
             hsv[..., 1] = np.minimum(hsv[..., 1] * (0.5 + u[6]), 255)
         if u[7] < 0.5:
             hsv[..., 0] = (hsv[..., 0].astype(np.int16) + int(37 * u[8]) - 18) % 180
-        image = _as_image(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+        image = np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)
     if not contrast_first and factor != 1:
-        image = _as_image(cv2.convertScaleAbs(image, alpha=factor))
+        image = np.asarray(cv2.convertScaleAbs(image, alpha=factor), np.uint8)
     return image
 
 
-def _filled(image: Image, mask: Mask, crop: Size, fill: tuple[int, int, int]) -> tuple[Image, Mask]:
+def _filled(image: Image, mask: Mask, crop: Size, fill: Sequence[int]) -> tuple[Image, Mask]:
     height, width = mask.shape
     if (height, width) == crop:
         return image, mask
-    whole = np.empty((*crop, 3), np.uint8)
-    whole[:] = fill
+    whole = np.full((*crop, 3), fill, np.uint8)
     whole[:height, :width] = image
     labels = np.full(crop, IGNORE, np.uint8)
     labels[:height, :width] = mask
     return whole, labels
-
-
-def _as_image(array: Any) -> NDArray[np.uint8]:
-    result: NDArray[np.uint8] = array
-    return result

@@ -3,18 +3,21 @@
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.scenes import scene_folder
+from helpers.scenes import card, scene_folder
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.tasks.segmentation.batches import Crops, SceneBatch, batches
+from gpaco.recipes.settings import Recipe, Segmentation, Train
+from gpaco.tasks.segmentation.batches import SceneBatch, batches
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes
 
-CROPS = Crops(crop=(32, 48), base_size=(40, 56))
+CROPS = Segmentation(crop=(32, 48), base_size=(40, 56))
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +25,13 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     return read_scenes(scene_folder(tmp_path_factory.mktemp("data"), train=9)).train
 
 
+def loading(scenes: Scenes, *, epoch: int = 2, start: int = 0, **options: int) -> Iterator[SceneBatch]:
+    train = replace(Train(batch_size=4, seed=1, workers=0), **options)
+    return batches(scenes, Recipe(train=train, segmentation=CROPS), card(), epoch=epoch, start=start)
+
+
 def epoch(scenes: Scenes, **options: int) -> list[SceneBatch]:
-    usual = {"batch_size": 4, "seed": 1, "epoch": 2}
-    return list(batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, **(usual | options)))
+    return list(loading(scenes, **options))
 
 
 def assert_same(one: list[SceneBatch], other: list[SceneBatch]) -> None:
@@ -54,9 +61,13 @@ def test_workers_and_restarts_change_nothing_and_epochs_and_seeds_do(scenes: Sce
         assert not torch.equal(epoch(scenes, **other)[0].images, whole[0].images)
 
 
-def test_processes_share_a_batch_and_together_have_all_of_it(scenes: Scenes) -> None:
-    parts = [epoch(scenes, rank=rank, world=2) for rank in range(2)]
-    for k, batch in enumerate(epoch(scenes)):
+def test_processes_share_a_batch_and_together_have_all_of_it(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = epoch(scenes), []
+    monkeypatch.setattr("gpaco.system.distributed.world_size", lambda: 2)
+    for rank in range(2):
+        monkeypatch.setattr("gpaco.system.distributed.rank", lambda rank=rank: rank)
+        parts.append(epoch(scenes))
+    for k, batch in enumerate(whole):
         together = torch.stack([parts[0][k].images, parts[1][k].images], 1).flatten(0, 1)
         assert torch.equal(together, batch.images)
 
@@ -110,9 +121,9 @@ def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:
-    loading = batches(scenes, CROPS, mean=(0.5,) * 3, std=(0.25,) * 3, batch_size=4, seed=1, epoch=2, workers=2)
-    next(loading), next(loading)  # one of each loader, so both have begun
+    loaded = loading(scenes, workers=2)
+    next(loaded), next(loaded)  # one of each loader, so both have begun
     loaders = multiprocessing.active_children()
     assert len(loaders) == 2
     assert os.getpgid(0) not in {os.getpgid(loader.pid or 0) for loader in loaders}
-    list(loading)
+    list(loaded)

@@ -1,6 +1,7 @@
 """Training crops of segmentation: pure, aligned with their masks, of the size asked for."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -9,9 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from gpaco.data.counter_random import uniforms
+from gpaco.recipes.settings import Segmentation
 from gpaco.tasks.segmentation.transforms import DRAWS, TRIES, distorted, fitting, rescaled, training_crop
 
-SIZES = {"crop": (48, 64), "base_size": (60, 200)}
+SIZES = Segmentation(crop=(48, 64), base_size=(60, 200))
+PLAIN = replace(SIZES, colors=False)
+FILL = (1, 2, 3)
 
 
 def scene(seed: int = 0, size: tuple[int, int] = (70, 90)) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -30,7 +34,7 @@ def draws(index: int, epoch: int = 0) -> NDArray[np.float64]:
 def test_a_crop_is_a_function_of_the_draws_and_leaves_its_input_alone() -> None:
     image, mask = scene()
     kept = image.copy(), mask.copy()
-    first, again, other = (training_crop(image, mask, draws(k), **SIZES) for k in (1, 1, 2))
+    first, again, other = (training_crop(image, mask, draws(k), SIZES, FILL) for k in (1, 1, 2))
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, two)
     assert not np.array_equal(first[0], other[0])
@@ -42,17 +46,17 @@ def test_a_crop_is_a_function_of_the_draws_and_leaves_its_input_alone() -> None:
 def test_every_crop_has_the_size_asked_for_and_is_filled_where_the_picture_ends(size: tuple[int, int]) -> None:
     image, mask = scene(size=size)
     for k in range(8):
-        got, labels = training_crop(image, mask, draws(k), **SIZES, fill=(1, 2, 3), colors=False)
+        got, labels = training_crop(image, mask, draws(k), PLAIN, FILL)
         assert got.shape == (48, 64, 3)
         assert labels.shape == (48, 64)
         assert got.dtype == labels.dtype == np.uint8
-        assert (got[labels == 255] == (1, 2, 3)).all()
+        assert (got[labels == 255] == FILL).all()
 
 
 def test_picture_and_mask_stay_aligned_through_scaling_cropping_and_mirroring() -> None:
     image, mask = scene()
     for k in range(20):
-        got, labels = training_crop(image, mask, draws(k), **SIZES, colors=False)
+        got, labels = training_crop(image, mask, draws(k), PLAIN, FILL)
         inside = labels != 255
         # Away from edges between classes, where bilinear and nearest differ, the color says the class.
         flat = cv2.morphologyEx(labels, cv2.MORPH_GRADIENT, np.ones((7, 7), np.uint8)) == 0
@@ -65,10 +69,10 @@ def test_a_crop_with_too_much_of_one_class_is_passed_over_while_there_are_tries(
     mask = np.zeros((60, 400), np.uint8)
     mask[:, 350:] = 1
     image = np.stack([mask] * 3, axis=2)
-    sizes: dict[str, Any] = {"crop": (60, 60), "base_size": (60, 400), "scale": (1.0, 1.0), "colors": False}
+    settings = Segmentation(crop=(60, 60), base_size=(60, 400), scale=(1.0, 1.0), colors=False)
     shares = []
     for k in range(60):
-        _, labels = training_crop(image, mask, draws(k), **sizes)
+        _, labels = training_crop(image, mask, draws(k), settings, FILL)
         shares.append(np.bincount(labels.ravel(), minlength=2).max() / labels.size)
     # One crop in ten has both classes in the right shares: ten tries find one two times of three.
     assert np.mean(np.array(shares) < 0.75) > 0.4
@@ -76,7 +80,7 @@ def test_a_crop_with_too_much_of_one_class_is_passed_over_while_there_are_tries(
 
 def test_an_all_ignored_mask_still_gives_a_crop() -> None:
     image, mask = scene()
-    _, labels = training_crop(image, np.full_like(mask, 255), draws(0), **SIZES)
+    _, labels = training_crop(image, np.full_like(mask, 255), draws(0), SIZES, FILL)
     assert (labels == 255).all()
 
 
@@ -137,7 +141,7 @@ def test_every_draw_decides_one_thing_and_none_is_left_over() -> None:
     one_class = np.zeros(image.shape[:2], np.uint8)  # so that all tries are looked at
     read: dict[str, list[int]] = {}
     u: Any = Watched(np.full(DRAWS, 0.4), range(DRAWS), read)  # below a half: everything happens
-    training_crop(image, one_class, u, crop=(32, 32), base_size=(70, 90))
+    training_crop(image, one_class, u, Segmentation(crop=(32, 32), base_size=(70, 90)), FILL)
     assert len(read["training_crop"]) == len(set(read["training_crop"])) == 2  # scale and mirror
     assert len(read["_place"]) == len(set(read["_place"])) == 2 * TRIES
     assert len(set(read["distorted"])) == 9  # each of which a test above has by itself

@@ -4,12 +4,13 @@ Class names are in classes/, one per line, in the order of the numbers in the ma
 in the list of the scene-parsing challenge (the first word of each line), the others as their authors publish them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpaco.data.readers.rows import read_text
 from gpaco.errors import UserError
-from gpaco.tasks.segmentation.readers.folders import names_in, pairs
-from gpaco.tasks.segmentation.scenes import Decode, Scenes, SceneSplits, numbered
+from gpaco.tasks.segmentation.readers.folders import pairs, scenes_in
+from gpaco.tasks.segmentation.scenes import Decode, SceneSplits, numbered
 
 # Cityscapes' own numbers (0 to 33) -> the 19 that are evaluated.
 CITYSCAPES_IDS = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
@@ -30,7 +31,7 @@ def read_camvid(folder: Path) -> SceneSplits | None:
     names = class_names("camvid")
     decode = numbered(len(names), ignore=(11, 255))
     parts = {
-        name: _scenes(folder, *pairs(folder / name, folder / f"{name}annot"), names, decode)
+        name: scenes_in(folder, *pairs(folder / name, folder / f"{name}annot"), names, decode)
         for name in ("train", "val", "test")
         if (folder / name).is_dir()
     }
@@ -38,55 +39,45 @@ def read_camvid(folder: Path) -> SceneSplits | None:
 
 
 def read_ade20k(folder: Path) -> SceneSplits | None:
-    """ADE20K of the scene-parsing challenge: images/training, annotations/training; number 0 is no class."""
-    if not (folder / "images" / "training").is_dir() or not (folder / "annotations" / "training").is_dir():
-        return None
-    names = class_names("ade20k")
-    train, val = (
-        _scenes(folder, *pairs(folder / "images" / part, folder / "annotations" / part), names, numbered(150, first=1))
-        for part in ("training", "validation")
-    )
-    return SceneSplits(train, None, val, "ADE20K, 150 classes", ("number 0 in the masks is no class", REPORTED))
+    """ADE20K of the scene-parsing challenge: images/training, annotations/training."""
+    return _annotated(folder, "ade20k", ("training", "validation"), "ADE20K, 150 classes", notes=(REPORTED,))
 
 
 def read_cityscapes(folder: Path) -> SceneSplits | None:
     """Cityscapes: leftImg8bit/train/CITY, gtFine/train/CITY; labelTrainIds where they were made, else labelIds."""
-    if not (folder / "leftImg8bit" / "train").is_dir() or not (folder / "gtFine" / "train").is_dir():
+    left, fine = folder / "leftImg8bit", folder / "gtFine"
+    if not (left / "train").is_dir() or not (fine / "train").is_dir():
         return None
     names = class_names("cityscapes")
-    made = any((folder / "gtFine" / "train").rglob("*_gtFine_labelTrainIds.png"))
+    made = any((fine / "train").rglob("*_gtFine_labelTrainIds.png"))
     ending = "_gtFine_labelTrainIds" if made else "_gtFine_labelIds"
-    table = [255] * 256
-    for number, k in CITYSCAPES_IDS.items():
-        table[number] = k
-    decode = numbered(19) if made else Decode(values=tuple(table))
+    decode = numbered(19) if made else Decode(values=tuple(CITYSCAPES_IDS.get(number, 255) for number in range(256)))
     parts = {}
     for part in ("train", "val"):
-        images = sorted((folder / "leftImg8bit" / part).rglob("*_leftImg8bit.png"))
-        masks = [
-            folder / "gtFine" / part / path.parent.name / path.name.replace("_leftImg8bit", ending) for path in images
-        ]
-        parts[part] = _scenes(folder, tuple(images), _existing(masks), names, decode)
+        images = sorted((left / part).rglob("*_leftImg8bit.png"))
+        masks = [fine / part / path.parent.name / path.name.replace("_leftImg8bit", ending) for path in images]
+        parts[part] = scenes_in(folder, tuple(images), _existing(masks), names, decode)
     notes = (f"masks: {ending.removeprefix('_gtFine_')}", REPORTED)
     return SceneSplits(parts["train"], None, parts["val"], "Cityscapes, 19 classes", notes)
 
 
 def read_coco_stuff(folder: Path) -> SceneSplits | None:
-    """COCO-Stuff 10k as converted for mmsegmentation: images/train2014, annotations/train2014; 0 is no class."""
-    if not (folder / "images" / "train2014").is_dir() or not (folder / "annotations" / "train2014").is_dir():
+    """COCO-Stuff 10k as converted for mmsegmentation: images/train2014, annotations/train2014."""
+    parts, reader = ("train2014", "test2014"), "COCO-Stuff 10k, 171 classes"
+    return _annotated(folder, "coco_stuff", parts, reader, ending="_labelTrainIds")
+
+
+def _annotated(
+    folder: Path, data: str, parts: Sequence[str], reader: str, notes: Sequence[str] = (), ending: str | None = None
+) -> SceneSplits | None:
+    """Training and test split from images/PART and annotations/PART, where number 0 is no class."""
+    images, masks = folder / "images", folder / "annotations"
+    if not (images / parts[0]).is_dir() or not (masks / parts[0]).is_dir():
         return None
-    names = class_names("coco_stuff")
-    ending = "_labelTrainIds"
-    train, test = (
-        _scenes(
-            folder,
-            *pairs(folder / "images" / part, folder / "annotations" / part, ending),
-            names,
-            numbered(171, first=1),
-        )
-        for part in ("train2014", "test2014")
-    )
-    return SceneSplits(train, None, test, "COCO-Stuff 10k, 171 classes", ("number 0 in the masks is no class",))
+    names = class_names(data)
+    decode = numbered(len(names), first=1)
+    train, test = (scenes_in(folder, *pairs(images / part, masks / part, ending), names, decode) for part in parts)
+    return SceneSplits(train, None, test, reader, ("number 0 in the masks is no class", *notes))
 
 
 def read_pascal(folder: Path) -> SceneSplits | None:
@@ -115,14 +106,8 @@ def read_pascal(folder: Path) -> SceneSplits | None:
             )
         images = [folder / "JPEGImages" / f"{word}.jpg" for word in words]
         labels = [folder / masks / f"{word}.png" for word in words]
-        parts[part] = _scenes(folder, _existing(images), _existing(labels), names, decode)
+        parts[part] = scenes_in(folder, _existing(images), _existing(labels), names, decode)
     return SceneSplits(parts["train"], None, parts["val"], reader, tuple(notes))
-
-
-def _scenes(
-    folder: Path, images: tuple[Path, ...], masks: tuple[Path, ...], names: tuple[str, ...], decode: Decode
-) -> Scenes:
-    return Scenes(images, masks, names, decode, names=names_in(folder, images))
 
 
 def _existing(paths: list[Path]) -> tuple[Path, ...]:
@@ -130,3 +115,6 @@ def _existing(paths: list[Path]) -> tuple[Path, ...]:
     if missing:
         raise UserError(f"{len(missing)} files are missing, the first {missing[0]}", "complete the data set")
     return tuple(paths)
+
+
+BENCHMARKS = (read_cityscapes, read_camvid, read_ade20k, read_coco_stuff, read_pascal)

@@ -17,6 +17,7 @@ from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSpl
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
 MOST = IGNORE - 1  # classes
+Paths = tuple[Path, ...]
 
 
 def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | None:
@@ -34,7 +35,7 @@ def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | 
         classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
         notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
     parts = {
-        name: Scenes(images, masks, classes, decoding(classes, colors), colors, names_in(folder, images))
+        name: scenes_in(folder, images, masks, classes, decoding(classes, colors), colors)
         for name, (images, masks) in listed.items()
     }
     reader = OWN + (" in colors" if colors else "")
@@ -81,15 +82,12 @@ def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return the folders of each split: {"train": (images, masks), ...}; without splits all is training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
     if image and mask:
-        inner = {
-            SPLIT_WORDS[p.name.lower()]: (p, mask / p.name) for p in subfolders(image) if p.name.lower() in SPLIT_WORDS
-        }
-        return inner or {"train": (image, mask)}
+        return {name: (part, mask / part.name) for name, part in _split_folders(image)} or {"train": (image, mask)}
     around = {}
-    for part in subfolders(folder):
+    for name, part in _split_folders(folder):
         image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
-        if part.name.lower() in SPLIT_WORDS and image and mask:
-            around[SPLIT_WORDS[part.name.lower()]] = (image, mask)
+        if image and mask:
+            around[name] = (image, mask)
     return around
 
 
@@ -97,11 +95,12 @@ def _first(folder: Path, words: Iterable[str]) -> Path | None:
     return next((folder / word for word in words if (folder / word).is_dir()), None)
 
 
-def subfolders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+def _split_folders(folder: Path) -> list[tuple[str, Path]]:
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and path.name.lower() in SPLIT_WORDS)
+    return [(SPLIT_WORDS[path.name.lower()], path) for path in found]
 
 
-def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[Paths, Paths]:
     """Return images and their masks, matched by folder and name without ending.
 
     `suffix` is what the name of a mask has beyond that of its image, such as "_mask"; found by looking unless given.
@@ -137,8 +136,7 @@ def _by_name(folder: Path) -> dict[str, Path]:
             name = str(path.relative_to(folder).with_suffix(""))
             if name in found:
                 raise UserError(
-                    f"{path} and {found[name].name} have the same name: which one is meant?",
-                    "remove one of them",
+                    f"{path} and {found[name].name} have the same name: which one is meant?", "remove one of them"
                 )
             found[name] = path
     return found
@@ -149,8 +147,12 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
-def names_in(folder: Path, images: Iterable[Path]) -> tuple[str, ...]:
-    return tuple(printable(path.relative_to(folder)) for path in images)
+def scenes_in(
+    folder: Path, images: Paths, masks: Paths, classes: tuple[str, ...], decode: Decode, colors: tuple[Color, ...] = ()
+) -> Scenes:
+    """Return scenes with the names that their images have in a folder."""
+    names = tuple(printable(path.relative_to(folder)) for path in images)
+    return Scenes(images, masks, classes, decode, names, colors)
 
 
 def own_classes(folder: Path) -> tuple[tuple[str, ...], tuple[Color, ...], list[str]] | None:
@@ -184,8 +186,7 @@ def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, .
             numbers = [-1]
         if len(numbers) not in (0, 3) or not all(0 <= n <= 255 for n in numbers) or cells[0] in names:
             raise UserError(
-                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}",
-                "fix the line",
+                f"{path}, line {line}: expected name or name,red,green,blue, each name once, got {row}", "fix the line"
             )
         names.append(cells[0])
         if numbers:

@@ -1,23 +1,12 @@
 """From a folder to scenes: the layout is found by looking at it, and the choice is printed."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
-from gpaco.tasks.segmentation.readers.benchmarks import (
-    read_ade20k,
-    read_camvid,
-    read_cityscapes,
-    read_coco_stuff,
-    read_pascal,
-)
+from gpaco.tasks.segmentation.readers.benchmarks import BENCHMARKS
 from gpaco.tasks.segmentation.readers.folders import decoding, own_classes, read_pairs
 from gpaco.tasks.segmentation.scenes import OWN, Scenes, SceneSplits
-
-Reader = Callable[[Path], SceneSplits | None]
-# The first that knows the layout reads it; anyone's own folders come last.
-BENCHMARKS: tuple[Reader, ...] = (read_cityscapes, read_camvid, read_ade20k, read_coco_stuff, read_pascal)
 
 
 def read_scenes(path: Path | str, progress: Progress | None = None) -> SceneSplits:
@@ -28,7 +17,7 @@ def read_scenes(path: Path | str, progress: Progress | None = None) -> SceneSpli
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", "segmentation data is a folder of images and masks")
-    for reader in BENCHMARKS:
+    for reader in BENCHMARKS:  # the first that knows the layout reads it; anyone's own folders come last
         if (splits := reader(folder)) is not None:
             return with_own_classes(splits, folder)
     if (splits := read_pairs(folder, progress)) is not None:
@@ -46,7 +35,7 @@ def with_own_classes(splits: SceneSplits, folder: Path) -> SceneSplits:
         return splits
     classes, colors, notes = own
     parts = {
-        name: Scenes(part.images, part.masks, classes, decoding(classes, colors), colors, part.names)
+        name: Scenes(part.images, part.masks, classes, decoding(classes, colors), part.names, colors)
         for name, part in splits.parts()
     }
     reader = f"{OWN} in the layout of {splits.reader.partition(',')[0]}"
