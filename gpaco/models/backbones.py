@@ -241,7 +241,6 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
     shape = tuple(features.shape) if isinstance(features, Tensor) else ()
     if len(shape) != 2 or shape[1] == 0:
         raise UserError(
-            f"{name} does not return one row of features per image, but shape {shape}",
-            "choose a classification model",
+            f"{name} does not return one row of features per image, but shape {shape}", "choose a classification model"
         )
     return int(shape[1])

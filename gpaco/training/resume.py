@@ -56,11 +56,7 @@ def save(
 
 
 def resume(
-    folder: Path,
-    card: Any,
-    parts: dict[str, nn.Module],
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
+    folder: Path, card: Any, parts: dict[str, nn.Module], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> tuple[Position, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; return the position and notes to print."""
     if not checkpoint.find(folder / "checkpoints"):

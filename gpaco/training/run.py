@@ -34,8 +34,6 @@ class AnySplits(Protocol):
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
-BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
-
 
 @dataclass(frozen=True)
 class Run:
