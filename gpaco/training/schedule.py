@@ -46,9 +46,11 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     if name == "cosine":
         if rising:
             return lr * warm
-        return _between(min_lr, lr, (1 + cos(pi * (position - warmup + begun) / (epochs - warmup + begun or 1))) / 2)
+        share = (1 + cos(pi * (position - warmup + begun) / (epochs - warmup + begun or 1))) / 2
+        return min_lr + (lr - min_lr) * share
     if name == "poly":
-        return warm * _between(min_lr, lr, (1 - position / epochs) ** schedule.power)
+        left: float = (1 - position / epochs) ** schedule.power
+        return warm * (min_lr + (lr - min_lr) * left)
     if name == "step":
         return warm * lr * schedule.factor ** sum(edge <= position for edge in schedule.steps)
     if name == "step-released":
@@ -84,10 +86,6 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, An
     if not groups:
         raise UserError("no parameter of the model is left to train", "train more of it: train.part = 'head' or 'all'")
     return [groups[key] for key in sorted(groups)]
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return low + (high - low) * share
 
 
 def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
