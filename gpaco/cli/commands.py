@@ -59,10 +59,7 @@ def demo(
 
 @app.command()
 def check(
-    data: options.Data,
-    root: options.Root = None,
-    task: options.Task = None,
-    as_json: options.Json = False,
+    data: options.Data, root: options.Root = None, task: options.Task = None, as_json: options.Json = False
 ) -> None:
     """Check data before training: counts, unreadable files, duplicates, leakage.
 
@@ -86,8 +83,7 @@ def train(
     paper: options.Paper = False,
     task: options.Task = None,
     method: Annotated[
-        str | None,
-        typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal or class-balanced."),
+        str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal or class-balanced.")
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,

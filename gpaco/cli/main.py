@@ -51,7 +51,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 "please report it, with the output of the same command and --debug",
             )
             code = 1
-    _leave()
+    if "torch" in sys.modules:
+        from gpaco.system.distributed import stop
+
+        stop()
     sys.exit(code)
 
 
@@ -67,13 +70,6 @@ def _run(words: list[str]) -> int:
         )
     code = command.main(args=words, prog_name="gpaco", standalone_mode=False)
     return code if isinstance(code, int) else 0
-
-
-def _leave() -> None:
-    if "torch" in sys.modules:
-        from gpaco.system.distributed import stop
-
-        stop()
 
 
 def simplify_help(command: Any) -> None:

@@ -8,8 +8,7 @@ import typer
 from gpaco.errors import UserError
 
 Data = Annotated[
-    str,
-    typer.Argument(help="A folder, CSV table, .txt list or archive of labeled images, or the word digits."),
+    str, typer.Argument(help="A folder, CSV table, .txt list or archive of labeled images, or the word digits.")
 ]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained run.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
@@ -56,15 +55,13 @@ Set = Annotated[
 
 # Inference
 Prior = Annotated[
-    str | None,
-    typer.Option("--prior", help="Class distribution expected at test time: uniform, train, or a CSV file."),
+    str | None, typer.Option("--prior", help="Class distribution expected at test time: uniform, train, or a CSV file.")
 ]
 Unbiased = Annotated[
     bool, typer.Option("--unbiased", help="Remove the bias of the paper's prior from a run trained with it.")
 ]
 TunePrior = Annotated[
-    bool,
-    typer.Option("--tune-prior", help="Tune tau * log prior on the validation data and store it with the run."),
+    bool, typer.Option("--tune-prior", help="Tune tau * log prior on the validation data and store it with the run.")
 ]
 Restrict = Annotated[bool, typer.Option("--restrict", help="Predict only classes that occur in the data.")]
 Scales = Annotated[

@@ -16,8 +16,7 @@ def robustness_table(result: dict[str, Any]) -> str:
         f"{'error in %':<19}" + "".join(f"{s:>6}" for s in SEVERITIES) + "    mean" + "".join(f"{g:>8}" for g in GROUPS)
     )
     clean = [result["clean_error"], *(result["groups"][name]["clean_error"] for name in GROUPS)]
-    lines = [head, f"{'clean':<19}{'':30}" + "".join(f"{_percent(value):>8}" for value in clean)]
-    lines.append("")
+    lines = [head, f"{'clean':<19}{'':30}" + "".join(f"{_percent(value):>8}" for value in clean), ""]
     for name, row in result["corruptions"].items():
         cells = "".join(f"{_percent(row[str(s)] and row[str(s)]['error']):>6}" for s in SEVERITIES)
         lines.append(f"{name:<19}{cells}" + "".join(f"{_percent(row['mean'][key]):>8}" for key in ("error", *GROUPS)))

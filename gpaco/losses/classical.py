@@ -148,11 +148,10 @@ def _cross_entropy(
     reduction: str,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    target = labels.to(logits.dtype) if labels.dim() == 2 else labels.long()
     weight = None if weight is None else weight.to(logits)
     losses = F.cross_entropy(
         logits if labels.dim() == 1 else _finite(logits),
-        target,
+        labels,
         weight,
         ignore_index=ignore_index,
         reduction="none",
@@ -161,7 +160,7 @@ def _cross_entropy(
     if labels.dim() == 2:
         return _reduce(losses, labels.any(1), reduction)
     valid = labels != ignore_index
-    return _reduce(losses, valid if weight is None else weight[target.where(valid, 0)] * valid, reduction)
+    return _reduce(losses, valid if weight is None else weight[labels.where(valid, 0)] * valid, reduction)
 
 
 def _as(x: Tensor, like: Tensor) -> Tensor:

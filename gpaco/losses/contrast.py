@@ -57,12 +57,10 @@ def batch_and_memory(
     labels = widened(labels)
     check_scores(embeddings, "embeddings", "(N, D)")
     check_labels(labels, embeddings, num_classes, ignore_index)
-    if memory is None or memory_labels is None:
-        return [References(embeddings, labels)]
-    return [
-        References(embeddings, labels),
-        checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index),
-    ]
+    references = [References(embeddings, labels)]
+    if memory is not None and memory_labels is not None:
+        references.append(checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index))
+    return references
 
 
 def checked_references(

@@ -10,12 +10,7 @@ rows of a memory.
 
 from torch import Tensor
 
-from gpaco.losses.checks import (
-    check_choice,
-    check_contrast,
-    check_same_rows,
-    check_scores,
-)
+from gpaco.losses.checks import check_choice, check_contrast, check_same_rows, check_scores
 from gpaco.losses.contrast import batch_and_memory, contrast, mean_over_anchors, no_autocast, parametric_loss
 
 

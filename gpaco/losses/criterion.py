@@ -91,13 +91,8 @@ class GPaCoLoss(nn.Module):
         check_choice(contrast, "contrast", ("local", "global"))
         if prior == "unbiased" and class_counts is None:
             raise ValueError('prior="unbiased" needs class_counts: pass the number of images of each class')
-        self.num_classes = num_classes
-        self.alpha = alpha
-        self.temperature = temperature
-        self.views = views
-        self.prior = prior
-        self.label_smoothing = label_smoothing
-        self.contrast = contrast
+        self.num_classes, self.views, self.prior, self.contrast = num_classes, views, prior, contrast
+        self.alpha, self.temperature, self.label_smoothing = alpha, temperature, label_smoothing
         self.memory = Memory(memory, dim)
         self.register_buffer("log_prior", None)
         self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
@@ -207,10 +202,18 @@ class GPaCoLoss(nn.Module):
     ) -> tuple[list[References], slice]:
         """Return all references of a batch, checked, and which rows of the first are the anchors of this process."""
         self._check_batch(logits, embeddings, labels)
-        references = self._collected(embeddings, labels, keys)
+        references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
+        if keys is not None:
+            last = labels[-(len(labels) // self.views) :]
+            references.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
+        anchors = slice(0, len(embeddings))
         if self._gathers():
-            return self._gathered(references, with_keys=keys is not None)
-        return references, slice(0, len(embeddings))
+            references, anchors = self._gathered(references)
+        if self.training and len(self.memory.embeddings):  # every process already has the same memory
+            if labels.dim() == 2:
+                self.memory.hold_probabilities(self.num_classes)
+            references.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
+        return references, anchors
 
     def _check_batch(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> None:
         if logits.dim() != 2 or logits.shape[1] != self.num_classes or len(logits) % self.views:
@@ -234,29 +237,16 @@ class GPaCoLoss(nn.Module):
                 f"GPaCoLoss(..., dim={embeddings.shape[1]})"
             )
 
-    def _collected(self, embeddings: Tensor, labels: Tensor, keys: Tensor | None) -> list[References]:
-        """Return the batch, the keys if there are any, and in training the memory if there is one."""
-        references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
-        if keys is not None:
-            last = labels[-(len(labels) // self.views) :]
-            references.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
-        if self.training and len(self.memory.embeddings):
-            if labels.dim() == 2:
-                self.memory.hold_probabilities(self.num_classes)
-            references.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
-        return references
-
-    def _gathered(self, references: list[References], *, with_keys: bool) -> tuple[list[References], slice]:
-        """Return the references of all processes, and which rows of the batch are ours."""
+    def _gathered(self, references: list[References]) -> tuple[list[References], slice]:
+        """Return the batch, and keys if there are any, of all processes, and which rows of the batch are ours."""
         counts = distributed.row_counts(references[0].embeddings)
-        rows = [counts, [count // self.views for count in counts]][: 1 + with_keys]
+        rows = [counts, [count // self.views for count in counts]]  # of the batch and of the keys
         gathered = [
             References(distributed.gather(embeddings, each), distributed.gather(labels, each))
             for each, (embeddings, labels) in zip(rows, references, strict=False)
         ]
         first = sum(counts[: distributed.rank()])
-        ours = slice(first, first + len(references[0].embeddings))
-        return gathered + references[len(rows) :], ours  # every process already has the same memory
+        return gathered, slice(first, first + len(references[0].embeddings))
 
     def _prior(self, center_share: Tensor) -> Tensor | None:
         if self.log_prior is None or self.prior != "unbiased":

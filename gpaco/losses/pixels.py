@@ -49,14 +49,12 @@ def pixel_gpaco_loss(
         )
     labels = _labels(masks, logits.shape[2], logits.shape[3])
     losses = []
-    for image_logits, image_embeddings, image_labels in zip(
-        logits.flatten(2), embeddings.flatten(2), labels, strict=True
-    ):
-        drawn = _draw(image_labels, pixels, generator)
+    for scores, points, own in zip(logits.flatten(2), embeddings.flatten(2), labels, strict=True):  # of one image
+        drawn = _draw(own, pixels, generator)
         loss = gpaco_loss(
-            image_logits[:, drawn].t(),
-            image_embeddings[:, drawn].t(),
-            image_labels[drawn],
+            scores[:, drawn].t(),
+            points[:, drawn].t(),
+            own[drawn],
             memory,
             memory_labels,
             alpha=alpha,

@@ -115,10 +115,8 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Ten
     lse, mean = output
     ctx.mark_non_differentiable(mean)
     ctx.set_materialize_grads(False)
-    if ctx.needs_input_grad[1]:
-        ctx.save_for_backward(mean, lse, anchors, references)
-    else:
-        ctx.save_for_backward(mean)
+    needed = (lse, anchors, references) if ctx.needs_input_grad[1] else ()
+    ctx.save_for_backward(mean, *needed)
 
 
 def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gpaco.errors import UserError, nearest
 from gpaco.methods.contrastive import GPaCo, MultiTask, SupCon
 from gpaco.methods.method import Method, Setup
 from gpaco.methods.paco import PaCo
@@ -34,13 +33,8 @@ WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
 
 def build(recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor) -> Method:
     """Return the method of a recipe, for data with these class counts."""
-    name = recipe.method.name
-    if name not in METHODS:
-        raise UserError(
-            f"there is no method {name!r}{nearest(name, METHODS)}", f"methods are {', '.join(METHODS)}: --method NAME"
-        )
     views = 2 if recipe.views.second else 1
-    return METHODS[name](Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views))
+    return METHODS[recipe.method.name](Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views))
 
 
 def assumed_prior(recipe: Recipe) -> str:

@@ -4,14 +4,14 @@ The recall of a class without test images is None: it is left out of every mean 
 only such classes is None too, not 0. Shapes: N test images, C classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
-from gpaco.metrics.arrays import Floats, Ints
+from gpaco.metrics.arrays import Floats, Ints, mean, number
 from gpaco.metrics.groups import FEW, GROUPS, MANY, groups
 from gpaco.metrics.intervals import wilson
 
@@ -71,11 +71,6 @@ def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
     0.75
     """
     recalls, prior = np.asarray(recalls, np.float64), np.asarray(prior, np.float64)
-    if prior.shape != recalls.shape or not np.isfinite(prior).all() or (prior < 0).any():
-        raise UserError(
-            f"a class prior needs one non-negative probability for each of {len(recalls)} classes",
-            f"got {prior.shape[0] if prior.ndim == 1 else prior.shape} values; check the file given with --prior",
-        )
     seen = ~np.isnan(recalls)
     mass = prior[seen].sum()
     return float((prior[seen] * recalls[seen]).sum() / mass) if mass > 0 else None
@@ -106,14 +101,7 @@ def summarize(
     """
     num_classes, known = len(classes), counts is not None
     train = np.zeros(num_classes, np.int64) if counts is None else np.asarray(counts)
-    if logits.ndim != 2 or logits.shape[1] != num_classes or train.shape != (num_classes,):
-        raise UserError(
-            f"logits of shape {logits.shape} and {len(train)} counts do not fit {num_classes} class names",
-            "the model and the data must have the same classes in the same order",
-        )
-    labels = _labels(labels, num_classes)
-    if len(labels) != len(logits):
-        raise UserError(f"{len(logits)} rows of logits do not fit {len(labels)} labels", "pass a row for each label")
+    labels = np.asarray(labels, np.int64)
     predictions, rank, confidence = _read_logits(logits, labels)
     correct = predictions == labels
 
@@ -130,11 +118,11 @@ def summarize(
     seen = recalls[~np.isnan(recalls)]
     summary: dict[str, Any] = {
         "n": len(labels),
-        "top1": _mean(correct),
-        "top5": _mean(rank < 5),
-        **{name: _mean(recalls[group == name]) for name in GROUPS},
-        "macro": _mean(recalls),
-        "macro_f1": _mean(f1),
+        "top1": mean(correct),
+        "top5": mean(rank < 5),
+        **{name: mean(recalls[group == name]) for name in GROUPS},
+        "macro": mean(recalls),
+        "macro_f1": mean(f1),
         "geometric_mean": _geometric_mean(seen),
         "ece": ece(confidence, correct),
         **{f"ece_{g}": ece(confidence[group_of_image == g], correct[group_of_image == g]) for g in GROUPS},
@@ -150,10 +138,10 @@ def summarize(
             "group": str(group[c]) if known else None,
             "train": int(train[c]) if known else None,
             "test": int(test[c]),
-            "recall": _number(recalls[c]),
+            "recall": number(recalls[c]),
             "interval": None if (bounds := wilson(int(right[c]), int(test[c]))) is None else list(bounds),
-            "precision": _number(precisions[c]),
-            "f1": _number(f1[c]),
+            "precision": number(precisions[c]),
+            "f1": number(f1[c]),
         }
         for c in range(num_classes)
     ]
@@ -165,7 +153,8 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
     predictions, rank = np.empty(len(labels), np.int64), np.empty(len(labels), np.int64)
     confidence = np.empty(len(labels))
     columns = np.arange(logits.shape[1])
-    for rows in _blocks(len(labels)):
+    for start in range(0, len(labels), _ROWS):
+        rows = slice(start, start + _ROWS)
         scores, own = np.asarray(logits[rows], np.float64), labels[rows, None]
         best = scores.max(1, keepdims=True)
         if not np.isfinite(best).all():  # the maximum is NaN if anything in its row is
@@ -180,25 +169,6 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
     return predictions, rank, confidence
 
 
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, n, _ROWS))
-
-
-def _labels(labels: ArrayLike, num_classes: int) -> Ints:
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or (len(labels) and (labels.dtype.kind not in "iu" or not (0 <= labels.min() <= labels.max()))):
-        raise UserError(
-            f"labels must be class indices of shape (N,), got {labels.dtype} of shape {labels.shape}",
-            f"whole numbers from 0 to {num_classes - 1}",
-        )
-    if len(labels) and labels.max() >= num_classes:
-        raise UserError(
-            f"label {labels.max()} is out of range for {num_classes} classes",
-            "the model and the data must have the same classes in the same order",
-        )
-    return labels.astype(np.int64)
-
-
 def _distribution(shares: Floats) -> Floats:
     if shares.ndim != 1 or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
         raise UserError("class counts must not be negative, and not all 0", "check the training images of each class")
@@ -206,16 +176,7 @@ def _distribution(shares: Floats) -> Floats:
     return distribution
 
 
-def _mean(values: NDArray[Any]) -> float | None:
-    values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
-    return float(values.mean()) if len(values) else None
-
-
 def _geometric_mean(values: Floats) -> float | None:
     if len(values) == 0:
         return None
     return 0.0 if (values == 0).any() else float(np.exp(np.log(values).mean()))
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

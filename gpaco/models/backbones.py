@@ -65,8 +65,6 @@ def build(
             MAE's, lose their final norm, and fc_norm starts from scratch. Or "hub": timm's own weights, downloaded;
             `module.pretrained_cfg["hf_hub_id"]` then names the revision.
     """
-    if size is not None and size < 1:
-        raise UserError(f"images of {size} pixels are not possible", "give --size a number of pixels above 0")
     if name in SMALL_IMAGES:
         module: nn.Module = _ours(name, drop_path, weights)
     else:
@@ -93,9 +91,7 @@ def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
     """Load the tensors of a weight file into `module`, without the classifier that the file may have.
 
-    Everything else has to match by name and shape. Batch-norm counters may be missing, or have shape (1,). A decoder,
-    as in MAE files, is ignored. If the file has no fc_norm, that starts from scratch, and the final norm of the file,
-    which it replaces, is ignored.
+    Everything else has to fit as `faults` says; a batch-norm counter may also have shape (1,).
     """
     given = dict(tensors)
     given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
@@ -190,7 +186,7 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
     if not weights:
         return _create(name, **options, **resize)
-    if weights and is_hub(weights):
+    if is_hub(weights):
         source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
         return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
     tensors = read_safetensors(Path(weights))
@@ -241,7 +237,6 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
     shape = tuple(features.shape) if isinstance(features, Tensor) else ()
     if len(shape) != 2 or shape[1] == 0:
         raise UserError(
-            f"{name} does not return one row of features per image, but shape {shape}",
-            "choose a classification model",
+            f"{name} does not return one row of features per image, but shape {shape}", "choose a classification model"
         )
     return int(shape[1])

@@ -124,7 +124,5 @@ def momentum_copy(model: Classifier) -> Classifier:
 @torch.no_grad()
 def update_momentum(copy: nn.Module, model: nn.Module, momentum: float = 0.999) -> None:
     """Set each parameter of `copy` to momentum * copy + (1 - momentum) * model. Buffers do not change."""
-    if not 0 <= momentum <= 1:
-        raise ValueError(f"momentum must be 0 to 1, got {momentum}")
     for kept, new in zip(copy.parameters(), model.parameters(), strict=True):
         kept.mul_(momentum).add_(new, alpha=1 - momentum)

@@ -5,8 +5,7 @@ The graph takes `images` (N, 3, H, W) uint8 with any N and returns `logits`.
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pa
         raise UserError(
             f"the model has {weight / 2**30:.1f} GB of weights, an ONNX file holds at most 2", "use a name with .pt2"
         )
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):  # of torch's exporters about themselves
         program = torch.onnx.export(
             model,
             (images,),
@@ -53,7 +52,7 @@ def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pa
 
 def write_torch(model: nn.Module, images: Tensor, about: dict[str, Any], path: Path) -> Callable[[Tensor], Tensor]:
     """The same with torch.export."""
-    with _no_warnings():
+    with warnings.catch_warnings(action="ignore"):  # of torch's exporters about themselves
         program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("N")},))
         torch.export.save(program, path, extra_files={"gpaco": json.dumps(about)})
         module: Callable[[Tensor], Tensor] = torch.export.load(path).module()
@@ -89,11 +88,3 @@ def noise_images(count: int, size: Sequence[int]) -> Tensor:
         coarse = noise[k, :, ::step, ::step].repeat_interleave(step, 1).repeat_interleave(step, 2)
         noise[k] = coarse[:, : size[0], : size[1]]
     return noise
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Hide the warnings of torch's exporters about themselves."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import adapt
 from gpaco.recipes.settings import Train
@@ -23,9 +23,6 @@ def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) ->
         "lora"        low-rank updates of its linear layers, which start at zero (lora.py). Its norms are frozen,
                       including batch-norm statistics; dropout and drop path stay on.
     """
-    parts = ("all", "last-block", "head", "lora")
-    if part not in parts:
-        raise UserError(f"there is no part {part!r} to train{nearest(part, parts)}", f"use one of {', '.join(parts)}")
     chosen: list[nn.Module] | list[nn.Parameter] = []
     if part == "last-block":
         chosen = _last_block(model.backbone)

@@ -53,8 +53,6 @@ def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
 
     In ViTs these are the layers of attention (qkv, proj) and of the MLPs. The caller decides what else is trained.
     """
-    if rank < 1:
-        raise UserError(f"the rank of an adapter must be at least 1, got {rank}", "--set train.lora_rank=4")
     layers = [
         (parent, name, layer)
         for parent in backbone.modules()

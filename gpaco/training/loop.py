@@ -23,7 +23,7 @@ from gpaco.system.files import append_jsonl
 from gpaco.system.progress import Show, quiet
 from gpaco.system.signals import Stopped, catch_signals
 from gpaco.training.resume import Position, resume, save
-from gpaco.training.schedule import make_optimizer, rate_of_step, set_learning_rate
+from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
 from gpaco.training.task import Learner
 
 BAD_STEPS = 5  # in a row, before training stops
@@ -68,7 +68,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
                 if position.epoch == position.step == 0:
                     position.shift = learner.start(batch)
                 torch.manual_seed(step_seed(settings.seed, position.epoch, position.step))
-                rate = rate_of_step(recipe, position.epoch * steps + position.step, steps)
+                rate = learning_rate(recipe, position.epoch * steps + position.step, steps)
                 set_learning_rate(optimizer, rate)
 
                 optimizer.zero_grad(set_to_none=True)
@@ -113,7 +113,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
             seconds = max(now() - began, 1e-9)
             speed = distributed.world_size() * (position.images - images_before) / seconds
             row = finish_epoch(learner, position, model, ema) | {
-                "lr": rate_of_step(recipe, (position.epoch + 1) * steps - 1, steps),
+                "lr": learning_rate(recipe, (position.epoch + 1) * steps - 1, steps),
                 "time": {
                     "seconds": round(seconds, 3),
                     "images_per_second": round(speed, 1),

@@ -56,11 +56,7 @@ def save(
 
 
 def resume(
-    folder: Path,
-    card: Any,
-    parts: dict[str, nn.Module],
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
+    folder: Path, card: Any, parts: dict[str, nn.Module], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> tuple[Position, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; return the position and notes to print."""
     if not checkpoint.find(folder / "checkpoints"):
@@ -78,7 +74,10 @@ def resume(
         part.load_state_dict(tensors[name])
     unpack_optimizer(optimizer, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
-    differs = drift(state["environment"], next(parts["model"].parameters()).device)
+    then = state["environment"]
+    torch.set_num_threads(int(then["threads"]))
+    now = environment(next(parts["model"].parameters()).device)
+    differs = [f"{key} was {then[key]}, is {now[key]}" for key in now if then.get(key) != now[key]]
     position = Position(**state["position"])
     if distributed.rank() == 0:
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
@@ -93,10 +92,3 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "processes": distributed.world_size(),
     }
-
-
-def drift(recorded: dict[str, Any], device: torch.device) -> list[str]:
-    """Restore the number of threads; return what else differs from the machine that wrote the checkpoint."""
-    torch.set_num_threads(int(recorded["threads"]))
-    present = environment(device)
-    return [f"{key} was {recorded[key]}, is {present[key]}" for key in present if recorded.get(key) != present[key]]

@@ -6,33 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from gpaco.data.samples import DataSplits
 from gpaco.errors import UserError, nearest
 from gpaco.recipes.recipe import load as load_recipe
 from gpaco.recipes.recipe import stages
 from gpaco.recipes.settings import Recipe
 from gpaco.training import checkpoint
-
-
-class Split(Protocol):
-    """A split of the data."""
-
-    def list_hash(self) -> str: ...
-
-
-class AnySplits(Protocol):
-    """The splits of either task."""
-
-    @property
-    def held(self) -> Sequence[str]: ...
-    def parts(self) -> Sequence[tuple[str, Split]]: ...
-
-
-BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
@@ -138,7 +122,7 @@ def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoin
     return checkpoint.load(run.folder / "checkpoints", parts)
 
 
-def check_split(run: Run, splits: AnySplits, name: str, say: Callable[[str], None] = lambda line: None) -> None:
+def check_split(run: Run, splits: DataSplits[Any], name: str, say: Callable[[str], None] = lambda line: None) -> None:
     """Warn if a split has changed since the run was trained.
 
     It is an error if the split was drawn from training images: drawn again, it has some that the run was trained on.

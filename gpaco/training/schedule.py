@@ -1,16 +1,13 @@
 """The learning rate as a function of the step, and parameter groups with their own rate and weight decay."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from math import cos, pi
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from gpaco.errors import UserError
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import Optimizer, Recipe
 
 # Learned tables that are not weight matrices: like biases and norms they are not decayed if decay_bias is off.
 _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
@@ -18,21 +15,8 @@ _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_em
 _STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre")
 
 
-def learning_rate(
-    step: int,
-    *,
-    steps_per_epoch: int,
-    epochs: int,
-    lr: float,
-    name: str = "cosine",
-    warmup: float = 0.0,
-    steps: Sequence[float] = (),
-    factor: float = 0.1,
-    min_lr: float = 0.0,
-    power: float = 1.0,
-    per: str = "epoch",
-) -> float:
-    """Return the learning rate of optimizer step `step`, counted from 0.
+def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+    """Return the learning rate of optimizer step `step`, counted from 0 at the start of training.
 
     With e the epoch that the step is in, W = warmup, E = epochs and s going from 1 to 0:
 
@@ -46,10 +30,14 @@ def learning_rate(
     lr (W + 1) / W. With `per` = "step", e is the position in epochs with its fraction, t: warm-up is t / W, from 0, and
     cosine goes with (t - W) / (E - W), as in MAE.
 
-    >>> [round(learning_rate(e, steps_per_epoch=1, epochs=5, lr=0.8, warmup=2), 3) for e in range(5)]
+    >>> from gpaco.recipes.recipe import change
+    >>> recipe = change(Recipe(), {"train.epochs": 5, "optimizer.lr": 0.8, "schedule.warmup": 2})
+    >>> [round(learning_rate(recipe, e, steps_per_epoch=1), 3) for e in range(5)]
     [0.4, 0.8, 0.683, 0.4, 0.117]
     """
-    whole = per == "epoch"
+    schedule, epochs, lr = recipe.schedule, recipe.train.epochs, recipe.optimizer.lr
+    name, warmup, min_lr = schedule.name, schedule.warmup, schedule.min_lr
+    whole = schedule.per == "epoch"
     position: float = step // steps_per_epoch if whole else min(step / steps_per_epoch, epochs)
     begun = 1 if whole else 0  # an epoch counts once it has begun
     rising = position < warmup
@@ -58,56 +46,46 @@ def learning_rate(
     if name == "cosine":
         if rising:
             return lr * warm
-        return _between(min_lr, lr, (1 + cos(pi * (position - warmup + begun) / (epochs - warmup + begun or 1))) / 2)
+        share = (1 + cos(pi * (position - warmup + begun) / (epochs - warmup + begun or 1))) / 2
+        return min_lr + (lr - min_lr) * share
     if name == "poly":
-        return warm * _between(min_lr, lr, (1 - position / epochs) ** power)
+        left: float = (1 - position / epochs) ** schedule.power
+        return warm * (min_lr + (lr - min_lr) * left)
     if name == "step":
-        return warm * lr * factor ** sum(edge <= position for edge in steps)
+        return warm * lr * schedule.factor ** sum(edge <= position for edge in schedule.steps)
     if name == "step-released":
         warm = (position + begun) / warmup if warmup and position <= warmup else 1.0
-        return warm * lr * factor ** sum(edge < position for edge in steps)
-    if name == "constant":
-        return warm * lr
-    raise UserError(f"there is no schedule {name!r}", "schedules are cosine, step, step-released, poly, constant")
+        return warm * lr * schedule.factor ** sum(edge < position for edge in schedule.steps)
+    return warm * lr
 
 
-def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group, scaled by its "lr_scale"."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("lr_scale", 1.0)
 
 
-def parameter_groups(
-    model: nn.Module, *, lr: float, weight_decay: float, decay_bias: bool = True, layer_decay: float = 1.0
-) -> list[dict[str, Any]]:
-    """Return parameter groups for an optimizer, each with its "lr", "lr_scale" and "weight_decay".
+def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, Any]]:
+    """Return the parameters that are not frozen in groups, each with its "lr", "lr_scale" and "weight_decay".
 
-    Args:
-        model: frozen parameters are left out.
-        lr: "lr" of a group is this times its "lr_scale".
-        weight_decay: for all parameters; without `decay_bias` not for biases, norms, tokens and position tables.
-        decay_bias: True as in the released ResNet scripts, False as in MAE.
-        layer_decay: parameters at depth d of a ViT with L blocks train at layer_decay ^ (L + 1 - d) of the rate: the
-            patch embedding at depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate.
+    Without `decay_bias`, as in MAE, biases, norms, tokens and position tables are not decayed. With `layer_decay`,
+    parameters at depth d of a ViT with L blocks train at layer_decay ^ (L + 1 - d) of the rate: the patch embedding at
+    depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate.
     """
-    depth_of, last = _depths(model) if layer_decay != 1 else ({}, 0)
+    depth_of, last = _depths(model) if settings.layer_decay != 1 else ({}, 0)
     groups: dict[tuple[int, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         depth = depth_of.get(name, last)
-        spared = not decay_bias and (parameter.ndim <= 1 or name.rpartition(".")[2] in _TABLES)
-        decay = 0.0 if spared else weight_decay
-        scale = layer_decay ** (last - depth)
-        group = {"params": [], "lr": lr * scale, "lr_scale": scale, "weight_decay": decay}
+        spared = not settings.decay_bias and (parameter.ndim <= 1 or name.rpartition(".")[2] in _TABLES)
+        decay = 0.0 if spared else settings.weight_decay
+        scale = settings.layer_decay ** (last - depth)
+        group = {"params": [], "lr": settings.lr * scale, "lr_scale": scale, "weight_decay": decay}
         groups.setdefault((depth, decay), group)["params"].append(parameter)
     if not groups:
         raise UserError("no parameter of the model is left to train", "train more of it: train.part = 'head' or 'all'")
     return [groups[key] for key in sorted(groups)]
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return low + (high - low) * share
 
 
 def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
@@ -136,20 +114,7 @@ def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     settings = recipe.optimizer
-    groups = parameter_groups(
-        model,
-        lr=settings.lr,
-        weight_decay=settings.weight_decay,
-        decay_bias=settings.decay_bias,
-        layer_decay=settings.layer_decay,
-    )
+    groups = parameter_groups(model, settings)
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.betas[0], settings.betas[1]))
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
-
-
-def rate_of_step(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the learning rate of a step, counted from the start of training."""
-    return learning_rate(
-        step, steps_per_epoch=steps, epochs=recipe.train.epochs, lr=recipe.optimizer.lr, **asdict(recipe.schedule)
-    )

@@ -198,11 +198,6 @@ def test_the_momentum_update_is_the_formula_over_parameters_and_leaves_buffers(m
     assert not _trained(copy)
 
 
-def test_a_momentum_outside_0_to_1_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"momentum must be 0 to 1, got 1\.5"):
-        update_momentum(_model(), _model(), 1.5)
-
-
 # ---- ghost batch norm
 
 
@@ -389,8 +384,6 @@ def test_the_last_block_of_resnet152_is_what_the_places_recipe_trains() -> None:
 
 def test_a_part_or_an_architecture_that_is_not_known_is_an_error() -> None:
     model = Classifier(nn.Flatten(), 12, 5)
-    with pytest.raises(UserError, match="no part 'haed' to train; did you mean 'head'"):
-        freeze(model, "haed")
     with pytest.raises(UserError, match=r"the last block of Flatten is unknown\n.*--train head"):
         freeze(model, "last-block")
     assert len(_trained(model)) == len(list(model.parameters()))  # nothing was changed

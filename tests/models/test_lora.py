@@ -119,8 +119,6 @@ def test_a_network_without_linear_layers_is_refused_and_left_alone() -> None:
         freeze(model, "lora")
     assert "--train last-block" in caught.value.remedy
     assert all(parameter.requires_grad for parameter in model.parameters())
-    with pytest.raises(UserError, match="at least 1, got 0"):
-        adapt(vit().backbone, 0)
 
 
 class Stop(Exception):

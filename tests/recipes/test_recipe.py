@@ -15,9 +15,8 @@ from gpaco.errors import UserError
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
 from gpaco.recipes.request import requested
-from gpaco.recipes.settings import SCHEDULES, SECTIONS, Recipe
+from gpaco.recipes.settings import SECTIONS, Recipe
 from gpaco.recipes.validation import SETTINGS
-from gpaco.training.schedule import learning_rate
 
 IMAGENET_LT = """
 name = "imagenet-lt-resnet50-gpaco"
@@ -141,15 +140,6 @@ def test_what_a_text_says_is_what_the_recipe_holds_and_the_rest_is_default() -> 
     assert recipe.source.paper == "58.5"
     assert recipe.optimizer.momentum == Recipe().optimizer.momentum
     assert loads("", "file") == Recipe(name="file")
-
-
-def test_a_schedule_section_is_what_the_schedule_function_takes() -> None:
-    recipe = loads(IMAGENET_LT, "file")
-    kept = {field.name: getattr(recipe.schedule, field.name) for field in fields(recipe.schedule)}
-    last = learning_rate(399, steps_per_epoch=1, epochs=recipe.train.epochs, lr=recipe.optimizer.lr, **kept)
-    assert last == pytest.approx(6.5e-7, rel=0.01)
-    for name in SCHEDULES:
-        learning_rate(3, steps_per_epoch=1, epochs=9, lr=0.1, **(kept | {"name": name}))
 
 
 def test_stages_are_the_base_with_their_changes_on_top() -> None:

@@ -114,9 +114,8 @@ def test_the_rate_of_every_recipe_goes_as_released() -> None:
             places = (0, 1, iterations // 2, steps - 1)
             expected = {step: (lr - 1e-4) * (1 - step / steps) ** 0.9 + 1e-4 for step in places}
         near = 2e-3 if data == "ade20k" else 1e-9  # its warm-up is rounded
-        fixed = {"steps_per_epoch": images // batch, "epochs": recipe.train.epochs, "lr": optimizer.lr}
         for step, rate in expected.items():
-            found = learning_rate(step, **fixed, **vars(recipe.schedule))
+            found = learning_rate(recipe, step, images // batch)
             assert found == pytest.approx(rate, rel=near, abs=1e-12), (name, step)
 
 

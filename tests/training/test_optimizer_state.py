@@ -73,6 +73,3 @@ def test_a_state_of_another_optimizer_or_model_is_refused() -> None:
     for wrong in (adamw, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)):
         with pytest.raises(UserError, match="the checkpoint is of SGD with parameters in groups of"):
             unpack_optimizer(wrong, tensors, meta)
-    for key in ("99.momentum_buffer", "x", "-1.momentum_buffer"):
-        with pytest.raises(UserError):
-            unpack_optimizer(sgd, {key: torch.zeros(1)}, meta)

@@ -20,21 +20,13 @@ _STATES = ("state_dict", "model", "model_state_dict")  # keys of a checkpoint th
 
 @dataclass(frozen=True)
 class Foreign:
-    """The content of a file that `torch.save` wrote.
-
-    Args:
-        path: of the file.
-        sha256: of the file.
-        tensors: by their names in it.
-        keys: of everything else in it.
-        values: the strings and numbers among it, together with those of its "args".
-    """
+    """The content of a file that `torch.save` wrote."""
 
     path: Path
     sha256: str
-    tensors: dict[str, Tensor]
-    keys: list[str]
-    values: dict[str, Any]
+    tensors: dict[str, Tensor]  # by their names in it
+    keys: list[str]  # of everything else in it
+    values: dict[str, Any]  # the strings and numbers among it, together with those of its "args"
 
 
 def read_foreign(path: Path) -> Foreign:

@@ -20,25 +20,15 @@ _LITE0 = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file holds.
+    """What a file holds."""
 
-    Args:
-        title: for messages.
-        model: timm's name of the network according to the file; "" if unknown.
-        backbone: its tensors by timm's names.
-        run: class centers and projector by our names; empty for plain weights.
-        projector: "gpaco", "paco", "mae" or "none".
-        method: the training method; "" for plain weights.
-        dropped: names in the file that are not used.
-    """
-
-    title: str
-    model: str
-    backbone: Renamed
-    run: Renamed
-    projector: str
-    method: str
-    dropped: list[str]
+    title: str  # for messages
+    model: str  # timm's name of the network according to the file; "" if unknown
+    backbone: Renamed  # its tensors by timm's names
+    run: Renamed  # class centers and projector by our names; empty for plain weights
+    projector: str  # "gpaco", "paco", "mae" or "none"
+    method: str  # of training; "" for plain weights
+    dropped: list[str]  # names in the file that are not used
 
 
 def layout_of(shapes: Shapes, arch: str = "") -> Layout:

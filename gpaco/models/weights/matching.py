@@ -14,11 +14,10 @@ def faults(module: nn.Module, given: Shapes) -> str:
     the pooling ("fc_norm"), the file may have the norm before the pooling instead.
     """
     wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-    spare: list[str] = [*classifiers_of(module)]
+    dropped = (*(f"{name}." for name in classifiers_of(module)), "decoder_", "mask_token")
     fresh: tuple[str, ...] = ()
     if isinstance(getattr(module, "fc_norm", None), nn.LayerNorm):
-        spare, fresh = [*spare, "norm"], ("fc_norm.",)
-    dropped = (*(f"{name}." for name in spare), "decoder_", "mask_token")
+        dropped, fresh = (*dropped, "norm."), ("fc_norm.",)
     wrong = {
         "missing in the file": [k for k in wanted if k not in given and not is_counter(k) and not k.startswith(fresh)],
         "not in the model": [key for key in given if key not in wanted and not key.startswith(dropped)],
@@ -29,9 +28,9 @@ def faults(module: nn.Module, given: Shapes) -> str:
     return "; ".join(_first(what, keys) for what, keys in wrong.items() if keys)
 
 
-def _first(what: str, keys: list[str], few: int = 3) -> str:
-    more = f" and {len(keys) - few} more" if len(keys) > few else ""
-    return f"{what}: {', '.join(keys[:few])}{more}"
+def _first(what: str, keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"{what}: {', '.join(keys[:3])}{more}"
 
 
 def classifiers_of(module: nn.Module) -> tuple[str, ...]:

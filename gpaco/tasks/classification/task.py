@@ -51,7 +51,6 @@ class ClassificationLearner:
         self.extra = methods.build(recipe, model, len(splits.classes), counts)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        self.extra.begin_epoch(epoch, self.recipe.train.epochs)
         return self.source.batches(epoch, start)
 
     def start(self, batch: Batch) -> float:
