@@ -41,12 +41,7 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
 
 
 def evaluation_part(
-    run: Run,
-    data: Path | str | None,
-    *,
-    others: Sequence[Run] = (),
-    root: Path | str | None = None,
-    say: Say = quiet,
+    run: Run, data: Path | str | None, *, others: Sequence[Run] = (), root: Path | str | None = None, say: Say = quiet
 ) -> Samples:
     """Return the images to evaluate on: the reported split of the run's own data, or the last split of other data.
 

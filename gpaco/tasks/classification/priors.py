@@ -94,8 +94,7 @@ def log_bias(card: Card) -> Logits:
     """Return what the loss has added to the logit of each class, (C,): log w, or 0 if training removed it."""
     if card.center_share is None:
         raise UserError(
-            "this run was not trained with parametric contrast: there is nothing to correct",
-            "leave out --unbiased",
+            "this run was not trained with parametric contrast: there is nothing to correct", "leave out --unbiased"
         )
     if card.label_smoothing:
         raise UserError(

@@ -126,12 +126,7 @@ class _Network:
     """The network and the method of a run, with the views it was trained on."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        predictor: Predictor,
-        state: dict[str, Tensor],
-        samples: Samples,
-        seed: int,
+        self, recipe: Recipe, predictor: Predictor, state: dict[str, Tensor], samples: Samples, seed: int
     ) -> None:
         self.settings, self.samples, self.seed = recipe.method, samples, seed
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]

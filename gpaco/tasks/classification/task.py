@@ -35,14 +35,7 @@ class ClassificationLearner:
     """What the loop trains (see `training.task.Learner`)."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        splits: Splits,
-        model: Classifier,
-        card: Card,
-        source: Source,
-        *,
-        select: bool,
+        self, recipe: Recipe, splits: Splits, model: Classifier, card: Card, source: Source, *, select: bool
     ) -> None:
         self.recipe, self.splits, self.model, self.card, self.source = recipe, splits, model, card, source
         self.select = select  # whether validation data select the best epoch
