@@ -59,14 +59,13 @@ def evaluate(
         say, show = quiet, None
     if root is not None and (data is None or isinstance(data, Samples)):
         raise UserError("a root is for a table or list, and there is none", "gpaco evaluate RUN LIST --root FOLDER")
+    common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where, "show": show, "say": say}
     if several[0].recipe.train.task == "segmentation":
         if root is not None:
             raise UserError("--root is for tables and lists of images", "leave it out")
         if prior is not None or unbiased or tune_prior or restrict:
             raise UserError("--prior, --unbiased, --tune-prior and --restrict are for classifiers", "leave them out")
-        result = segmentation.evaluate_runs(
-            several, data, many=many, few=few, which=which, device=where, show=show, say=say, **how
-        )
+        result = segmentation.evaluate_runs(several, data, **common, **how)
     else:
         if how:
             raise UserError(
@@ -76,23 +75,12 @@ def evaluate(
             if which != "best":
                 raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
             for run in several:
-                tune_run(run, unbiased=unbiased, device=device, say=say, show=show)
+                tune_run(run, where, say, unbiased=unbiased, show=show)
                 page = run.folder / "report.html"
                 if page.exists() and distributed.rank() == 0:
                     report(run, page, say=say)
         result = classification.evaluate_runs(
-            several,
-            data,
-            root=root,
-            prior=prior,
-            unbiased=unbiased,
-            many=many,
-            few=few,
-            restrict=restrict,
-            which=which,
-            device=where,
-            show=show,
-            say=say,
+            several, data, root=root, prior=prior, unbiased=unbiased, restrict=restrict, **common
         )
     if out is not None and distributed.rank() == 0:
         Path(out).parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,6 @@ compared with the model before it gets its name.
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +59,22 @@ def export(
         raise UserError("a backbone has neither classes nor a size", "leave out --prior, --unbiased and --size")
     found = EXPORTABLE[run.recipe.train.task](run, prior=prior, unbiased=unbiased, size=size, which=which)
     about = json.loads(json.dumps(found.about))  # as it is in the file
-    with _renamed_when_done(path) as work:
-        if weights_only:
-            write(work, save({key: value.contiguous() for key, value in found.weights.items()}))
-            difference = None
-        else:
-            say(f"writing {KINDS[kind]}")
-            image_size = about["input"]["size"]
-            write_graph = write_onnx if kind == ".onnx" else write_torch
-            exported = write_graph(found.module, noise_images(2, image_size), about, work)
-            say("comparing it with the model")
-            difference = compare_logits(found.module, exported, image_size, found.batches)
+    difference = None
+    work = path.with_name(f".{path.stem}.writing{path.suffix}")  # gets its name if there was no error
+    with explained(f"cannot write {path}", ""):
+        try:
+            if weights_only:
+                write(work, save({key: value.contiguous() for key, value in found.weights.items()}))
+            else:
+                say(f"writing {KINDS[kind]}")
+                image_size = about["input"]["size"]
+                write_graph = write_onnx if kind == ".onnx" else write_torch
+                exported = write_graph(found.module, noise_images(2, image_size), about, work)
+                say("comparing it with the model")
+                difference = compare_logits(found.module, exported, image_size, found.batches)
+            os.replace(work, path)
+        finally:
+            work.unlink(missing_ok=True)
     return {
         "path": str(path),
         "kind": KINDS[kind],
@@ -79,15 +82,3 @@ def export(
         "difference": difference,
         "about": None if weights_only else about,
     }
-
-
-@contextmanager
-def _renamed_when_done(path: Path) -> Iterator[Path]:
-    """A file to write to; it gets its name if there was no error, and is removed if there was."""
-    work = path.with_name(f".{path.stem}.writing{path.suffix}")
-    with explained(f"cannot write {path}", ""):
-        try:
-            yield work
-            os.replace(work, path)
-        finally:
-            work.unlink(missing_ok=True)

@@ -48,13 +48,5 @@ def predict(
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation")
     return predict_classes(
-        several,
-        paths,
-        out=out,
-        prior=prior,
-        unbiased=unbiased,
-        top=top,
-        batch_size=batch_size,
-        device=where,
-        show=show,
+        several, paths, out=out, prior=prior, unbiased=unbiased, top=top, batch_size=batch_size, device=where, show=show
     )

@@ -33,6 +33,9 @@ class Method(nn.Module):
         """Called once with the first batch, before the first step; returns the shift of the bias of the centers."""
         return 0.0
 
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before every epoch, for methods that change during training."""
+
     def after_step(self, model: Classifier) -> None:
         """Called after every optimizer step."""
 

@@ -1,7 +1,7 @@
 """A trained model ready to be exported, whatever the task."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -26,18 +26,7 @@ class Exportable(NamedTuple):
     batches: tuple[int, ...]  # batch sizes to compare the file with the model at
 
 
-class AnyCard(Protocol):
-    """The card of either task."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-    @property
-    def counts(self) -> tuple[int, ...] | None: ...
-
-
-def describe_export(recipe: Recipe, card: AnyCard, size: Size, output: list[str]) -> dict[str, Any]:
+def describe_export(recipe: Recipe, card: Any, size: Size, output: list[str]) -> dict[str, Any]:
     """The part of `Exportable.about` that both tasks have; `output` is the shape of the logits."""
     return {
         "gpaco": __version__,

@@ -1,16 +1,14 @@
 """Settings of a robustness test, the same for both tasks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.published import Condition
 from gpaco.system.progress import Bar, Say
-from gpaco.tasks.known_conditions import KnownConditions, model_digest
 from gpaco.training.run import Run
 
 
@@ -43,10 +41,6 @@ class RobustnessSettings:
     def source(self) -> str:
         """Where the images come from."""
         return str(self.data) if self.data is not None else self.run.recipe.data.path
-
-    def known(self, run: Run, arguments: Mapping[str, Any]) -> KnownConditions:
-        """The conditions that a model has been tested under, according to the log."""
-        return KnownConditions(self.out / "robustness.jsonl", model_digest(run, self.which), arguments)
 
 
 def check_frost(conditions: Iterable[Condition]) -> None:

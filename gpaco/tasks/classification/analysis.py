@@ -5,7 +5,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +111,7 @@ def analyze(
     measured = _measure(last, samples, predictor=predictor, seconds=SECONDS)
     other = measured if parametric is last else _measure(parametric, samples, seconds=SECONDS)
     return {
-        "method": stages[0].method,
+        "method": stages[0].recipe.method.name,
         "counts": [int(count) for count in measured.counts],
         "shown": _plain(measured.shares * measured.counts.sum()),
         "settings": other.settings,
@@ -123,29 +123,23 @@ def analyze(
 # From a run to what was measured
 
 
-@dataclass(frozen=True)
-class _Stage:
-    name: str  # empty if the run has only one
-    method: str
+class _Stage(NamedTuple):
     run: Run
     recipe: Recipe
+    name: str  # empty if the run has only one
     which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
 
 
 def _stages(run: Run | Path | str) -> list[_Stage]:
     """The stages of a run that are still there; the last one is the run itself."""
-    found = stages_of(run)
-    names = [recipe.name if len(found) > 1 else "" for _, recipe in found]
-    which = ["last"] * (len(found) - 1) + ["best"]
-    return [
-        _Stage(name, recipe.method.name, home, recipe, word)
-        for name, (home, recipe), word in zip(names, found, which, strict=True)
-    ]
+    *before, (home, recipe) = stages_of(run)
+    last = _Stage(home, recipe, recipe.name if before else "", "best")
+    return [*(_Stage(*one, one[1].name, "last") for one in before), last]
 
 
 def _parametric(stages: list[_Stage]) -> _Stage:
     """The last stage with parametric contrast, or the last one if none has it."""
-    return next((stage for stage in reversed(stages) if stage.method in PARAMETRIC), stages[-1])
+    return next((stage for stage in reversed(stages) if stage.recipe.method.name in PARAMETRIC), stages[-1])
 
 
 def _measure(
@@ -179,14 +173,14 @@ def _gradient_norms(stage: _Stage, measured: Probe) -> GradientNorms:
     lengths[anchors, labels] = 0
     push = lengths.sum(0)
     slope = log_log_slope(measured.counts, pull + push)
-    return GradientNorms(stage.method, stage.name, measured.images, pull + push, pull, push, slope)
+    return GradientNorms(stage.recipe.method.name, stage.name, measured.images, pull + push, pull, push, slope)
 
 
 def _mass(stage: _Stage, measured: Probe) -> Mass:
     each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
     values = (measured.positives, measured.center, each, measured.together)
     means = (_means(value, measured.labels, len(measured.shares)) for value in values)
-    return Mass(stage.method, stage.name, measured.images, *means)
+    return Mass(stage.recipe.method.name, stage.name, measured.images, *means)
 
 
 def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> Floats:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import cv2
@@ -20,8 +22,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.predictor import Predictor
 
 Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
-Item = tuple[Condition, list[int]]  # a condition and indices of images
-Errors = dict[int, UserError]  # by the place of the image among those indices
+Errors = dict[int, UserError]  # by the place of the image in its chunk
 
 
 def answers_under(
@@ -41,12 +42,17 @@ def answers_under(
     With `skip` an unreadable image has the class -1 and is listed with the reason; otherwise it is an error. Images
     are made by `workers` processes with one thread each, which on a CPU also run the model.
     """
-    images, model = _Images(source, view), _Model(predictor, choose)
     on_cpu = predictor.mean.device.type == "cpu"
+    model = partial(_classes, predictor, choose)
     size = 64 if on_cpu else 256  # on a CPU what stays in its cache
     chunks = [indices[k : k + size].tolist() for k in range(0, len(indices), size)]
     items = [(condition, chunk) for condition in conditions for chunk in chunks]
-    loaded = _loaded(_Answers(images, model) if on_cpu else images, items, workers)
+    # OpenCV has one thread when the processes start: its threads do not survive in them, and they would hang.
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    images = _Images(source, view, model if on_cpu else None)
+    loaded = iter(loader(images, [[item] for item in items], itemgetter(0), workers=workers))
+    cv2.setNumThreads(threads)
     done = 0
     for condition in conditions:
         parts, unreadable = [], []
@@ -66,39 +72,22 @@ def answers_under(
         yield condition, np.concatenate(parts), unreadable
 
 
-def _loaded(data: Dataset[Any], items: Sequence[Item], workers: int) -> Iterator[Any]:
-    # OpenCV has one thread when the processes start: its threads do not survive in them, and they would hang.
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    batches = iter(loader(data, [[item] for item in items], _only, workers=workers))
-    cv2.setNumThreads(threads)
-    return batches
-
-
-def _only(items: list[Any]) -> Any:
-    return items[0]
+def _classes(predictor: Predictor, choose: Choose, images: torch.Tensor) -> NDArray[np.int64]:
+    if not len(images):
+        return np.zeros(0, np.int64)
+    with torch.inference_mode():
+        return choose(predictor(images.to(predictor.mean.device)).float().cpu().numpy())
 
 
 @dataclass(frozen=True)
-class _Model:
-    predictor: Predictor
-    choose: Choose
-
-    def __call__(self, images: torch.Tensor) -> NDArray[np.int64]:
-        if not len(images):
-            return np.zeros(0, np.int64)
-        with torch.inference_mode():
-            return self.choose(self.predictor(images.to(self.predictor.mean.device)).float().cpu().numpy())
-
-
-@dataclass(frozen=True)
-class _Images(Dataset[tuple[torch.Tensor, Errors]]):
-    """Images as the model sees them."""
+class _Images(Dataset[tuple[Any, Errors]]):
+    """Images as the model sees them; with `model`, the classes that it gives them, or the error that it raises."""
 
     source: Source
     view: TestView
+    model: Callable[[torch.Tensor], NDArray[np.int64]] | None
 
-    def __getitem__(self, item: Item) -> tuple[torch.Tensor, Errors]:
+    def __getitem__(self, item: tuple[Condition, list[int]]) -> tuple[Any, Errors]:
         condition, indices = item
         images, errors = [], {}
         for place, i in enumerate(indices):
@@ -106,19 +95,10 @@ class _Images(Dataset[tuple[torch.Tensor, Errors]]):
                 images.append(as_tested(self.source.load(condition, i), self.view))
             except UserError as error:  # a worker that raises it would lose its remedy
                 errors[place] = error
-        return channels_first(np.stack(images)) if images else torch.zeros(0), errors
-
-
-@dataclass(frozen=True)
-class _Answers(Dataset[tuple[NDArray[np.int64] | UserError, Errors]]):
-    """The classes that the model gives the readable images, or the error that it raises."""
-
-    images: _Images
-    model: _Model
-
-    def __getitem__(self, item: Item) -> tuple[NDArray[np.int64] | UserError, Errors]:
-        images, errors = self.images[item]
+        stacked = channels_first(np.stack(images)) if images else torch.zeros(0)
+        if self.model is None:
+            return stacked, errors
         try:
-            return self.model(images), errors
+            return self.model(stacked), errors
         except UserError as error:
             return error, errors

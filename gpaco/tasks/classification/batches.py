@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +25,9 @@ from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import Logits
 
 
-class Source(Protocol):
-    """Where a learner gets its batches, and its logits on validation data."""
-
-    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Return the batches of an epoch from step `start` on."""
-        ...
-
-    def logits(self, model: nn.Module, samples: Samples) -> Logits:
-        """Return the logits (N, C) of a whole split."""
-        ...
-
-
 def source_of(
     recipe: Recipe, splits: Splits, model: Classifier, card: Card, home: Path, device: torch.device, say: Say
-) -> tuple[Source, Card]:
+) -> "tuple[Source, Card]":
     """Return images, or cached features if only the head is trained: the backbone is then moved out of the model.
 
     Also return the card, with the hash of that backbone.
@@ -73,7 +61,7 @@ class ImageSource:
         self.recipe, self.samples, self.views, self.card, self.device = recipe, samples, views, card, device
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        method, settings = self.recipe.method, self.recipe.train
+        """Return the batches of an epoch from step `start` on."""
         return batches(
             self.samples,
             self.views,
@@ -81,15 +69,16 @@ class ImageSource:
             start=start,
             mean=self.card.mean,
             std=self.card.std,
-            workers=settings.workers,
+            workers=self.recipe.train.workers,
             erase=self.recipe.views.erase,
-            mixup=method.mixup,
-            cutmix=method.cutmix,
+            mixup=self.recipe.method.mixup,
+            cutmix=self.recipe.method.cutmix,
             device=self.device,
             **_order(self.recipe),
         )
 
     def logits(self, model: nn.Module, samples: Samples) -> Logits:
+        """Return the logits (N, C) of a whole split."""
         return logits_of(Predictor(model, self.card).to(self.device).eval(), samples)
 
 
@@ -116,6 +105,9 @@ class FeatureSource:
         if id(samples) not in self.tested:
             self.tested[id(samples)] = self.frozen.of_tested(samples)
         return self.tested[id(samples)]
+
+
+Source = ImageSource | FeatureSource  # where a learner gets its batches, and its logits on validation data
 
 
 def cached_kinds(views: Sequence[View], cached: int) -> list[View]:
@@ -162,11 +154,10 @@ def head_logits(model: nn.Module, features: Features, batch_size: int = 4096) ->
 
 def _order(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `plan` that depend on the recipe and on the processes."""
-    settings = recipe.train
     return {
-        "batch_size": settings.batch_size,
-        "seed": settings.seed,
-        "sampler": settings.sampler,
+        "batch_size": recipe.train.batch_size,
+        "seed": recipe.train.seed,
+        "sampler": recipe.train.sampler,
         "rank": distributed.rank(),
         "world": distributed.world_size(),
     }

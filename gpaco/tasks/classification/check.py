@@ -124,7 +124,3 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
     if facts["leaks"] and splits.reader not in PUBLISHED:
         problems.append(report_lines.leak_problem(facts["leaks"]))
     return problems
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -39,7 +39,8 @@ def suggest(
     else:
         model = "resnet50" if gpu else "resnet18"
         size, most, steps = min(224 if gpu else 128, side // 32 * 32), 64 if gpu else 32, 50_000 if gpu else 2_000
-    batch_size = batch_size or min(most, max(8, _power_below(images / 16)))
+    power = 1 << max(images // 16, 1).bit_length() - 1  # of two, at most a sixteenth of the images
+    batch_size = batch_size or min(most, max(8, power))
     epochs = epochs or min(max(math.ceil(steps * batch_size / max(images, 1)), 10), 200)
     if small and (side <= 16 or epochs * images / batch_size < _LONG):
         first, second = "plain", "plain"
@@ -69,10 +70,6 @@ def usual_side(samples: Samples) -> int:
             continue
         sides.append(min(facts.width, facts.height))
     return int(np.median(sides)) if sides else 224
-
-
-def _power_below(number: float) -> int:
-    return 1 << max(int(number), 1).bit_length() - 1
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:

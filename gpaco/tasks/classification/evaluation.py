@@ -41,12 +41,7 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
 
 
 def evaluation_part(
-    run: Run,
-    data: Path | str | None,
-    *,
-    others: Sequence[Run] = (),
-    root: Path | str | None = None,
-    say: Say = quiet,
+    run: Run, data: Path | str | None, *, others: Sequence[Run] = (), root: Path | str | None = None, say: Say = quiet
 ) -> Samples:
     """Return the images to evaluate on: the reported split of the run's own data, or the last split of other data.
 
@@ -73,23 +68,21 @@ def evaluation_part(
 
 def evaluate_runs(
     runs: Sequence[Run],
-    data: Path | str | Samples | None = None,
+    data: Path | str | Samples | None,
     *,
-    root: Path | str | None = None,
-    prior: str | None = None,
-    unbiased: bool = False,
-    many: float | None = None,
-    few: float | None = None,
-    restrict: bool = False,
-    which: str = "best",
-    device: str | torch.device = "cpu",
-    show: Progress | None = None,
-    say: Say = quiet,
+    root: Path | str | None,
+    prior: str | None,
+    unbiased: bool,
+    many: float | None,
+    few: float | None,
+    restrict: bool,
+    which: str,
+    device: torch.device,
+    show: Progress | None,
+    say: Say,
 ) -> dict[str, Any]:
     """Return the metrics of a run, or of several as an ensemble; see `gpaco.evaluate`."""
-    if not isinstance(data, Samples):
-        data = evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
-    samples = data
+    samples = data if isinstance(data, Samples) else evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
     predictors = load_classifiers(runs, which=which, device=device)
     card = predictors[0].card
     many, few = card.many if many is None else many, card.few if few is None else few

@@ -108,7 +108,8 @@ class Frozen:
         progress = told(self.say, "embedding images")
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
-                rows = _in_order(self._forward(pixels, pool), len(block))
+                own = self._forward(pixels, pool)[: len(distributed.mine(len(block)))].contiguous()
+                rows = distributed.in_order(own, len(block)).cpu()
                 if distributed.rank() == 0:
                     features.append(rows)
                 progress(int(block[-1]) + 1, total)
@@ -139,12 +140,6 @@ def _share(block: Indices) -> Indices:
     """The share of a block that this process embeds. With no image left, it embeds one that is then discarded."""
     own = block[distributed.rank() :: distributed.world_size()]
     return own if len(own) else block[:1]
-
-
-def _in_order(own: Tensor, count: int) -> Tensor:
-    """The rows of a block from the shares of all processes."""
-    rows = own[: len(distributed.mine(count))].contiguous()
-    return distributed.in_order(rows, count).cpu()
 
 
 def check_room(features: Features) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpaco.data.files import find_files
 from gpaco.data.images import read_image
@@ -66,7 +67,6 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
     return [as_tested(image, predictor.card.view) for predictor in predictors]
 
 
-@torch.inference_mode()
 def _rows(
     predictors: list[Predictor],
     files: list[Path],
@@ -76,39 +76,37 @@ def _rows(
     unbiased: bool,
     top: int,
 ) -> Iterator[Row]:
-    good = [k for k, image in enumerate(images) if not isinstance(image, str)]
-    probabilities = torch.zeros(0)
-    if good:
-        summed = sum(
-            final_logits(
-                _logits(predictor, [images[k][which] for k in good]), predictor.card, prior=prior, unbiased=unbiased
-            )
-            for which, predictor in enumerate(predictors)
-        )
-        probabilities = torch.from_numpy(np.asarray(summed) / len(predictors)).softmax(1)
+    good = [image for image in images if not isinstance(image, str)]
+    probabilities = iter(_probabilities(predictors, good, prior, unbiased) if good else ())
     classes = predictors[0].classes
-    for k, (file, image) in enumerate(zip(files, images, strict=True)):
+    for file, image in zip(files, images, strict=True):
         if isinstance(image, str):
             nothing = dict.fromkeys(("class", "probability", "group"))
             yield {"path": printable(file), **nothing, "top": [], "error": image}
             continue
-        best = probabilities[good.index(k)].topk(min(top, len(classes)))
+        best = next(probabilities).topk(min(top, len(classes)))
         pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-        first = int(best.indices[0])
         yield {
             "path": printable(file),
             "class": pairs[0][0],
             "probability": pairs[0][1],
-            "group": None if group is None else str(group[first]),
+            "group": None if group is None else str(group[int(best.indices[0])]),
             "top": pairs,
             "error": None,
         }
 
 
-def _logits(predictor: Predictor, images: list[Any]) -> np.ndarray:
-    stacked = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-    logits: np.ndarray = predictor(stacked.to(predictor.mean.device)).float().cpu().numpy()
-    return logits
+@torch.inference_mode()
+def _probabilities(
+    predictors: list[Predictor], images: list[list[np.ndarray]], prior: str | None, unbiased: bool
+) -> Tensor:
+    """Return the softmax of the mean logits of all models, (N, C)."""
+    summed: Any = 0
+    for which, predictor in enumerate(predictors):
+        stacked = torch.from_numpy(np.stack([image[which] for image in images])).permute(0, 3, 1, 2)
+        logits = predictor(stacked.to(predictor.mean.device)).float().cpu().numpy()
+        summed = summed + final_logits(logits, predictor.card, prior=prior, unbiased=unbiased)
+    return torch.from_numpy(summed / len(predictors)).softmax(1)
 
 
 @contextmanager

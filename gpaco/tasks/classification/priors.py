@@ -94,8 +94,7 @@ def log_bias(card: Card) -> Logits:
     """Return what the loss has added to the logit of each class, (C,): log w, or 0 if training removed it."""
     if card.center_share is None:
         raise UserError(
-            "this run was not trained with parametric contrast: there is nothing to correct",
-            "leave out --unbiased",
+            "this run was not trained with parametric contrast: there is nothing to correct", "leave out --unbiased"
         )
     if card.label_smoothing:
         raise UserError(
@@ -184,13 +183,15 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
             raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "fix the line") from None
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
-    if unknown or missing or not all(0 < share < np.inf for share in shares.values()):
-        what = (
-            f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}" if unknown else "a share that is not above 0"
-        )
-        raise UserError(
-            f"{path}: {f'no row for class {missing[0]!r}' if missing else what}", "give every class one share above 0"
-        )
+    what = ""
+    if missing:
+        what = f"no row for class {missing[0]!r}"
+    elif unknown:
+        what = f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}"
+    elif not all(0 < share < np.inf for share in shares.values()):
+        what = "a share that is not above 0"
+    if what:
+        raise UserError(f"{path}: {what}", "give every class one share above 0")
     values = np.array([shares[name] for name in classes])
     result: NDArray[np.float64] = np.log(values / values.sum())
     return result

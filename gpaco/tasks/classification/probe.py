@@ -10,7 +10,6 @@ Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D nu
 """
 
 import time
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.methods import WITHOUT_CLASSIFIER, build
-from gpaco.methods.method import Method
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
@@ -96,8 +94,7 @@ def measure(
         settings = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": batch, "views": views}
         # Few probes in a step, mostly of different classes; the rest of the batch is drawn as in training.
         size = max(min(CHUNK, len(counts), batch // 4), 1)
-        epochs = recipe.train.epochs
-        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, epochs // 2)
+        drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, recipe.train.epochs // 2)
         until = None if seconds is None else began + seconds / 3
         references = network.references(drawn[: min(batch - size, BATCH)], until)
     rows, seen = [], 0
@@ -126,36 +123,28 @@ class _Network:
     """The network and the method of a run, with the views it was trained on."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        predictor: Predictor,
-        state: dict[str, Tensor],
-        samples: Samples,
-        seed: int,
+        self, recipe: Recipe, predictor: Predictor, state: dict[str, Tensor], samples: Samples, seed: int
     ) -> None:
         self.settings, self.samples, self.seed = recipe.method, samples, seed
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
         self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
-        self.method, self.keys = self._method(recipe, state)
-
-    def _method(self, recipe: Recipe, state: dict[str, Tensor]) -> tuple[Method, Classifier | None]:
-        """Return the method as it was saved, and its momentum copy of the network."""
-        method, keys = build(recipe, self.model, len(self.shown), self.shown), None
+        self.method = build(recipe, self.model, len(self.shown), self.shown)
+        self.keys: Classifier | None = None  # the momentum copy of the network
         own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
         if own:
-            keys = build_model(self.card).to(self.device).eval()
-            keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is saved only once
-            method.key_network = nn.Identity()
-        method.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith("key_network.")})
-        method.to(self.device).train()
-        for part in method.modules():  # a probe changes no state and talks to no other process
+            self.keys = build_model(self.card).to(self.device).eval()
+            self.keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is saved only once
+            self.method.key_network = nn.Identity()
+        self.method.load_state_dict({name: t for name, t in state.items() if not name.startswith("key_network.")})
+        self.method.to(self.device).train()
+        for part in self.method.modules():  # a probe changes no state and talks to no other process
             if isinstance(part, Memory):
+                self.memory = part
                 part.push = lambda *rows: None  # type: ignore[method-assign]
             if isinstance(part, GPaCoLoss):
                 part.contrast = "local"
-                part._center_share = partial(_always, part.center_share)  # type: ignore[method-assign]
-        return method, keys
+                part._center_share = lambda *_, share=part.center_share: share  # type: ignore[method-assign]
 
     @torch.no_grad()
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
@@ -170,7 +159,7 @@ class _Network:
     @torch.no_grad()
     def references(self, batch: Array, until: float | None) -> References:
         """Return the memory of the run, and all views of the images of a batch."""
-        held, labels = (part.clone() for part in self._memory().read())
+        held, labels = (part.clone() for part in self.memory.read())
         parts = [References(held, labels, torch.full((len(held),), -1, device=self.device))]
         for start in range(0, len(batch), CHUNK):
             if start and until is not None and time.monotonic() > until:
@@ -181,9 +170,6 @@ class _Network:
             views = [self.model.embed(view) for view in features] + ([] if keys is None else [keys])
             parts += [References(view, own, torch.from_numpy(rows).to(self.device)) for view in views]
         return References(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-    def _memory(self) -> Memory:
-        return next(part for part in self.method.modules() if isinstance(part, Memory))
 
     def probe(self, rows: Array, references: References | None) -> tuple[Tensor, ...]:
         """Return the columns of `Probe`, from labels on, for the anchors of these images."""
@@ -227,9 +213,8 @@ class _Network:
             columns = marks[labels] if labels.dim() == 1 else labels.to(marks) @ marks
             return torch.cat([embeddings, columns * shift.sqrt()], 1)
 
-        memory = self._memory()
-        memory.embeddings, memory.labels = marked(held, held_labels), held_labels
-        memory.pushed = torch.tensor(len(held))
+        self.memory.embeddings, self.memory.labels = marked(held, held_labels), held_labels
+        self.memory.pushed = torch.tensor(len(held))
         keys = None if step.keys is None else marked(step.keys, step.labels)
         step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
         gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
@@ -257,7 +242,3 @@ class _Step(NamedTuple):
     @property
     def anchor_labels(self) -> Tensor:
         return self.labels.repeat(self.views)
-
-
-def _always(value: Tensor, *arguments: Any) -> Tensor:
-    return value

@@ -97,31 +97,30 @@ def recipe_of(
             f"the recipe {base.name} is for {base.model.name}, the checkpoint is of {model}", "choose another --recipe"
         )
     vit = layout.projector == "mae"
-    assumed: dict[str, Any] = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
-    assumed |= {"method.prior": "none", "model.interpolation": "bicubic"} if vit else {"method.prior": "counts"}
-    named: dict[str, Any] = {"method.name": layout.method, "method.start": "released"}
-    args = {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
+    # Later values override those before them, and --set overrides all.
+    known: dict[str, Any] = {"method.name": layout.method, "method.start": "released"} if given is None else {}
+    known |= {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
     if isinstance(epoch := foreign.values.get("epoch"), int):
         # The scripts for ViTs store the index of the last epoch, the others the number of epochs.
-        args["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
-    shown: dict[str, Any] = {"model.name": model}
+        known["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
+    known["model.name"] = model
     if layout.projector != "none":
         last = max(name for name in tensors if re.fullmatch(r"projector\.\d\.weight", name))
-        shown |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
+        known |= {"model.projector": layout.projector, "model.dim": tensors[last].shape[0]}
     if queue := [name for name in layout.dropped if re.fullmatch(r"(module\.)?queue", name)]:
-        shown["method.memory"] = foreign.tensors[queue[0]].shape[0]
-    layers = [("args", args), ("tensors", shown)]  # a later one overrides those before it, and --set overrides all
+        known["method.memory"] = foreign.tensors[queue[0]].shape[0]
     if given is None:
-        layers = [("assumed", assumed), ("layout", named), *layers]
-    table = {name: (value, source) for source, layer in layers for name, value in layer.items()}
-    changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
-    for name, (value, source) in table.items():
-        if source == "assumed" and name not in changed:
-            say(f"{name} = {value} is assumed: the file does not have it  (--recipe or --set {name}= overrides)")
+        assumed: dict[str, Any] = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
+        assumed |= {"method.prior": "none", "model.interpolation": "bicubic"} if vit else {"method.prior": "counts"}
+        changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
+        for name, value in assumed.items():
+            if name not in known.keys() | changed:
+                say(f"{name} = {value} is assumed: the file does not have it  (--recipe or --set {name}= overrides)")
+        known = assumed | known
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
     base = replace(base, stage=(), source=replace(base.source, note=note))
     try:
-        recipe = recipes.change(base, {name: value for name, (value, _) in table.items()})
+        recipe = recipes.change(base, known)
     except UserError as error:
         raise UserError(f"{foreign.path}: {error.cause}", error.remedy) from None
     return recipes.override(recipe, settings)
@@ -175,16 +174,13 @@ def read_counts(path: Path) -> dict[str, int]:
     rows = [[cell.strip() for cell in row] for row in csv.reader(_lines(path))]
     if not rows[0][-1].isdigit():
         rows = rows[1:]
-    if (
-        not rows
-        or any(len(row) != 2 or not row[1].isdigit() for row in rows)
-        or len({row[0] for row in rows}) < len(rows)
-    ):
+    counts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    if not rows or len(counts) < len(rows):
         raise UserError(
             f"{path} does not have the number of training images of each class",
             "write rows class,count, with each class once, for example: 0,1280",
         )
-    return {name: int(count) for name, count in rows}
+    return counts
 
 
 def _lines(path: Path) -> list[str]:

@@ -5,7 +5,6 @@ import platform
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from gpaco.metrics.groups import one_group
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
-from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Progress, Say, quiet, told
@@ -31,7 +29,7 @@ from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
 from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
 from gpaco.tasks.classification.splits import check_tuning, splits_of
-from gpaco.training.run import Run, as_run, check_split, newest
+from gpaco.training.run import Run, check_split, newest
 
 
 def write_results(
@@ -53,7 +51,7 @@ def write_results(
     """
     predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
     if recipe.method.tune_prior:
-        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased=unbiased, show=show))
+        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))
         if predictor.card.tuned:
             say(in_words(predictor.card.tuned))
     card = predictor.card
@@ -112,9 +110,7 @@ def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
 
 
-def tune(
-    predictor: Predictor, validation: Samples | None, *, unbiased: bool = False, show: Progress | None = None
-) -> Tuned:
+def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show: Progress | None) -> Tuned:
     """Select tau by macro recall on validation data, for a model without a tuned prior.
 
     With `unbiased`, its logits are corrected for the bias of the loss first.
@@ -127,18 +123,9 @@ def tune(
     return Tuned(tau=tau, unbiased=unbiased, step=card.step, val_macro_before=before, val_macro=after)
 
 
-def tune_prior(
-    run: Run | Path | str,
-    *,
-    unbiased: bool = False,
-    device: str | None = None,
-    say: Say = quiet,
-    show: Progress | None = None,
-) -> None:
+def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, show: Progress | None) -> None:
     """Tune the prior of a finished run on its validation data, store it with the run, and write its metrics again."""
-    run = as_run(run)
     run.check_finished()
-    where = choose_device(device)
     last = recipes.stages(run.recipe)[-1]
     check_tuning(last)
     with lock(run.folder) if distributed.rank() == 0 else nullcontext():
@@ -146,5 +133,5 @@ def tune_prior(
         check_split(run, splits, "val", say)
         check_split(run, splits, splits.reported(last.data.evaluate_on)[0])  # `evaluate` prints it
         tuning = replace(last, method=replace(last.method, tune_prior=True))
-        write_results(run, tuning, splits, where, quiet, unbiased=unbiased, show=show)
+        write_results(run, tuning, splits, device, quiet, unbiased=unbiased, show=show)
         distributed.barrier()  # no process loads the model before it is written

@@ -31,7 +31,7 @@ from gpaco.tasks.classification.robustness_data import (
     source_of,
     view_for,
 )
-from gpaco.tasks.known_conditions import Row, write_result
+from gpaco.tasks.known_conditions import Row, complete, write_result
 from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.training.run import Run, as_run
 
@@ -48,14 +48,14 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         source, stem = source_of(settings, predictor, others, show)
     found = matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
-    conditions = conditions_of(source, settings.corruptions, settings.severities, notes)
-    parts = [part_of(settings.source, source, found, conditions, settings.subset, settings.seed)]
+    conditions = conditions_of(settings, source, notes)
+    parts = [part_of(settings, settings.source, source, found, conditions)]
     if isinstance(source, Images):
         check_frost(conditions)
         if settings.clean is not None:
             raise UserError(f"the clean error of {source.reader} images is that of the data", "leave out --clean")
     elif settings.clean is not None:
-        parts.append(clean_part(run, settings.clean, predictor.classes, settings.subset, settings.seed))
+        parts.append(clean_part(settings, predictor.classes))
     other = _baseline(settings, source, found, predictor, notes)
 
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         "prior": settings.prior,
         "unbiased": settings.unbiased,
     }
-    write_result(settings.out, stem, result, say)
+    write_result(settings, stem, result)
     return result
 
 
@@ -92,9 +92,8 @@ def _measure(settings: RobustnessSettings, parts: Sequence[Part], run: Run, mode
     result, skip = Errors({}, []), settings.on_bad_image == "skip"
     for part in parts:
         part = replace(part, source=for_model(part.source, model))
-        known = settings.known(run, _arguments(settings, part, model.card))
-        compute = partial(_rows, settings, part, model)
-        rows = known.complete(part.conditions, compute, settings.say, lambda row: skip or not row["skipped"])
+        arguments, compute = _arguments(settings, part, model.card), partial(_rows, settings, part, model)
+        rows = complete(settings, run, arguments, part.conditions, compute, lambda row: skip or not row["skipped"])
         result.rows.update(rows)
         for (name, severity), row in rows.items():
             result.skipped.extend(f"{name} {severity}: {image}: {reason}" for image, reason in row["skipped"])

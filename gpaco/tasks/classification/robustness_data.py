@@ -36,12 +36,12 @@ class Part:
 
 
 def part_of(
-    data: str, source: Source, found: Match, conditions: tuple[Condition, ...], subset: int | None, seed: int
+    settings: RobustnessSettings, data: str, source: Source, found: Match, conditions: tuple[Condition, ...]
 ) -> Part:
     """The images of known classes, or a subset of them."""
     indices = found.known
-    if subset is not None:
-        indices = indices[stratified_subset(found.labels[indices], subset, seed)]
+    if settings.subset is not None:
+        indices = indices[stratified_subset(found.labels[indices], settings.subset, settings.seed)]
     return Part(data, source, found, indices, conditions)
 
 
@@ -52,13 +52,13 @@ def source_of(
 
     `others` are runs that will be tested on the same images.
     """
-    data, constants, seed = settings.data, settings.constants, settings.seed
+    data = settings.data
     shifted = None if data is None else read_shifted(Path(data), show)
     if shifted is not None:
         return shifted, shifted.reader
     samples = evaluation_part(settings.run, data, others=others, say=settings.say)
     if data is None:
-        return corrupted_source(samples, predictor, constants, seed), ""
+        return corrupted_source(settings, samples, predictor), ""
     place = Path(data).resolve()
     stem = place.name if place.is_dir() else place.stem
     published = published_as(samples.classes)
@@ -66,20 +66,19 @@ def source_of(
         published = "imagenet-sketch"
     if published is not None and is_imagenet(predictor.classes):
         return Images(samples, published), published
-    return corrupted_source(samples, predictor, constants, seed), stem
+    return corrupted_source(settings, samples, predictor), stem
 
 
-def corrupted_source(samples: Samples, predictor: Predictor, constants: str | None, seed: int) -> Images:
-    if not len(samples):
-        raise UserError("there is no image to test on", "give other data: gpaco robustness RUN DATA")
-    table = constants or constants_for(corrupted_side(samples, predictor.card.view))
-    return Images(samples, "corrupted here", Corrupting(predictor.card.view, table, seed))
+def corrupted_source(settings: RobustnessSettings, samples: Samples, predictor: Predictor) -> Images:
+    table = settings.constants or constants_for(corrupted_side(samples, predictor.card.view))
+    return Images(samples, "corrupted here", Corrupting(predictor.card.view, table, settings.seed))
 
 
-def clean_part(run: Run, clean: Path | str, classes: tuple[str, ...], subset: int | None, seed: int) -> Part:
+def clean_part(settings: RobustnessSettings, classes: tuple[str, ...]) -> Part:
     """The clean images of a published corrupted set."""
-    images = Images(evaluation_part(run, clean), "as they are")
-    return part_of(str(clean), images, match(images.labels, images.classes, classes), (CLEAN,), subset, seed)
+    images = Images(evaluation_part(settings.run, settings.clean), "as they are")
+    found = match(images.labels, images.classes, classes)
+    return part_of(settings, str(settings.clean), images, found, (CLEAN,))
 
 
 def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
@@ -93,13 +92,11 @@ def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
     return found
 
 
-def conditions_of(
-    source: Source, corruptions: str | None, severities: tuple[int, ...], notes: list[str]
-) -> tuple[Condition, ...]:
+def conditions_of(settings: RobustnessSettings, source: Source, notes: list[str]) -> tuple[Condition, ...]:
     """The conditions to test under. Missing ones are an error if they were asked for by name, otherwise a note."""
-    there = source.conditions
+    there, corruptions = source.conditions, settings.corruptions
     if there == (CLEAN,):
-        if corruptions is not None or severities != SEVERITIES:
+        if corruptions is not None or settings.severities != SEVERITIES:
             raise UserError(
                 f"{source.reader} is used as it is, without corruptions", "leave out --corruptions and --severities"
             )
@@ -109,7 +106,7 @@ def conditions_of(
     if corruptions is not None and absent:
         have = ", ".join(dict.fromkeys(name for name, _ in there))
         raise UserError(f"the data has no {absent[0]}", f"it has {have}")
-    wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in severities))
+    wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in settings.severities))
     if all(condition == CLEAN for condition in wanted):
         raise UserError("no condition is left to test", "choose other --corruptions or --severities")
     notes.extend(missing_conditions(wanted))

@@ -17,13 +17,7 @@ from gpaco.system.words import some
 from gpaco.training.run import BAD_IMAGES
 
 
-def splits_of(
-    recipe: Recipe,
-    say: Say = quiet,
-    *,
-    thorough: bool = False,
-    run: Path | None = None,
-) -> Splits:
+def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: Path | None = None) -> Splits:
     """Return the splits that a recipe asks for.
 
     Args:

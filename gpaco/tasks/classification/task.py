@@ -35,14 +35,7 @@ class ClassificationLearner:
     """What the loop trains (see `training.task.Learner`)."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        splits: Splits,
-        model: Classifier,
-        card: Card,
-        source: Source,
-        *,
-        select: bool,
+        self, recipe: Recipe, splits: Splits, model: Classifier, card: Card, source: Source, *, select: bool
     ) -> None:
         self.recipe, self.splits, self.model, self.card, self.source = recipe, splits, model, card, source
         self.select = select  # whether validation data select the best epoch
@@ -51,6 +44,7 @@ class ClassificationLearner:
         self.extra = methods.build(recipe, model, len(splits.classes), counts)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        self.extra.begin_epoch(epoch, self.recipe.train.epochs)
         return self.source.batches(epoch, start)
 
     def start(self, batch: Batch) -> float:

@@ -17,7 +17,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.tasks.known_conditions import Row, write_result
+from gpaco.tasks.known_conditions import Row, complete, write_result
 from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
@@ -45,8 +45,9 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 
     def measure(run: Run, model: ScenePredictor) -> Errors:
-        known = settings.known(run, {"version": VERSION, "images": len(scenes)} | facts)
-        return Errors(known.complete(conditions, partial(_rows, settings, scenes, numbers, constants, model), say), [])
+        arguments = {"version": VERSION, "images": len(scenes)} | facts
+        measured = partial(_rows, settings, scenes, numbers, constants, model)
+        return Errors(complete(settings, run, arguments, conditions, measured), [])
 
     baseline = None
     if settings.baseline is not None:
@@ -76,7 +77,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         "unbiased": False,
     }
     stem = "" if settings.data is None else Path(settings.data).resolve().stem
-    write_result(settings.out, stem, result, say)
+    write_result(settings, stem, result)
     return result
 
 

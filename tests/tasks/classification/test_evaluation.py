@@ -182,13 +182,13 @@ def test_a_root_of_training_holds_from_any_folder(tmp_path: Path, monkeypatch: p
 def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
     runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, asked = write_digits(tmp_path / "data"), list[str | None]()
+    data, asked = write_digits(tmp_path / "data"), list[str]()
     rows = sorted(path.relative_to(data) for path in data.glob("*/*.png"))
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{row},{row.parent}\n" for row in rows))
     assert gpaco.evaluate(runs["ce"], tmp_path / "list.csv", root=data)["n"] == len(rows)
     with pytest.raises(UserError, match="a root is for a table or list"):
         gpaco.evaluate(runs["ce"], root=data)
-    monkeypatch.setattr("gpaco.api.evaluate.tune_run", lambda run, *, device, **more: asked.append(device))
+    monkeypatch.setattr("gpaco.api.evaluate.tune_run", lambda run, device, say, **more: asked.append(device.type))
     gpaco.evaluate(runs["ce"], tune_prior=True, device="cpu")
     assert asked == ["cpu"]
 
