@@ -12,10 +12,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from loss import machine
+from torch import Tensor, nn
 
 from gpaco import methods
 from gpaco.data.batches import Batch
@@ -24,7 +27,7 @@ from gpaco.models.backbones import build
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
-from gpaco.training import loop as training
+from gpaco.training.loop import fit
 
 STEPS, ROUNDS, CLASSES = 10, 6, 100
 
@@ -45,25 +48,44 @@ def parts() -> tuple[Recipe, Classifier, Method, list[Batch]]:
     return recipe, model, method, batches
 
 
+@dataclass(frozen=True)
+class NoCard:
+    """A card without a field."""
+
+
+class Learner:
+    """What `fit` trains."""
+
+    steps = STEPS
+    card = NoCard()
+
+    def __init__(self, model: Classifier, method: Method, batches: list[Batch]) -> None:
+        self.model, self.extra, self.made = model, method, batches
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        return iter(self.made[start:])
+
+    def start(self, batch: Batch) -> float:
+        return 0.0
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        loss: Tensor = self.extra(network, batch.views, batch.labels)
+        return loss
+
+    def after_step(self) -> None:
+        self.extra.after_step(self.model)
+
+    def validate(self, network: nn.Module) -> dict[str, Any]:
+        return {}
+
+
 def with_fit() -> float:
     """Seconds per step of `fit`, without its checkpoint at the end."""
-    recipe, model, method, batches = parts()
+    recipe, *learner = parts()
     stamps: list[float] = []
-
-    def epoch(number: int, start: int) -> Iterator[Batch]:
-        yield from batches[start:]
-
-    task = training.Task(
-        model=model,
-        extra=method,
-        steps=STEPS,
-        batches=epoch,
-        loss=lambda network, batch: method(network, batch.views, batch.labels),
-        after_step=lambda: method.after_step(model),
-    )
     with tempfile.TemporaryDirectory() as folder:
-        training.fit(
-            task,
+        fit(
+            Learner(*learner),
             recipe,
             Path(folder),
             torch.device("cpu"),
@@ -95,7 +117,7 @@ def main() -> None:
         times["bare"].append(bare())
         times["fit"].append(with_fit())
     seconds = {name: statistics.median(values) for name, values in times.items()}
-    ratio = statistics.median(fit / raw for fit, raw in zip(times["fit"], times["bare"], strict=True))
+    ratio = statistics.median(ours / raw for ours, raw in zip(times["fit"], times["bare"], strict=True))
     print(f"bare {seconds['bare']:.4f} s, fit {seconds['fit']:.4f} s per step: {100 * (ratio - 1):+.1f} %")
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "loop.csv").open("w", newline="") as file:
