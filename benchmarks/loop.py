@@ -81,11 +81,11 @@ class Learner:
 
 def with_fit() -> float:
     """Seconds per step of `fit`, without its checkpoint at the end."""
-    recipe, *learner = parts()
+    recipe, model, method, batches = parts()
     stamps: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         fit(
-            Learner(*learner),
+            Learner(model, method, batches),
             recipe,
             Path(folder),
             torch.device("cpu"),
