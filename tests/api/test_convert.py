@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision
 from helpers import commands
-from helpers.pictures import class_folders
+from helpers.images import class_folders
 from helpers.released import Released, SmallEncoder, lively
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

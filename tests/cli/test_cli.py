@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import ENVIRONMENT, run
-from helpers.pictures import drawing, save, tree_hash
+from helpers.images import drawing, save, tree_hash
 from PIL import Image
 
 import gpaco
@@ -168,10 +168,10 @@ def test_train_prints_json_and_nothing_else_on_standard_output(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints: Command, tmp_path: Path) -> None:
-    picture = save(tmp_path / "one.png")
+    image = save(tmp_path / "one.png")
     assert json.loads(prints("evaluate", trained, "--json"))["top1"] == Run(trained).metrics["top1"]
-    rows = json.loads(prints("predict", trained, picture, "--out", tmp_path / "rows.csv", "--json"))
-    assert rows[0]["path"] == str(picture)
+    rows = json.loads(prints("predict", trained, image, "--out", tmp_path / "rows.csv", "--json"))
+    assert rows[0]["path"] == str(image)
     assert json.loads(prints("check", "digits", "--json"))["classes"] == 10
     listed = {row["name"]: row for row in json.loads(prints("recipes", "--json"))}
     assert set(listed) == set(recipes.names())
@@ -220,12 +220,12 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    picture = save(tmp_path / "one.png")
+    image = save(tmp_path / "one.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
     refuses("predict", trained, "bad.png")
     assert not Path("predictions.csv").exists()
-    (row,) = gpaco.predict(trained, picture)
-    assert json.loads(prints("predict", trained, picture, "--json"))[0]["class"] == row["class"]
+    (row,) = gpaco.predict(trained, image)
+    assert json.loads(prints("predict", trained, image, "--json"))[0]["class"] == row["class"]
     assert not Path("predictions.csv").exists()
     line = f"one.png: {row['class']} ({row['probability']:.3f})"
     assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.pictures import class_folders, drawing, tree_hash
+from helpers.images import class_folders, drawing, tree_hash
 from helpers.scenes import save_scene
 from PIL import Image
 from safetensors.torch import save_file

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.commands import checkpoint_files
-from helpers.pictures import drawing, tree_hash
+from helpers.images import drawing, tree_hash
 from PIL import Image
 
 import gpaco
@@ -34,7 +34,7 @@ QUICK: dict[str, Any] = {
 
 
 def photographs(root: Path) -> Path:
-    """48 pictures in three classes, too large to be kept in memory."""
+    """48 images in three classes, too large to be kept in memory."""
     for k, (name, count) in enumerate({"cat": 28, "dog": 12, "owl": 8}.items()):
         (root / name).mkdir(parents=True)
         for i in range(count):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from helpers.pictures import refused, watched
+from helpers.images import refused, watched
 
 from gpaco.data.readers.read import read
 from gpaco.errors import UserError

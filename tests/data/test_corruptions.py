@@ -1,4 +1,4 @@
-"""Corrupted pictures: constants as published, pictures as defined, and nothing that depends on anything but its key."""
+"""Corrupted images: constants as published, images as defined, and nothing that depends on anything but its key."""
 
 import hashlib
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers import forked
-from helpers.pictures import drawing
+from helpers.images import drawing
 from scipy import ndimage
 
 from gpaco.data.corruption import distortions
@@ -222,13 +222,13 @@ def test_a_small_picture_comes_back_as_it_was_if_nothing_is_done_to_it(side: int
     image = photo(40)[:side, : side + 3]
     seen: list[tuple[int, ...]] = []
 
-    def look(picture: Pixels) -> Pixels:
-        seen.append(picture.shape)
-        return picture
+    def look(image: Pixels) -> Pixels:
+        seen.append(image.shape)
+        return image
 
     np.testing.assert_array_equal(corrupted(image, look), image)
     assert min(seen[0][:2]) == 32
-    done: Callable[[Pixels], Pixels] = lambda picture: corrupt(picture, "contrast", 5)  # noqa: E731
+    done: Callable[[Pixels], Pixels] = lambda image: corrupt(image, "contrast", 5)  # noqa: E731
     assert corrupted(image, done).std() < image.std()
 
 

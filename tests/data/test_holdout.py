@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.pictures import class_folders
+from helpers.images import class_folders
 from hypothesis import given
 from hypothesis import strategies as st
 

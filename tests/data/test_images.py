@@ -1,4 +1,4 @@
-"""`read_image`: odd files give the right picture, bad ones a `UserError` that names them, and nothing is written."""
+"""`read_image`: odd files give the right image, bad ones a `UserError` that names them, and nothing is written."""
 
 import copy
 import io
@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.pictures import drawing, tree_hash
+from helpers.images import drawing, tree_hash
 from PIL import Image, ImageOps
 
 from gpaco.data.images import BadImageError, describe_image, read_image, stored_mode
@@ -23,8 +23,8 @@ Array = npt.NDArray[Any]
 
 
 def saved(path: Path, image: Image.Image | Array, **options: Any) -> Path:
-    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    picture.save(path, **options)
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    image.save(path, **options)
     return path
 
 
@@ -278,17 +278,17 @@ def test_mutated_files_give_a_picture_or_a_named_error_and_nothing_is_written(tm
         paths.append(tmp_path / f"{number}.{name}")
         paths[-1].write_bytes(bytes(data))
     before = tree_hash(tmp_path)
-    pictures, causes = 0, []
+    images, causes = 0, []
     for path in paths:
         try:
             read = read_image(path)
         except UserError as error:
             causes.append((path, error.cause))
         else:
-            pictures += 1
+            images += 1
             assert read.dtype == np.uint8
             assert read.ndim == 3
             assert read.shape[2] == 3
     assert all(repr(str(path)) in cause for path, cause in causes)
-    assert pictures > 0 or name.endswith("png")  # PNG has checksums
+    assert images > 0 or name.endswith("png")  # PNG has checksums
     assert tree_hash(tmp_path) == before

@@ -1,10 +1,10 @@
-"""Published sets of corrupted pictures in their own folders: what is read, and what is refused."""
+"""Published sets of corrupted images in their own folders: what is read, and what is refused."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.pictures import save
+from helpers.images import save
 
 from gpaco.data.class_maps import NUMBERS, class_map, in_words_of, is_imagenet, published_as
 from gpaco.data.corruption.corruptions import SEVERITIES
@@ -16,7 +16,7 @@ from gpaco.tasks.classification.class_match import match, matched, restricted
 
 
 def tree(root: Path, names: tuple[str, ...] = ("fog", "snow"), classes: tuple[str, ...] = ("cat", "dog")) -> Path:
-    """Two pictures of each class under every severity."""
+    """Two images of each class under every severity."""
     for c, name in enumerate(names):
         for severity in SEVERITIES:
             for k, own in enumerate(classes):

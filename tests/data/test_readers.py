@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.pictures import class_folders, labeled, refused, save, watched
+from helpers.images import class_folders, labeled, refused, save, watched
 
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, in_memory

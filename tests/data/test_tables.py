@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.pictures import labeled, refused, save, watched
+from helpers.images import labeled, refused, save, watched
 from hypothesis import given
 from hypothesis import strategies as st
 

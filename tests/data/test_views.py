@@ -39,7 +39,7 @@ from gpaco.recipes import settings
 PILLOW_RESAMPLE = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
 
 
-def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
     """Smooth colors, some discs, some noise."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width] / max(height, width)
@@ -132,7 +132,7 @@ WARPS = [
 
 
 def test_an_operation_does_what_pillow_does() -> None:
-    large, small = picture(160, 224), picture(32, 32, seed=1)
+    large, small = noise(160, 224), noise(32, 32, seed=1)
     for step in STEPS + WARPS:
         assert difference(photo_ops.apply(large, step), by_pillow(Image.fromarray(large), step)) < 1.0, step
         assert difference(photo_ops.apply(small, step), by_pillow(Image.fromarray(small), step)) < 2.0, step
@@ -157,7 +157,7 @@ def test_operations_on_flat_and_extreme_images_do_what_pillow_does() -> None:
 
 
 def test_a_resized_crop_is_pillows() -> None:
-    image = picture(150, 200)
+    image = noise(150, 200)
     boxes = [Box(0, 0, 150, 200), Box(10, 20, 37, 51), Box(0, 30, 149, 60), Box(100, 3, 1, 1), Box(5, 5, 64, 64)]
     for box, size, resample in product(boxes, (24, 64, 180), ("bilinear", "bicubic")):
         top, left, height, width = box
@@ -377,7 +377,7 @@ def by_pillow_whole(image: np.ndarray, view: View, draws: list[float]) -> np.nda
 
 
 def test_a_whole_view_is_what_pillow_makes_of_the_same_draws() -> None:
-    images = np.stack([picture(32, 32, seed) for seed in range(24)])
+    images = np.stack([noise(32, 32, seed) for seed in range(24)])
     for name in set(VIEWS) - {"plain"}:
         view = View(name, 32, ops=1)
         u = uniforms(0, 0, np.arange(24), 0, view.draws)
@@ -396,7 +396,7 @@ def test_any_view_works_on_photographs_and_on_images_in_memory() -> None:
     for name, (height, width) in product(VIEWS, ((97, 131), (131, 60), (40, 40), (8, 8), (1, 30), (1, 1))):
         view = View(name, 40)
         u = uniforms(0, 0, np.arange(6), 0, view.draws)
-        images = np.stack([picture(height, width, seed) for seed in range(6)])
+        images = np.stack([noise(height, width, seed) for seed in range(6)])
         images.flags.writeable = False  # data is never written to
         out = batch_view(images, view, u)
         assert out.shape == (6, 3, 40, 40)
@@ -410,7 +410,7 @@ def test_any_view_works_on_photographs_and_on_images_in_memory() -> None:
 
 
 def test_the_bits_of_a_view_do_not_depend_on_the_batch_it_is_in() -> None:
-    images = np.stack([picture(32, 32, seed) for seed in range(48)])
+    images = np.stack([noise(32, 32, seed) for seed in range(48)])
     order = np.random.default_rng(0).permutation(48)
     for name in VIEWS:
         view = View(name, 32)
@@ -423,8 +423,8 @@ def test_the_bits_of_a_view_do_not_depend_on_the_batch_it_is_in() -> None:
 
 
 def test_the_bits_of_a_view_do_not_depend_on_the_number_of_threads() -> None:
-    images = np.stack([picture(200, 260, seed) for seed in range(8)])
-    small = np.stack([picture(32, 32, seed) for seed in range(64)])
+    images = np.stack([noise(200, 260, seed) for seed in range(8)])
+    small = np.stack([noise(32, 32, seed) for seed in range(64)])
     threads, cv_threads = torch.get_num_threads(), cv2.getNumThreads()
 
     def everything() -> list[np.ndarray]:
@@ -449,8 +449,8 @@ def test_the_bits_of_a_view_do_not_depend_on_the_number_of_threads() -> None:
     assert all(np.array_equal(one, other) for one, other in zip(alone, several, strict=True))
 
 
-def test_another_seed_epoch_index_or_view_gives_another_picture() -> None:
-    image = picture(64, 64)
+def test_another_seed_epoch_index_or_view_gives_another_image() -> None:
+    image = noise(64, 64)
     for name in VIEWS:
         view = View(name, 32)
         seen = set()
@@ -482,7 +482,7 @@ def test_digits_are_shifted_by_one_pixel_and_never_mirrored() -> None:
         assert places
         seen[places[0]] += 1
     assert len(seen) == 9
-    for name in VIEWS:  # the same two pictures whatever the flip draw says
+    for name in VIEWS:  # the same two images whatever the flip draw says
         u = np.full((1, View(name, 8).draws), 0.7)
         u[0, 22] = 0.1
         flipped = batch_view(images[:1], View(name, 8), u)
@@ -523,7 +523,7 @@ def test_cutout_is_one_black_square_that_may_hang_over_the_border() -> None:
 
 def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
     for height, width in ((375, 500), (500, 333), (64, 64), (100, 257)):
-        image = picture(height, width)
+        image = noise(height, width)
         expected = TF.center_crop(TF.resize(Image.fromarray(image), 64), [56, 56])
         assert difference(eval_photo(image, 56, 64), expected) < 0.5
         expected = TF.center_crop(TF.resize(Image.fromarray(image), 64, TF.InterpolationMode.BICUBIC), [56, 56])
@@ -531,7 +531,7 @@ def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         eval_photo(image, 64, 56)
 
-    images = np.stack([picture(40, 48, seed) for seed in range(5)])
+    images = np.stack([noise(40, 48, seed) for seed in range(5)])
     found = eval_batch(images, 32).permute(0, 2, 3, 1).numpy()
     for image, out in zip(images, found, strict=True):
         assert difference(out, Image.fromarray(image).resize((32, 32), Image.BILINEAR)) < 0.5
@@ -541,7 +541,7 @@ def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
 
 def test_normalized_images_are_torchvisions_in_either_layout() -> None:
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-    images = torch.from_numpy(np.stack([picture(20, 30, seed) for seed in range(4)])).permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.stack([noise(20, 30, seed) for seed in range(4)])).permute(0, 3, 1, 2)
     expected = TF.normalize(images.float() / 255, mean, std)
     for layout in (images, images.contiguous(), images[:, :, ::2]):
         found = normalize(layout, mean, std)
@@ -553,7 +553,7 @@ def test_normalized_images_are_torchvisions_in_either_layout() -> None:
 
 
 def test_crop_scale_sets_how_much_of_the_image_is_seen() -> None:
-    image = picture(64, 64)
+    image = noise(64, 64)
     for name in VIEWS:
         view = View(name, 32, crop_scale=(1.0, 1.0), flip=False)
         u = np.full(view.draws, 0.5)
@@ -580,4 +580,4 @@ def test_wrong_settings_are_refused_with_a_remedy() -> None:
         assert remedy in caught.value.remedy
     view = View("rand", 32, ops=3)
     with pytest.raises(ValueError, match=f"needs {view.draws} uniform numbers"):
-        photo_view(picture(32, 32), view, np.zeros(view.draws - 1))
+        photo_view(noise(32, 32), view, np.zeros(view.draws - 1))

@@ -1,4 +1,4 @@
-"""Pictures and masks for tests, drawn on the spot: the color of a pixel says its class."""
+"""Images and masks for tests, drawn on the spot: the color of a pixel says its class."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ SMALL = (
 
 
 def scene(seed: int, size: tuple[int, int] = (40, 56), classes: int = 3) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A picture of noisy blocks and its mask, the last class rare, some pixels of no class."""
+    """A image of noisy blocks and its mask, the last class rare, some pixels of no class."""
     draw = np.random.default_rng(seed)
     shares = 0.3 ** np.arange(classes)
     blocks = draw.choice(classes, (size[0] // 8 + 1, size[1] // 8 + 1), p=shares / shares.sum())
@@ -60,7 +60,7 @@ def scene_folder(root: Path, *, train: int = 8, val: int = 3, test: int = 3) -> 
 
 
 class TinyEncoder(nn.Module):
-    """Features at the picture's size, 1/2 and 1/4, as encoders of segmentation-models-pytorch give them."""
+    """Features at the image's size, 1/2 and 1/4, as encoders of segmentation-models-pytorch give them."""
 
     out_channels = (3, 6, 8)
 

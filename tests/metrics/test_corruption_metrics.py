@@ -54,7 +54,7 @@ def test_a_baseline_that_is_never_wrong_or_never_hurt_gives_no_figure() -> None:
 
 
 def test_groups_are_means_of_per_class_errors_and_none_where_empty() -> None:
-    # Class 0 (many) is wrong once in four, 1 (few) always, 2 (few) never; 3 (medium) has no picture.
+    # Class 0 (many) is wrong once in four, 1 (few) always, 2 (few) never; 3 (medium) has no image.
     labels = np.array([0, 0, 0, 0, 1, 2, 2])
     found = group_errors([0, 0, 0, 3, 0, 2, 2], labels, [500, 3, 5, 50], 100, 20)
     assert found == {"n": 7, "error": 2 / 7, "many": 0.25, "medium": None, "few": 0.5}

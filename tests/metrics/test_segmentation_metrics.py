@@ -1,4 +1,4 @@
-"""Figures of predicted masks, and inference over windows, scales and mirrored pictures."""
+"""Figures of predicted masks, and inference over windows, scales and mirrored images."""
 
 import json
 from typing import Any
@@ -175,7 +175,7 @@ def test_scales_are_averaged_as_probabilities_at_the_size_of_the_picture() -> No
     seen: list[tuple[int, ...]] = []
 
     def by_width(images: Tensor) -> Tensor:
-        """Logits that depend on the size of the picture only."""
+        """Logits that depend on the size of the image only."""
         seen.append(tuple(images.shape[2:]))
         logits = images.new_zeros(len(images), 2, *images.shape[2:])
         logits[:, 1] = images.shape[3] / 10

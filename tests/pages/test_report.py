@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.images import class_folders, tree_hash
 from helpers.made_runs import HOSTILE, evidence, tail_run, write_run
-from helpers.pictures import class_folders, tree_hash
 from sklearn.metrics import confusion_matrix
 
 import gpaco

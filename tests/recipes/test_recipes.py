@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import fails
+from helpers.images import save
 from helpers.paper_tables import BESIDE, ROWS, WITHOUT
-from helpers.pictures import save
 from PIL import Image
 from torch import Tensor, nn
 

@@ -94,7 +94,7 @@ def test_sizes_are_those_of_a_usual_picture_not_of_the_first(tmp_path: Path) -> 
     for k in range(12):
         size = (20, 16) if k < 3 else (40, 56) if k < 10 else (200, 300)
         save_scene(tmp_path / "images" / f"{k:02}.png", tmp_path / "masks" / f"{k:02}.png", k, size=size)
-    (tmp_path / "images" / "06.png").write_bytes(b"no picture")
+    (tmp_path / "images" / "06.png").write_bytes(b"no image")
     assert usual_size(read_scenes(tmp_path).train) == (40, 56)
 
 

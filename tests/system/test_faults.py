@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import apart, assert_same_run, children, run, start, start_ranks
-from helpers.pictures import drawing
+from helpers.images import drawing
 from PIL import Image
 
 from gpaco.errors import EnvironmentProblem

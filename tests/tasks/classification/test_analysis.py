@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.pictures import save
+from helpers.images import save
 from torch import Tensor
 from torch.nn import functional as F
 

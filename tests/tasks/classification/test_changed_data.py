@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.pictures import class_folders, save
+from helpers.images import class_folders, save
 from helpers.scenes import MODEL, SMALL, save_scene
 
 import gpaco

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.pictures import class_folders, drawing, save, tree_hash
+from helpers.images import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 from gpaco.data.inspection import find_bad, inspect, over_parts, without

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.pictures import class_folders
+from helpers.images import class_folders
 from PIL import Image
 
 import gpaco

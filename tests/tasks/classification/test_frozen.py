@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers.cards import made_card
 from helpers.commands import checkpoint_files, fails, run, start
-from helpers.pictures import save, tree_hash
+from helpers.images import save, tree_hash
 from helpers.ranks import Results, run_ranks
 from safetensors.torch import save_file
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.pictures import tree_hash
+from helpers.images import tree_hash
 from PIL import Image
 
 import gpaco

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import fails, run
-from helpers.pictures import class_folders, drawing, save, tree_hash
+from helpers.images import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 import gpaco

@@ -82,7 +82,7 @@ def test_fewer_scenes_than_a_batch_come_again_in_other_crops(scenes: Scenes) -> 
 def test_a_bad_file_is_named_also_by_a_worker(tmp_path: Path, workers: int) -> None:
     folder = scene_folder(tmp_path, train=2)
     scenes = read_scenes(folder).train
-    (folder / "masks" / "train" / "1.png").write_bytes(b"no picture")
+    (folder / "masks" / "train" / "1.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"1.png.*not a JPEG, PNG"):
         epoch(scenes, workers=workers, batch_size=2)
 

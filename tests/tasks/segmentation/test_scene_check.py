@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.pictures import tree_hash
+from helpers.images import tree_hash
 from helpers.scenes import save_scene, scene, scene_folder
 from PIL import Image
 
@@ -119,8 +119,8 @@ def test_wrong_options_are_exit_2(
     assert message in capsys.readouterr().err
 
 
-def without_parts(folder: Path, pictures: int) -> Path:
-    for k in range(pictures):
+def without_parts(folder: Path, images: int) -> Path:
+    for k in range(images):
         save_scene(folder / "images" / f"{k}.png", folder / "masks" / f"{k}.png", k)
     return folder
 
@@ -143,17 +143,17 @@ def test_a_bad_first_picture_is_one_line_of_the_whole_report(tmp_path: Path, pri
     assert facts["suggested"]["segmentation.base_size"] == [40, 56]
 
 
-@pytest.mark.parametrize("pictures", [1, 2, 3])
+@pytest.mark.parametrize("images", [1, 2, 3])
 def test_check_finds_a_problem_where_too_few_pictures_keep_training_from_starting(
-    pictures: int, tmp_path: Path, prints: Command
+    images: int, tmp_path: Path, prints: Command
 ) -> None:
-    folder = without_parts(tmp_path, pictures)
+    folder = without_parts(tmp_path, images)
     good = starts(folder)
-    assert good == (pictures == 3)
+    assert good == (images == 3)
     text = prints(folder, code=0 if good else 2)
     assert ("no problems found" in text) == good
     assert ("too few to hold some back" in text) == (not good)
-    assert ("--validation 0" in text) == (pictures == 2)  # no remedy where the test part is missing
+    assert ("--validation 0" in text) == (images == 2)  # no remedy where the test part is missing
 
 
 def test_copies_stay_together_in_training_where_parts_are_made(tmp_path: Path, prints: Command) -> None:

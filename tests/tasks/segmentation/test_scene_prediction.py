@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.pictures import tree_hash
+from helpers.images import tree_hash
 from helpers.scenes import COLORS, MODEL, SMALL, card, scene, scene_folder, tiny_segmenter
 from PIL import Image
 
@@ -108,7 +108,7 @@ def test_other_data_is_evaluated_by_class_names(run: Path, tmp_path: Path) -> No
 def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
     run: Path, data: Path, tmp_path: Path, command: Command
 ) -> None:
-    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
     out, before = tmp_path / "out", tree_hash(data)
     printed, _ = command("predict", run, data / "images" / "test", tmp_path / "broken.jpg", "--out", out)
     assert "4 files, 1 of them could not be read" in printed

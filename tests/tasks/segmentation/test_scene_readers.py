@@ -13,7 +13,7 @@ from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import in_order_of, pixel_counts
 
 
-def picture(path: Path, size: tuple[int, int] = (6, 8)) -> None:
+def image(path: Path, size: tuple[int, int] = (6, 8)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(sum(map(ord, path.name)))
     Image.fromarray(draw.integers(0, 256, (*size, 3)).astype(np.uint8)).save(path)
@@ -34,7 +34,7 @@ def mask(path: Path, values: list[int], palette: bool = False) -> NDArray[np.uin
 
 def test_camvid_in_segnets_layout(tmp_path: Path) -> None:
     for part in ("train", "val", "test"):
-        picture(tmp_path / part / "a.jpg")
+        image(tmp_path / part / "a.jpg")
         mask(tmp_path / f"{part}annot" / "a.png", [0, 10, 11])
     splits = read_scenes(tmp_path)
     assert splits.reader.startswith("CamVid")
@@ -45,7 +45,7 @@ def test_camvid_in_segnets_layout(tmp_path: Path) -> None:
 
 def test_ade20k_drops_number_0_and_shifts_the_rest(tmp_path: Path) -> None:
     for part in ("training", "validation"):
-        picture(tmp_path / "images" / part / "ADE_1.jpg")
+        image(tmp_path / "images" / part / "ADE_1.jpg")
         mask(tmp_path / "annotations" / part / "ADE_1.png", [0, 1, 150])
     splits = read_scenes(tmp_path)
     assert splits.reader.startswith("ADE20K")
@@ -58,7 +58,7 @@ def test_ade20k_drops_number_0_and_shifts_the_rest(tmp_path: Path) -> None:
 def test_cityscapes_with_train_numbers_or_its_own(tmp_path: Path, made: bool) -> None:
     ending, values = ("labelTrainIds", [0, 18, 255]) if made else ("labelIds", [7, 33, 0, 4])
     for part in ("train", "val"):
-        picture(tmp_path / "leftImg8bit" / part / "bonn" / "bonn_1_leftImg8bit.png")
+        image(tmp_path / "leftImg8bit" / part / "bonn" / "bonn_1_leftImg8bit.png")
         mask(tmp_path / "gtFine" / part / "bonn" / f"bonn_1_gtFine_{ending}.png", values)
     splits = read_scenes(tmp_path)
     assert splits.reader.startswith("Cityscapes")
@@ -71,7 +71,7 @@ def test_cityscapes_numbers_name_each_class_once() -> None:
 
 def test_coco_stuff_10k(tmp_path: Path) -> None:
     for part in ("train2014", "test2014"):
-        picture(tmp_path / "images" / part / "COCO_1.jpg")
+        image(tmp_path / "images" / part / "COCO_1.jpg")
         mask(tmp_path / "annotations" / part / "COCO_1_labelTrainIds.png", [0, 1, 171])
     splits = read_scenes(tmp_path)
     assert splits.reader.startswith("COCO-Stuff")
@@ -85,7 +85,7 @@ def test_pascal_context_and_voc_by_their_lists(tmp_path: Path, context: bool) ->
         ("SegmentationClassContext", "SegmentationContext") if context else ("SegmentationClass", "Segmentation")
     )
     for name, part in (("a", "train"), ("b", "val"), ("c", "")):
-        picture(tmp_path / "JPEGImages" / f"{name}.jpg")
+        image(tmp_path / "JPEGImages" / f"{name}.jpg")
         mask(tmp_path / folder / f"{name}.png", [0, 1, 20, 255], palette=True)
         if part:
             (tmp_path / "ImageSets" / lists).mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def test_anyones_pictures_and_masks_with_or_without_parts(tmp_path: Path, layout
     }[layout]
     for k, place in enumerate(places):
         name = f"street {k // 2}"
-        picture(tmp_path / place / f"{name}.jpg") if k % 2 == 0 else mask(tmp_path / place / f"{name}.png", [0, 2, 255])
+        image(tmp_path / place / f"{name}.jpg") if k % 2 == 0 else mask(tmp_path / place / f"{name}.png", [0, 2, 255])
     splits = read_scenes(tmp_path)
     assert splits.classes == ("0", "1", "2")
     assert (splits.val is None) == (layout == "none")
@@ -114,7 +114,7 @@ def test_anyones_pictures_and_masks_with_or_without_parts(tmp_path: Path, layout
 
 
 def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
-    picture(tmp_path / "images" / "a.png")
+    image(tmp_path / "images" / "a.png")
     (tmp_path / "masks").mkdir()
     colors = np.zeros((6, 8, 3), np.uint8)
     colors[:, 4:] = (10, 20, 30)
@@ -130,7 +130,7 @@ def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None:
-    picture(tmp_path / "images" / "a.png", size=(5, 5))
+    image(tmp_path / "images" / "a.png", size=(5, 5))
     mask(tmp_path / "masks" / "a.png", [0, 1])
     with pytest.raises(UserError, match=r"a.png has 8 x 6 pixels, its image 5 x 5"):
         read_scenes(tmp_path).train.load(0)
@@ -138,10 +138,10 @@ def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"a.png has the value 1, but there are 1 classes"):
         read_scenes(tmp_path).train.load_mask(0)
     (tmp_path / "classes.txt").unlink()
-    picture(tmp_path / "masks" / "a.png")
+    image(tmp_path / "masks" / "a.png")
     with pytest.raises(UserError, match="an image in colors"):
         read_scenes(tmp_path)
-    picture(tmp_path / "images" / "alone.png")
+    image(tmp_path / "images" / "alone.png")
     with pytest.raises(UserError, match=r"1 images .* have no mask .*alone.png"):
         read_scenes(tmp_path)
 
@@ -150,7 +150,7 @@ def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None
     "table", ["road,0,0\n", "road,0,0,999\n", "road\nroad\n", "a,1,1,1\nb,1,1,1\n", "a,1,1,1\nb\n", ""]
 )
 def test_a_spoilt_table_of_classes_is_named(tmp_path: Path, table: str) -> None:
-    picture(tmp_path / "images" / "a.png")
+    image(tmp_path / "images" / "a.png")
     mask(tmp_path / "masks" / "a.png", [0])
     (tmp_path / "classes.csv").write_text(table)
     with pytest.raises(UserError, match=r"classes.csv"):
@@ -173,7 +173,7 @@ def test_the_class_lists_have_the_published_lengths_and_no_name_twice() -> None:
 
 def test_masks_may_have_a_suffix_and_folders_keep_equal_names_apart(tmp_path: Path) -> None:
     for k, city in enumerate(("bonn", "ulm")):
-        picture(tmp_path / "images" / city / "1.jpg")
+        image(tmp_path / "images" / city / "1.jpg")
         mask(tmp_path / "masks" / city / "1_mask.png", [k, 1 - k, 2])
     train = read_scenes(tmp_path).train
     assert [path.parent.name for path in train.masks] == ["bonn", "ulm"]
@@ -181,7 +181,7 @@ def test_masks_may_have_a_suffix_and_folders_keep_equal_names_apart(tmp_path: Pa
 
 
 def test_two_masks_of_one_name_are_an_error(tmp_path: Path) -> None:
-    picture(tmp_path / "images" / "a.png")
+    image(tmp_path / "images" / "a.png")
     for ending in ("png", "bmp"):
         mask(tmp_path / "masks" / f"a.{ending}", [0, 1])
     with pytest.raises(UserError, match=r"a.png and a.bmp have the same name"):
@@ -190,7 +190,7 @@ def test_two_masks_of_one_name_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("colors", [False, True])
 def test_other_data_is_renumbered_to_a_models_classes_by_name(tmp_path: Path, colors: bool) -> None:
-    picture(tmp_path / "images" / "a.png")
+    image(tmp_path / "images" / "a.png")
     (tmp_path / "masks").mkdir()
     if colors:
         (tmp_path / "classes.csv").write_text("sky,10,20,30\nroad,0,0,0\n")
@@ -213,7 +213,7 @@ def test_data_without_a_training_folder_is_read_for_evaluation(tmp_path: Path) -
     for k, place in enumerate(("inside", "around")):
         root = tmp_path / place
         images, masks = (("images/test", "masks/test"), ("val/images", "val/masks"))[k]
-        picture(root / images / "a.png")
+        image(root / images / "a.png")
         mask(root / masks / "a.png", [0, 2])
         splits = read_scenes(root)
         assert [(name, len(part)) for name, part in splits.parts()] == [("train", 0), (("test", "val")[k], 1)]
@@ -222,7 +222,7 @@ def test_data_without_a_training_folder_is_read_for_evaluation(tmp_path: Path) -
 
 def test_the_number_of_classes_is_that_of_all_masks_and_bad_ones_are_left_to_whoever_loads_them(tmp_path: Path) -> None:
     for k in range(120):
-        picture(tmp_path / "images" / f"{k:03}.png")
+        image(tmp_path / "images" / f"{k:03}.png")
         mask(tmp_path / "masks" / f"{k:03}.png", [0, 4 if k == 77 else 1])
     (tmp_path / "masks" / "000.png").write_bytes(b"")
     seen: list[tuple[int, int]] = []
@@ -234,7 +234,7 @@ def test_the_number_of_classes_is_that_of_all_masks_and_bad_ones_are_left_to_who
 
 
 def test_more_classes_than_a_mask_can_hold_are_an_error(tmp_path: Path) -> None:
-    picture(tmp_path / "images" / "a.png")
+    image(tmp_path / "images" / "a.png")
     mask(tmp_path / "masks" / "a.png", [0, 253, 255])
     assert len(read_scenes(tmp_path).classes) == 254
     mask(tmp_path / "masks" / "a.png", [0, 254])
@@ -246,7 +246,7 @@ def test_more_classes_than_a_mask_can_hold_are_an_error(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_utf8_is_read_as_latin_1_with_a_note(tmp_path: Path) -> None:
-    picture(tmp_path / "own" / "images" / "a.png")
+    image(tmp_path / "own" / "images" / "a.png")
     mask(tmp_path / "own" / "masks" / "a.png", [0, 1])
     (tmp_path / "own" / "classes.txt").write_bytes("road\nstra\xdfe\n".encode("latin-1"))
     own = read_scenes(tmp_path / "own")
@@ -257,7 +257,7 @@ def test_text_that_is_not_utf8_is_read_as_latin_1_with_a_note(tmp_path: Path) ->
         (voc / name).mkdir(parents=True)
     for part, name in (("train", "stra\xdfe"), ("val", "b")):
         (voc / "ImageSets" / "Segmentation" / f"{part}.txt").write_bytes(f"{name}\n".encode("latin-1"))
-        picture(voc / "JPEGImages" / f"{name}.jpg")
+        image(voc / "JPEGImages" / f"{name}.jpg")
         mask(voc / "SegmentationClass" / f"{name}.png", [0, 1])
     splits = read_scenes(voc)
     assert splits.train.names == ("JPEGImages/straße.jpg",)
@@ -269,7 +269,7 @@ def test_text_that_is_not_utf8_is_read_as_latin_1_with_a_note(tmp_path: Path) ->
 
 def test_a_table_of_classes_makes_a_benchmarks_folders_somebodys_own(tmp_path: Path) -> None:
     for part in ("training", "validation"):
-        picture(tmp_path / "images" / part / "a.jpg")
+        image(tmp_path / "images" / part / "a.jpg")
         mask(tmp_path / "annotations" / part / "a.png", [0, 1])
     (tmp_path / "classes.txt").write_text("leaf\nsoil\n")
     splits = read_scenes(tmp_path)
@@ -281,7 +281,7 @@ def test_a_table_of_classes_makes_a_benchmarks_folders_somebodys_own(tmp_path: P
 def test_class_numbers_where_the_table_has_colors_are_an_error(tmp_path: Path) -> None:
     for name, values in (("numbers", [0, 1, 2]), ("grays", [0, 255])):
         folder = tmp_path / name
-        picture(folder / "images" / "a.jpg")
+        image(folder / "images" / "a.jpg")
         mask(folder / "masks" / "a.png", values)
         (folder / "classes.csv").write_text("ground,0,0,0\nsky,255,255,255\nsea,0,0,255\n")
     with pytest.raises(UserError, match="has the number 1, which is no color of the table"):
@@ -291,7 +291,7 @@ def test_class_numbers_where_the_table_has_colors_are_an_error(tmp_path: Path) -
 
 def test_what_programs_leave_in_folders_is_no_picture(tmp_path: Path) -> None:
     for place in ("a", "._a", ".ipynb_checkpoints/a", "__MACOSX/a"):
-        picture(tmp_path / "images" / f"{place}.jpg")
+        image(tmp_path / "images" / f"{place}.jpg")
     mask(tmp_path / "masks" / "a.png", [0, 1])
     assert read_scenes(tmp_path).train.names == ("images/a.jpg",)
 
@@ -306,7 +306,7 @@ def test_a_list_cannot_lead_out_of_the_data(tmp_path: Path, word: str) -> None:
 
 
 def test_a_missing_part_of_a_benchmark_is_named(tmp_path: Path) -> None:
-    picture(tmp_path / "images" / "training" / "a.jpg")
+    image(tmp_path / "images" / "training" / "a.jpg")
     mask(tmp_path / "annotations" / "training" / "a.png", [0, 1])
     with pytest.raises(UserError, match=r"there is no folder .*images.validation"):
         read_scenes(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.commands import apart, checkpoint_files, children, run, start
-from helpers.pictures import tree_hash
+from helpers.images import tree_hash
 from helpers.scenes import MODEL, SMALL, scene, scene_folder
 from safetensors.torch import save_file
 
@@ -264,9 +264,9 @@ def test_windows_output_stride_and_averaged_weights_of_a_recipe_are_those_of_the
     assert 64 // network.encoder(torch.zeros(1, 3, 64, 64))[-1].shape[2] == 16
     averaged = checkpoint.load(trained.folder / "checkpoints").tensors["ema"]
     assert all(torch.equal(value, averaged[key]) for key, value in network.state_dict().items())
-    picture, _ = scene(1)
+    image, _ = scene(1)
     own, asked, whole = (
-        segment(predictor, picture, **how)[1].tolist()
+        segment(predictor, image, **how)[1].tolist()
         for how in ({}, {"window": (32, 32), "stride": (16, 16)}, {"window": (64, 64), "stride": (64, 64)})
     )
     assert own == asked != whole

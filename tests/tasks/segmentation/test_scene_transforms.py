@@ -19,7 +19,7 @@ FILL = (1, 2, 3)
 
 
 def scene(seed: int = 0, size: tuple[int, int] = (70, 90)) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A picture whose colors say the class: red is 40 times it."""
+    """A image whose colors say the class: red is 40 times it."""
     draw = np.random.default_rng(seed)
     blocks = draw.integers(0, 6, (size[0] // 25 + 1, size[1] // 25 + 1))
     mask = np.kron(blocks, np.ones((25, 25), int))[: size[0], : size[1]].astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures and data folders for tests, drawn on the spot, and `read` with a watch on the folder."""
+"""Images and data folders for tests, drawn on the spot, and `read` with a watch on the folder."""
 
 import hashlib
 from pathlib import Path
