@@ -1,6 +1,7 @@
 """Backbones by name: images in, one row of features per image out. Our own for small images, and all of timm's.
 
-Pretrained weights come from a local safetensors file. Nothing is downloaded unless the weights are "hub".
+Pretrained weights come from an installed package or a local safetensors file. Nothing is downloaded unless the weights
+are "hub".
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ from gpaco.models.weights.files import read_safetensors
 from gpaco.models.weights.hub import FILE as HUB_FILE
 from gpaco.models.weights.hub import fetch, is_hub
 from gpaco.models.weights.matching import faults, is_counter
+from gpaco.models.weights.packaged import PACKAGE, package_of, read_packaged
 from gpaco.system.words import one_line
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # our models, for images that are used whole, without cropping
+NONE = "none"  # the word for random weights in a recipe
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models reject a setting
 
 
@@ -63,8 +66,10 @@ def build(
         weights: a safetensors file with timm's tensor names for this model. Its classifier is ignored, and so is the
             decoder of a MAE file; everything else must fit. With mean pooling, weights without an fc_norm, such as
             MAE's, lose their final norm, and fc_norm starts from scratch. Or "hub": timm's own weights, downloaded;
-            `module.pretrained_cfg["hf_hub_id"]` then names the revision.
+            `module.pretrained_cfg["hf_hub_id"]` then names the revision. Or "package": those of an installed package.
+            "" or "none": random weights.
     """
+    weights = "" if weights == NONE else weights
     if name in SMALL_IMAGES:
         module: nn.Module = _ours(name, drop_path, weights)
     else:
@@ -75,10 +80,10 @@ def build(
 
 
 def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
-    if weights and is_hub(weights):
+    if weights and (is_hub(weights) or weights == PACKAGE):
         raise UserError(
-            f"{name} is not a timm model and has no weights on its hub",
-            "choose a timm model (--model resnet18), or pass a local file: --weights FILE",
+            f"{name} is not a timm model and has no published weights",
+            "choose a timm model (--model resnet18), pass a local file (--weights FILE), or --weights none",
         )
     if name in _SMALL and drop_path:
         raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a timm model")
@@ -127,9 +132,12 @@ def usual_size(name: str) -> int:
     return usual_input(name).size if name not in SMALL_IMAGES and is_known(name) else 0
 
 
-def origin(module: nn.Module, weights: str) -> str:
+def origin(name: str, module: nn.Module, weights: str) -> str:
     """Return where the weights of a backbone came from, with the revision if that was the hub."""
-    return f"hub:{module.pretrained_cfg['hf_hub_id']}" if weights and is_hub(weights) else weights  # type: ignore[index]
+    if is_hub(weights):
+        return f"hub:{module.pretrained_cfg['hf_hub_id']}"  # type: ignore[index]
+    package = package_of(name) if weights == PACKAGE else None
+    return package.requirement if package else weights
 
 
 def _resnet50_cifar(drop_path: float) -> Any:
@@ -189,8 +197,8 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     if is_hub(weights):
         source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}
         return _create(name, **options, **resize, pretrained=True, pretrained_cfg_overlay=source)
-    tensors = read_safetensors(Path(weights))
     model = _create(name, **options, **resize)
+    tensors = read_packaged(name, model) if weights == PACKAGE else read_safetensors(Path(weights))
     if resize and faults(model, {key: tuple(value.shape) for key, value in tensors.items()}):
         # The weights are for the model's usual size: timm knows how to resample each architecture's positions.
         original = _create(name, **options)

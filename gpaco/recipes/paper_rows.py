@@ -22,6 +22,9 @@ _FOLDER = Path(__file__).parent / "files"
 
 Table = dict[str, Any]
 
+# Defaults of `gpaco train` that no row of the paper has: all layers train from random weights, and nothing is added.
+_AS_PUBLISHED: Table = {"model": {"weights": "none"}, "train": {"part": "all"}, "method": {"fuse": False}}
+
 
 def names() -> list[str]:
     """Return the names of the recipes that come with the package."""
@@ -44,7 +47,8 @@ def tables(name: str, *, paper: bool = False) -> Table:
     row = _joined({key: value for key, value in row.items() if key != "paper"}, text)
     source = {key: row.pop(key) for key in ("note", "assumed") if key in row}
     command = _command(f"{name} --paper" if paper else name, row, file)
-    return row | {"source": row["source"] | source | {"command": command, "hardware": file["hardware"]}}
+    row["source"] = row["source"] | source | {"command": command, "hardware": file["hardware"]}
+    return _joined(_AS_PUBLISHED, row)
 
 
 def _command(words: str, row: Table, file: Table) -> str:

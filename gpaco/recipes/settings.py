@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-METHODS = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced")
+METHODS = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced", "gaussian")
 VIEWS = ("plain", "sim", "rand", "rand_stack", "mae", "cifar_regular", "cifar_sim", "cifar_aug")
 SCHEDULES = ("cosine", "step", "step-released", "poly", "constant")
 
@@ -50,7 +50,10 @@ class Data:
 @dataclass(frozen=True)
 class Model:
     name: str = setting("auto", "resnet8, resnet32, resnet50_cifar or any timm model; auto: chosen from the data")
-    weights: str = setting("", "safetensors file to start from, or hub to download timm's; empty: random weights")
+    weights: str = setting(
+        "auto",
+        "pretrained weights: a file, hub (timm's download), package (installed with pip), none; auto: package for photos",
+    )
     dim: int = setting(128, "dimension of the embeddings", low=1)
     projector: str = setting(
         "gpaco",
@@ -116,6 +119,7 @@ class MethodSettings:
     )
     beta: float = setting(0.999, "beta of the effective number: class-balanced, rebalance = weights", low=0, below=1)
     gamma: float = setting(2.0, "gamma of the focal loss", low=0)
+    fuse: bool = setting(True, "add the logits of the closed-form classifier to those of a head on cached features")
     mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
 
@@ -169,7 +173,11 @@ class Train:
     batch_size: int = setting(128, "images per step, summed over all processes", low=1)
     accumulate: int = setting(1, "number of parts that a batch is processed in", low=1)
     sampler: str = setting("shuffle", "sampling of training images", choices=("shuffle", "balanced", "sqrt"))
-    part: str = setting("all", "part of the model to train", choices=("all", "last-block", "head", "lora"))
+    part: str = setting(
+        "auto",
+        "part of the model to train; auto: head of a pretrained one on a CPU",
+        choices=("auto", "all", "last-block", "head", "lora"),
+    )
     lora_rank: int = setting(4, "rank of the LoRA adapters if part = lora", low=1)
     cached_views: int = setting(4, "views of each image embedded once if part = head; 0: embed in every step", low=0)
     features: str = setting("", "folder of the embedded views, to share between runs; empty: inside the run")

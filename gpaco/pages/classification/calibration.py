@@ -1,9 +1,8 @@
 """Calibration: reliability by group and by class, and how much one temperature would fix."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpaco.metrics.arrays import Ints
+from gpaco.metrics.calibration import fit_factor
 from gpaco.metrics.classification import ece
 from gpaco.metrics.groups import GROUPS
 from gpaco.pages.classification.evidence import Evidence, blocks, confidence, probabilities
@@ -47,7 +46,7 @@ def tempered(one: Evidence) -> Facts:
         fitted = []
         for fit, test in ((half, ~half), (~half, half)):
             used = np.flatnonzero(fit)[:_FITTED]
-            fitted.append(_fit(one.logits[used], one.labels[used]))
+            fitted.append(1 / fit_factor(one.logits[used], one.labels[used]))
             after[test] = confidence(one.logits[test] / np.float32(fitted[-1]))
         temperature = float(np.sqrt(fitted[0] * fitted[1]))
     rows = []
@@ -82,19 +81,3 @@ def overconfidence(one: Evidence) -> Facts:
     up = one.counts[one.predictions] > one.counts[one.labels]
     mine = up & (one.groups[one.labels] == "few")
     return {"images": int(mine.sum()), "confidence": float(one.confidence[mine].mean()) if mine.any() else None}
-
-
-def _fit(logits: NDArray[np.float32], labels: Ints) -> float:
-    """Return the temperature with the lowest cross entropy."""
-    from scipy.optimize import minimize_scalar
-
-    scores = np.asarray(logits, np.float64)
-    scores -= scores.max(1, keepdims=True)
-    own = scores[np.arange(len(labels)), labels]
-
-    def loss(log_t: float) -> float:
-        inverse = np.exp(-log_t)
-        return float((np.log(np.exp(scores * inverse).sum(1)) - own * inverse).mean())
-
-    found = minimize_scalar(loss, bounds=(np.log(0.05), np.log(20)), method="bounded", options={"xatol": 1e-3})
-    return float(np.exp(found.x))

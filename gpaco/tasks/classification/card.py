@@ -24,8 +24,19 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Factors on the logits of one checkpoint (1 / temperature), fitted on images it was not trained on."""
+
+    step: int
+    head: float  # on the logits of the trained head; 0 if it has none
+    gaussian: float  # on those of the closed-form classifier; 0 if it is not added
+    images: int  # that the factors were fitted on
+    sha256: str = ""  # of gaussian.safetensors
+
+
+@dataclass(frozen=True)
 class Card:
-    """Stored with every checkpoint, except for the last three fields, which are filled in when a model is loaded."""
+    """Stored with every checkpoint, except for the last fields, which are filled in when a model is loaded."""
 
     task: str
     gpaco: str  # version that wrote it
@@ -57,6 +68,7 @@ class Card:
     many: float
     few: float
     center_share: tuple[float, ...] | None = None  # what the loss leaves to the centers, by class
+    calibration: Calibration | None = None
     tuned: Tuned | None = None
     step: int = 0
 

@@ -4,35 +4,45 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpaco import methods
-from gpaco.data.images import BadImageError, describe_image
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.models.backbones import NONE
+from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Recipe, Stage
 from gpaco.system.progress import Say
+from gpaco.tasks.classification.image_sizes import SMALL, usual_side
 from gpaco.tasks.classification.priors import no_validation
 
-_LOOKED_AT = 25  # files, for the typical size
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
+# A head on cached features: best or level on three data sets, see docs/benchmarks.md and benchmarks/heads.py.
+HEAD: dict[str, Any] = {
+    "model.hidden": 512,
+    "optimizer.weight_decay": 5e-4,
+    "train.batch_size": 128,
+    "train.epochs": 60,
+    "train.cached_views": 4,
+    "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
+    "views.second": "plain",
+}
 
-def suggest(
-    splits: Splits, *, gpu: bool = False, batch_size: int | None = None, epochs: int | None = None
-) -> dict[str, Any]:
-    """Return settings for the data by "section.key": model, sizes, epochs, memory, views and learning rate.
 
-    They depend on the typical size of the images, whether they are in memory, their number, and `gpu`. Epochs and rate
-    depend on the batch size, views on the number of steps, if those are given.
+def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
+    """Return settings for these training images by "section.key": model, sizes, epochs, memory, views, learning rate.
+
+    They depend on the typical size of the images, whether they are in memory, their number, the part to train and `gpu`.
+    Epochs and rate depend on the batch size, views on the number of steps, if those are given.
     """
-    images, side = len(splits.train), usual_side(splits.train)
-    in_memory = splits.train.paths is None
-    small = side <= 64
+    images, side = len(samples), usual_side(samples)
+    small = side <= SMALL
+    batch_size = recipe.train.batch_size if "train.batch_size" in given else None
+    epochs = recipe.train.epochs if "train.epochs" in given else None
     if small:
         model = "resnet32" if gpu and side > 16 else "resnet8"
         size, most, steps = side, 128, 20_000 if gpu else 3_000
@@ -45,8 +55,8 @@ def suggest(
     if small and (side <= 16 or epochs * images / batch_size < _LONG):
         first, second = "plain", "plain"
     else:
-        first, second = ("cifar_regular", "cifar_aug") if in_memory else ("rand", "sim")
-    return {
+        first, second = ("cifar_regular", "cifar_aug") if samples.paths is None else ("rand", "sim")
+    found = {
         "model.name": model,
         "model.size": size,
         "train.batch_size": batch_size,
@@ -54,38 +64,30 @@ def suggest(
         "method.memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
         "views.first": first,
         "views.second": second,
-        "optimizer.lr": round((0.05 if small else 0.04) * batch_size / 128, 5),  # as released for CIFAR and ImageNet-LT
     }
-
-
-def usual_side(samples: Samples) -> int:
-    """Return the median of the shorter side in pixels; of files, only a few are read."""
-    if samples.images is not None:
-        return min(int(side) for side in samples.images.shape[1:3])
-    sides = []
-    for i in np.unique(np.linspace(0, len(samples) - 1, _LOOKED_AT).astype(int)):
-        try:
-            facts = describe_image((samples.paths or ())[i])
-        except BadImageError:
-            continue
-        sides.append(min(facts.width, facts.height))
-    return int(np.median(sides)) if sides else 224
+    rate = 0.05 if small else 0.04  # per 128 images, as released for CIFAR and ImageNet-LT
+    if recipe.train.part == "head":
+        found |= HEAD
+        rate = 0.05
+    if package := package_of(recipe.model.name) if recipe.model.weights == PACKAGE else None:
+        found |= {"model.size": package.size, "model.resize": package.resize}
+    elif recipe.model.weights != NONE:
+        found["model.size"] = backbones.usual_size(recipe.model.name) or size
+    if recipe.method.name in methods.WITHOUT_PROJECTOR:
+        found.pop("method.memory")
+    if recipe.method.name in methods.CLOSED_FORM:
+        found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}
+        return found | {"train.epochs": 1, "views.first": "plain", "views.second": ""}
+    batch_size = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
+    return found | {"optimizer.lr": round(rate * batch_size / 128, 5)}
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
     """Return the recipe with open settings filled in from the data; print each with the flag that overrides it."""
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
-    batch_size = recipe.train.batch_size if "train.batch_size" in given else None
-    epochs = recipe.train.epochs if "train.epochs" in given else None
-    guesses = suggest(splits, gpu=device.type != "cpu", batch_size=batch_size, epochs=epochs)
+    guesses = suggest(recipe, given, splits.train, gpu=device.type != "cpu")
     guesses["train.workers"] = 0 if splits.train.images is not None else 2
-    if recipe.model.weights:
-        guesses["model.size"] = backbones.usual_size(recipe.model.name) or guesses["model.size"]
-    if recipe.train.part == "head":  # features were learned on whole images: strong augmentation hurts
-        guesses |= {"views.first": "plain", "views.second": "plain", "train.cached_views": recipe.train.cached_views}
-    if recipe.method.name in methods.WITHOUT_PROJECTOR:
-        guesses.pop("method.memory")
     still_open = {
         "model.name": recipe.model.name == "auto",
         "model.size": recipe.model.size == 0,
@@ -93,7 +95,10 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         "views.second": recipe.views.second == "auto",
         "train.workers": recipe.train.workers < 0,
     }
-    guesses = {key: guess for key, guess in guesses.items() if key not in given or still_open.get(key, False)}
+    chosen = given | {key for key in ("model.name", "model.size") if not still_open[key]}
+    guesses = {key: guess for key, guess in guesses.items() if key not in chosen or still_open.get(key, False)}
+    if "model.size" not in guesses:
+        guesses.pop("model.resize", None)
     for key, guess in guesses.items():
         say(f"{key} = {guess}  ({overrides(key)} overrides)")
     recipe = recipes.change(recipe, guesses)

@@ -1,0 +1,25 @@
+"""The allocator of the C library, set up for tensors on a CPU.
+
+By default glibc returns large blocks to the system when they are freed. A network allocates the same tensors in every
+step, so the system clears every page again and again: half of the time of an embedding. `keep_freed_memory` keeps the
+blocks. `benchmarks/allocator.py` measures it.
+"""
+
+import ctypes
+import os
+import sys
+
+SWITCH = "GPACO_KEEP_MEMORY"  # environment variable; 0 leaves the allocator alone
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of the options in malloc.h
+_LARGEST = 1 << 30  # bytes of a block that is kept
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep freed memory for the next allocation. Return whether it does; elsewhere this does nothing."""
+    if os.environ.get(SWITCH) == "0" or sys.platform != "linux":
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # another C library, such as musl
+        return False
+    return all(mallopt(option, _LARGEST) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))

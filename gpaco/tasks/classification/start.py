@@ -1,0 +1,69 @@
+"""Where training starts: which backbone, with which weights, and which part of it is trained."""
+
+import torch
+
+from gpaco.data.samples import Samples
+from gpaco.models.backbones import NONE
+from gpaco.models.weights.packaged import PACKAGE, package_of
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
+
+BACKBONE = "tf_efficientnet_lite0"  # for photos; benchmarks/first_model.py compares it with lite2
+BETTER = ("vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_clip_224.openai")  # need a download, and best a GPU
+ENLARGED = 96  # side that small images are enlarged to for a pretrained backbone
+
+
+def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torch.device, say: Say) -> Recipe:
+    """Return the recipe with a backbone, weights and a part to train where it leaves them open; print one line.
+
+    A head on cached features is trained on all images: no validation data are held out unless they are asked for.
+    """
+    if not is_open(recipe):
+        return recipe
+    small = usual_side(samples) <= SMALL
+    chosen, gpu = {}, device.type != "cpu"
+    weights, name = recipe.model.weights, recipe.model.name
+    if weights == "auto" and name == "auto":
+        weights = NONE if small and "model.weights" not in given else PACKAGE
+    elif weights == "auto":
+        weights = PACKAGE if package_of(name) else NONE
+    if name == "auto" and weights != NONE:
+        name = BETTER[0] if weights.startswith("hub") and gpu else BACKBONE
+        chosen["model.name"] = name
+    chosen["model.weights"] = weights
+    part = recipe.train.part
+    if part == "auto":
+        part = "all" if weights == NONE and recipe.method.name != "gaussian" else "last-block" if gpu else "head"
+        chosen["train.part"] = part
+    if part == "head" and "data.validation" not in given and not recipe.method.tune_prior:
+        chosen["data.validation"] = 0.0
+    if small and weights != NONE and not recipe.model.size:
+        chosen["model.size"] = ENLARGED
+    say(_in_words(recipe.model.weights, weights, name, part, gpu))
+    if weights == NONE and small and has_color(samples) and recipe.model.weights == "auto":
+        say(f"--weights auto enlarges these small images to {ENLARGED} pixels for a pretrained backbone; often better")
+    return recipes.change(recipe, chosen)
+
+
+def is_open(recipe: Recipe) -> bool:
+    """Whether the recipe leaves weights or the part to train to the data."""
+    return recipe.model.weights == "auto" or recipe.train.part == "auto"
+
+
+def _in_words(asked: str, weights: str, name: str, part: str, gpu: bool) -> str:
+    if weights == NONE:
+        if asked == "auto" and name != "auto":
+            return f"start: {name} from scratch, since no package has its weights (--weights hub downloads timm's)"
+        return "start: from scratch, all layers train"
+    what = "ImageNet-1k weights" if weights == PACKAGE else f"weights from {weights}"
+    trained = {
+        "head": "a head trains on its features, which are computed once",
+        "last-block": "its last block and a head train",
+        "all": "all layers train",
+        "lora": "low-rank updates and a head train",
+    }[part]
+    other = "--train last-block trains more" if part == "head" else "--train head is faster"
+    better = f"; stronger, with a download: --model {BETTER[0]} --weights hub" if gpu or weights == "hub" else ""
+    return f"start: {name} with {what}; {trained} ({other}; --weights none starts from scratch){better}"
