@@ -256,9 +256,7 @@ def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, 
     strength = cutmix if cut else mixup
     share = float(draw.beta(strength, strength))
     other = torch.from_numpy(draw.permutation(len(batch))).to(batch.labels.device)
-    rows = batch.labels
-    if rows.dim() == 1:
-        rows = torch.nn.functional.one_hot(rows, num_classes).float()
+    rows = torch.nn.functional.one_hot(batch.labels, num_classes).float()
     height, width = batch.views[0].shape[2:]
     if cut:
         h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))

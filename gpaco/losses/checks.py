@@ -1,4 +1,4 @@
-"""Checks of the input to a loss: a `ValueError` says what was expected, what was given and what to do."""
+"""What all losses share: checks of the input, with a `ValueError` that says what to do, conversions, reductions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Counts = Tensor | Sequence[int] | Sequence[float]
-MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def check_scores(x: Tensor, name: str, shape: str = "(N, C)") -> None:
@@ -79,8 +77,8 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
 
 def check_contrast(alpha: float, temperature: float) -> None:
     """Check the weight of positives and the temperature: float32 overflows beyond these bounds."""
-    check_number(alpha, "alpha", 0, MAX_ALPHA)
-    check_number(temperature, "temperature", MIN_TEMPERATURE)
+    check_number(alpha, "alpha", 0, 1e6)
+    check_number(temperature, "temperature", 1e-6)
 
 
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
@@ -135,7 +133,18 @@ def widened(labels: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _NARROW else x
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def reduced(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    """Return the losses (N,) as they are, their sum, or the sum divided by that of the weights."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else mean_over_anchors(losses.sum(), weights.sum())
+
+
+def mean_over_anchors(total: Tensor, weight: Tensor) -> Tensor:
+    return total / weight.where(weight > 0, 1)  # 0, not nan, if there is no anchor
 
 
 def readable_values(x: Tensor) -> NDArray[Any] | None:

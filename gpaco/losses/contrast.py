@@ -179,18 +179,21 @@ def no_autocast(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def mean_over_anchors(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses / weights.where(weights > 0, 1)  # 0, not nan, if there is no anchor
-
-
 def _with_prior_column(
     scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
 ) -> tuple[Tensor, list[References]]:
-    """Append a column of ones to the anchors and one of priors to the references: products then include the prior."""
-    wider = []
+    """Append a column of ones to the anchors and one of priors to the references: products then include the prior.
+
+    The prior of a reference is that of its class or mixture, and the mean of all if it is ignored.
+    """
+    prior, wider = log_prior.exp(), []
     for embeddings, labels in references:
-        prior = _reference_priors(labels, log_prior, ignore_index).to(scaled)
-        wider.append(References(torch.cat([embeddings, prior.unsqueeze(1)], 1), labels))
+        if labels.dim() == 2:
+            column = torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
+        else:
+            ignored = labels == ignore_index
+            column = torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0)])
+        wider.append(References(torch.cat([embeddings, column.to(scaled).unsqueeze(1)], 1), labels))
     return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
 
 
@@ -212,15 +215,6 @@ def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor
         return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
     zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
     return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
-
-
-def _reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
-    """Return the log prior of each reference, (R,): of its class or mixture; of the mean prior if ignored."""
-    prior = log_prior.exp()
-    if labels.dim() == 2:
-        return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
-    ignored = labels == ignore_index
-    return torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0).long()])
 
 
 def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:

@@ -10,6 +10,7 @@ from gpaco.losses.checks import (
     check_same_rows,
     check_scores,
     log_frequencies,
+    mean_over_anchors,
     widened,
 )
 from gpaco.losses.contrast import (
@@ -19,7 +20,6 @@ from gpaco.losses.contrast import (
     checked_references,
     class_counts,
     contrast,
-    mean_over_anchors,
     no_autocast,
     parametric_loss,
     with_prior,

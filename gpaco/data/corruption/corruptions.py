@@ -106,14 +106,7 @@ def corrupt(
     >>> corrupt(np.full((32, 32, 3), 100, np.uint8), "brightness", 3)[0, 0].tolist()
     [138, 138, 138]
     """
-    if name not in CORRUPTIONS:
-        raise UserError(f"there is no corruption {name!r}{nearest(name, CORRUPTIONS)}", f"{', '.join(CORRUPTIONS)}")
-    if severity not in SEVERITIES:
-        raise UserError(f"a severity is 1 to 5, got {severity}", "1 is mild, 5 is severe")
-    side = min(image.shape[:2])
-    if side < SMALLEST:
-        raise ValueError(f"an image of {side} pixels is too small to be corrupted: enlarge it to {SMALLEST}")
-    values = CONSTANTS[constants or constants_for(side)][name][severity - 1]
+    values = CONSTANTS[constants or constants_for(min(image.shape[:2]))][name][severity - 1]
     draw = np.random.default_rng([seed % 2**64, CORRUPTIONS.index(name), severity, index])
     corrupted: Pixels = getattr(distortions, name)(image, values, draw)
     return corrupted

@@ -28,19 +28,12 @@ _UNUSED = ("extra", "speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """ImageNet-C: `corruption/severity/class/image`, the same images below every severity.
-
-    Args:
-        labels: (N,) indices of `classes`.
-        classes: the class folders, sorted.
-        names: N times `class/image`.
-        homes: the folder of each condition that is there, in their usual order.
-    """
+    """ImageNet-C: `corruption/severity/class/image`, the same images below every severity."""
 
     labels: Labels
-    classes: tuple[str, ...]
-    names: tuple[str, ...]
-    homes: dict[Condition, Path]
+    classes: tuple[str, ...]  # the class folders, sorted
+    names: tuple[str, ...]  # `class/image`
+    homes: dict[Condition, Path]  # the folder of each condition that is there, in their usual order
     reader = "imagenet-c"
 
     @property

@@ -18,18 +18,12 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TestView:
-    """How an image gets the size of a model.
+    """How an image gets the size of a model."""
 
-    size: side of the result, in pixels
-    resize: the shorter side of the image before its center is cut out
-    whole: resize all of the image instead, as for small images in memory
-    interpolation: "bilinear" or "bicubic"
-    """
-
-    size: int
-    resize: int
-    whole: bool
-    interpolation: str
+    size: int  # side of the result, in pixels
+    resize: int  # the shorter side of the image before its center is cut out
+    whole: bool  # resize all of the image instead, as for small images in memory
+    interpolation: str  # "bilinear" or "bicubic"
 
 
 def as_tested(image: Array, view: TestView) -> Array:
