@@ -145,13 +145,9 @@ def _cross_entropy(
     logits: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Tensor:
     weight = None if weight is None else weight.to(logits)
+    logits = logits if labels.dim() == 1 else _finite(logits)
     losses = F.cross_entropy(
-        logits if labels.dim() == 1 else _finite(logits),
-        labels,
-        weight,
-        ignore_index=ignore_index,
-        reduction="none",
-        label_smoothing=label_smoothing,
+        logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
     )
     if labels.dim() == 2:
         return reduced(losses, labels.any(1), reduction)

@@ -59,27 +59,22 @@ def batch_and_memory(
     check_labels(labels, embeddings, num_classes, ignore_index)
     references = [References(embeddings, labels)]
     if memory is not None and memory_labels is not None:
-        references.append(checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index))
+        held = References(memory, widened(memory_labels))
+        references.append(checked_references(embeddings, held, num_classes, ignore_index))
     return references
 
 
 def checked_references(
-    embeddings: Tensor,
-    references: Tensor,
-    labels: Tensor,
-    num_classes: int | None,
-    ignore_index: int,
-    name: str = "memory",
+    embeddings: Tensor, references: References, num_classes: int | None, ignore_index: int, name: str = "memory"
 ) -> References:
     """Return additional references, after checking that they match the embeddings."""
-    check_scores(references, name, "(M, D)")
-    check_match(embeddings, references, f"embeddings and {name}")
-    if references.shape[1] != embeddings.shape[1]:
-        raise ValueError(
-            f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {references.shape[1]}"
-        )
-    check_labels(labels, references, num_classes, ignore_index, f"{name}_labels")
-    return References(references, labels)
+    rows = references.embeddings
+    check_scores(rows, name, "(M, D)")
+    check_match(embeddings, rows, f"embeddings and {name}")
+    if rows.shape[1] != embeddings.shape[1]:
+        raise ValueError(f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {rows.shape[1]}")
+    check_labels(references.labels, rows, num_classes, ignore_index, f"{name}_labels")
+    return references
 
 
 def contrast(

@@ -65,10 +65,7 @@ class Errors:
         """Return the mean over severities for each corruption; None if one is missing."""
         if self.published is not None:
             return self.published
-        return {
-            name: _mean([self.rows[name, s][key] if (name, s) in self.rows else None for s in SEVERITIES])
-            for name in CORRUPTIONS
-        }
+        return {name: _mean([self.rows.get((name, s), {}).get(key) for s in SEVERITIES]) for name in CORRUPTIONS}
 
 
 def group_errors(

@@ -75,8 +75,7 @@ def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -
 
     def near_edge(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
         inner = cv2.erode(region.astype(np.uint8), kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
-        edge: NDArray[np.bool_] = region & (inner == 0)
-        return edge
+        return np.asarray(region & (inner == 0))
 
     for c in np.union1d(np.unique(prediction), np.unique(mask)):
         if c == IGNORE:

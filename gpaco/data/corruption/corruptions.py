@@ -6,12 +6,10 @@ There are two tables of constants, of ImageNet-C (images of 224 pixels) and of C
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpaco.data.corruption import distortions
+from gpaco.data.images import Pixels
 from gpaco.errors import UserError, nearest
-
-Pixels = NDArray[np.uint8]
 
 KINDS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -108,8 +106,7 @@ def corrupt(
     """
     values = CONSTANTS[constants or constants_for(min(image.shape[:2]))][name][severity - 1]
     draw = np.random.default_rng([seed % 2**64, CORRUPTIONS.index(name), severity, index])
-    corrupted: Pixels = getattr(distortions, name)(image, values, draw)
-    return corrupted
+    return np.asarray(getattr(distortions, name)(image, values, draw))
 
 
 def constants_for(side: int) -> str:

@@ -19,7 +19,6 @@ _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "image
 _LABEL = ("label", "class", "target", "species", "category", "labels", "classes", "y")
 _SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
 
-
 _Cells = tuple[int, list[str]]  # a line number and its cells
 _Columns = tuple[int, int, int | None]  # of paths, labels and splits
 
