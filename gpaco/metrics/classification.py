@@ -38,16 +38,6 @@ def adjust(logits: NDArray[Any], from_log_prior: ArrayLike, to_log_prior: ArrayL
     return np.asarray(logits + shift.astype(logits.dtype))
 
 
-def long_tailed_prior(counts: ArrayLike) -> Floats:
-    """Return the class distribution of the training set.
-
-    >>> long_tailed_prior([6, 3, 1]).tolist()
-    [0.6, 0.3, 0.1]
-    """
-    counts = np.asarray(counts, np.float64)
-    return np.asarray(counts / counts.sum())
-
-
 def reversed_prior(counts: ArrayLike) -> Floats:
     """Return the reversed training distribution: the k-th rarest class has the share of the k-th most frequent one.
 
@@ -126,7 +116,7 @@ def summarize(
         "geometric_mean": _geometric_mean(seen),
         "ece": ece(confidence, correct),
         **{f"ece_{g}": ece(confidence[group_of_image == g], correct[group_of_image == g]) for g in GROUPS},
-        "long_tailed": reweighted_accuracy(recalls, long_tailed_prior(train)) if known else None,
+        "long_tailed": reweighted_accuracy(recalls, train / train.sum()) if known else None,
         "reversed": reweighted_accuracy(recalls, reversed_prior(train)) if known else None,
         "groups": {name: int((group == name).sum()) if known else None for name in GROUPS},
         "cuts": {"many": many, "few": few},

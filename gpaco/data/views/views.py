@@ -160,9 +160,7 @@ VIEWS = {
 
 
 def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
-    if resize < size:
-        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3); size <= resize."""
     height, width = image.shape[:2]
     short = min(height, width)
     # torchvision rounds the longer side down
