@@ -24,6 +24,7 @@ from gpaco.errors import Problem
 CPU = torch.device("cpu")
 
 Indices = NDArray[np.int64]
+Plan = list[tuple[Indices, Indices]]  # for each batch the indices of its images and the keys of their views
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def plan(
     start: int = 0,
     rank: int = 0,
     world: int = 1,
-) -> list[tuple[Indices, Indices]]:
-    """For each batch of an epoch from step `start` on, the indices of its images and the keys of their views.
+) -> Plan:
+    """Return the plan of an epoch from step `start` on.
 
     Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
     is then seen in other views.
@@ -154,16 +155,9 @@ def batches(
 
 
 def views_of(
-    samples: Samples,
-    views: list[View],
-    planned: list[tuple[Indices, Indices]],
-    *,
-    seed: int,
-    epoch: int,
-    workers: int = 0,
-    pin: bool = False,
+    samples: Samples, views: list[View], planned: Plan, *, seed: int, epoch: int, workers: int = 0, pin: bool = False
 ) -> Iterator[list[Tensor]]:
-    """For each batch of (indices, keys) its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
+    """Yield for each planned batch its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
     if samples.images is not None:
         for indices, keys in planned:
             images = samples.images[indices]
@@ -256,9 +250,7 @@ def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, 
     strength = cutmix if cut else mixup
     share = float(draw.beta(strength, strength))
     other = torch.from_numpy(draw.permutation(len(batch))).to(batch.labels.device)
-    rows = batch.labels
-    if rows.dim() == 1:
-        rows = torch.nn.functional.one_hot(rows, num_classes).float()
+    rows = torch.nn.functional.one_hot(batch.labels, num_classes).float()
     height, width = batch.views[0].shape[2:]
     if cut:
         h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.readers.rows import read_text
+from gpaco.data.readers.rows import TABLES, read_text
 from gpaco.errors import UserError, nearest
 
-TABLES = (".csv", ".tsv", ".parquet")
 TAKEN = "give images, folders of images, or .txt lists with a path in each line"
 
 

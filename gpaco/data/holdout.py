@@ -33,8 +33,6 @@ def stratified_split(
     >>> len(keep), np.asarray([0] * 10 + [1] * 4 + [2])[held].tolist()
     (12, [0, 0, 1])
     """
-    if not 0 <= fraction < 1:
-        raise UserError(f"the fraction to hold out must be at least 0 and below 1, got {fraction}", "0.1 is usual")
     held = np.zeros(np.size(labels), bool)
     for c, own in enumerate(by_class(labels)):
         # RandomState, since its numbers never change with the version of NumPy.

@@ -41,17 +41,12 @@ def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list
     return groups
 
 
-def leaks(splits: Splits, *, progress: Progress | None = None) -> list[list[str]]:
-    """Return groups of images with the same bytes in more than one split, each image as `split: name`."""
-    return copies(splits, over_parts(splits, digests, progress))["in_two_parts"]
-
-
 def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
     """Return the same splits, or raise a `UserError` if images of one split are in another one too.
 
     Published data sets have published splits, and some leak (10 images of CIFAR-100): that is only noted.
     """
-    groups = leaks(splits, progress=progress)
+    groups = copies(splits, over_parts(splits, digests, progress))["in_two_parts"]
     if not groups:
         return splits
     if splits.reader in PUBLISHED:

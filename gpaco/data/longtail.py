@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpaco.data.holdout import Indices, by_class
-from gpaco.errors import UserError
 
 
 def class_sizes(num_classes: int, largest: int, factor: float) -> list[int]:
@@ -15,8 +14,6 @@ def class_sizes(num_classes: int, largest: int, factor: float) -> list[int]:
     >>> class_sizes(5, 500, 100)
     [500, 158, 50, 15, 5]
     """
-    if factor < 1:
-        raise UserError(f"a long tail needs an imbalance factor of at least 1, got {factor}", "100 is usual")
     shares = [(1 / factor) ** (c / max(num_classes - 1, 1)) for c in range(num_classes)]
     return [max(int(largest * share), 1) for share in shares]
 

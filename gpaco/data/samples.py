@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.images import read_image
+from gpaco.data.images import Pixels, read_image
 from gpaco.errors import UserError
 from gpaco.system.words import printable, some
 
@@ -29,45 +29,30 @@ MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationCl
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Labeled images, either all in memory or as files that `load` decodes.
-
-    Args:
-        labels: (N,) int64, each an index into `classes`.
-        classes: the class names.
-        images: (N, H, W, 3) uint8 RGB; exactly one of `images` and `paths` is given.
-        paths: the N image files.
-        names: a printable name for each sample; paths or numbers unless given.
+    """Labeled images, either all in memory or as files that `load` decodes: exactly one of `images` and `paths`.
 
     >>> samples = Samples(np.array([0, 1, 1]), ("cat", "dog"), images=np.zeros((3, 8, 8, 3), np.uint8))
     >>> samples.counts.tolist(), samples.subset([2]).names, samples.load(0).shape
     ([1, 2], ('2',), (8, 8, 3))
     """
 
-    labels: Labels
+    labels: Labels  # (N,), each an index into `classes`
     classes: tuple[str, ...]
-    images: npt.NDArray[np.uint8] | None = None
+    images: Pixels | None = None  # (N, H, W, 3) RGB
     paths: tuple[Path, ...] | None = None
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # a printable name for each sample; paths or numbers unless given
 
     def __post_init__(self) -> None:
-        source = self.images if self.paths is None else self.paths
-        if source is None or (self.images is not None and self.paths is not None):
-            raise ValueError("samples have images or paths: give exactly one of them")
-        if self.images is not None and (
-            self.images.ndim != 4 or self.images.shape[3] != 3 or self.images.dtype != np.uint8
-        ):
-            raise ValueError(f"images must be (N, H, W, 3) uint8, got {self.images.shape} {self.images.dtype}")
         labels = np.asarray(self.labels, dtype=np.int64)
-        if labels.shape != (len(source),):
-            raise ValueError(f"{len(source)} images need labels of shape ({len(source)},), got {labels.shape}")
+        number = len(np.asarray(self.images) if self.paths is None else self.paths)
+        if labels.shape != (number,):
+            raise ValueError(f"{number} images need labels of shape ({number},), got {labels.shape}")
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
             raise ValueError(f"labels must be 0 to {len(self.classes) - 1}, got {labels.min()} to {labels.max()}")
         object.__setattr__(self, "labels", labels)
         if not self.names:
             names = map(str, range(len(labels))) if self.paths is None else map(printable, self.paths)
             object.__setattr__(self, "names", tuple(names))
-        if len(self.names) != len(labels):
-            raise ValueError(f"{len(labels)} samples need as many names, got {len(self.names)}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,7 +77,7 @@ class Samples:
         """Return the SHA-256 of the names and classes in order, not of pixels."""
         return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
 
-    def load(self, i: int) -> npt.NDArray[np.uint8]:
+    def load(self, i: int) -> Pixels:
         """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file."""
         if self.paths is not None:
             return read_image(self.paths[i])

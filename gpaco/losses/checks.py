@@ -1,4 +1,4 @@
-"""Checks of the input to a loss: a `ValueError` says what was expected, what was given and what to do."""
+"""What all losses share: checks of the input, with a `ValueError` that says what to do, conversions, reductions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Counts = Tensor | Sequence[int] | Sequence[float]
-MIN_TEMPERATURE, MAX_ALPHA = 1e-6, 1e6
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def check_scores(x: Tensor, name: str, shape: str = "(N, C)") -> None:
@@ -41,33 +39,31 @@ def check_labels(
     """Require class indices (N,) or rows of probabilities (N, C); a row of zeros is ignored like `ignore_index`."""
     if labels.device != rows.device:
         raise ValueError(f"{name} are on {labels.device} but their rows on {rows.device}; move one with .to()")
-    if labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
-        check_same_rows(rows, labels, f"rows and {name}")
-        values = readable_values(labels)
-        if num_classes is not None and values is not None:
-            wrong = values[((values < 0) | (values >= num_classes)) & (values != ignore_index)]
-            if len(wrong):
-                raise ValueError(
-                    f"{name} must be 0 to {num_classes - 1} or ignore_index ({ignore_index}), got {int(wrong[0])}; "
-                    "check the number of classes, or renumber the labels from 0"
-                )
+    indices = labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
+    soft = labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1])
+    if not indices and not soft:
+        raise ValueError(
+            f"{name} must be class indices, integers of shape (N,), or rows of probabilities, floats of shape "
+            f"(N, {num_classes or 'C'}), got {_describe(labels)}"
+        )
+    check_same_rows(rows, labels, f"rows and {name}")
+    values = readable_values(at_least_float32(labels))
+    if values is None:
         return
-    if labels.dim() == 2 and labels.is_floating_point() and labels.shape[1] == (num_classes or labels.shape[1]):
-        check_same_rows(rows, labels, f"rows and {name}")
-        values = readable_values(at_least_float32(labels))
-        if values is not None:
-            sums = values.sum(1)
-            far = ~(abs(sums - 1) <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
-            if far.any() or (values < 0).any():
-                raise ValueError(
-                    f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
-                )
-        return
-    columns = "C" if num_classes is None else num_classes
-    raise ValueError(
-        f"{name} must be class indices, integers of shape (N,), or rows of probabilities, floats of shape "
-        f"(N, {columns}), got {_describe(labels)}"
-    )
+    if soft:
+        sums = values.sum(1)
+        far = ~(abs(sums - 1) <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
+        if far.any() or (values < 0).any():
+            raise ValueError(
+                f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
+            )
+    elif num_classes is not None:
+        wrong = values[((values < 0) | (values >= num_classes)) & (values != ignore_index)]
+        if len(wrong):
+            raise ValueError(
+                f"{name} must be 0 to {num_classes - 1} or ignore_index ({ignore_index}), got {int(wrong[0])}; "
+                "check the number of classes, or renumber the labels from 0"
+            )
 
 
 def check_number(value: float, name: str, low: float, high: float = float("inf"), *, low_too: bool = True) -> None:
@@ -79,8 +75,8 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
 
 def check_contrast(alpha: float, temperature: float) -> None:
     """Check the weight of positives and the temperature: float32 overflows beyond these bounds."""
-    check_number(alpha, "alpha", 0, MAX_ALPHA)
-    check_number(temperature, "temperature", MIN_TEMPERATURE)
+    check_number(alpha, "alpha", 0, 1e6)
+    check_number(temperature, "temperature", 1e-6)
 
 
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
@@ -104,8 +100,7 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
     if isinstance(class_counts, Mapping):
         raise ValueError(
             "class_counts must be a list or tensor, the images of class 0, 1 and so on, "
-            f"got {type(class_counts).__name__}; "
-            f"[class_counts[c] for c in range({num_classes})] makes one"
+            f"got {type(class_counts).__name__}; [class_counts[c] for c in range({num_classes})] makes one"
         )
     # As an array, so that values can be read even if the default device is another.
     counts = np.asarray(class_counts.detach().cpu().double() if isinstance(class_counts, Tensor) else class_counts)
@@ -135,7 +130,18 @@ def widened(labels: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _NARROW else x
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def reduced(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    """Return the losses (N,) as they are, their sum, or the sum divided by that of the weights."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else mean_over_anchors(losses.sum(), weights.sum())
+
+
+def mean_over_anchors(total: Tensor, weight: Tensor) -> Tensor:
+    return total / weight.where(weight > 0, 1)  # 0, not nan, if there is no anchor
 
 
 def readable_values(x: Tensor) -> NDArray[Any] | None:
@@ -146,10 +152,9 @@ def readable_values(x: Tensor) -> NDArray[Any] | None:
     if x.device.type != "cpu" or not len(x) or torch.compiler.is_compiling():
         return None
     try:
-        values: NDArray[Any] = x.detach().numpy()
+        return np.asarray(x.detach().numpy())
     except RuntimeError:
         return None
-    return values
 
 
 def _describe(x: Tensor) -> str:

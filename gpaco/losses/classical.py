@@ -18,6 +18,7 @@ from gpaco.losses.checks import (
     check_weight,
     class_counts_tensor,
     log_frequencies,
+    reduced,
     widened,
 )
 
@@ -74,10 +75,10 @@ def focal_loss(
     if weight is not None:
         losses = losses * weight.to(losses)
     if labels.dim() == 2:
-        return _reduce((losses * labels.to(losses)).sum(1), labels.any(1), reduction)
+        return reduced((losses * labels).sum(1), labels.any(1), reduction)
     valid = labels != ignore_index
-    picked = losses.gather(1, labels.where(valid, 0).long().unsqueeze(1)).squeeze(1)
-    return _reduce(picked * valid, valid, reduction)
+    picked = losses.gather(1, labels.where(valid, 0).unsqueeze(1)).squeeze(1)
+    return reduced(picked * valid, valid, reduction)
 
 
 def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tensor:
@@ -121,11 +122,11 @@ def ldam_loss(
     margins = class_counts_tensor(class_counts, logits.shape[1]) ** -0.25
     margins = _as(margins * (max_margin / margins.max()), logits)
     if labels.dim() == 1:
-        index = labels.where(labels != ignore_index, 0).long().unsqueeze(1)
+        index = labels.where(labels != ignore_index, 0).unsqueeze(1)
         logits = logits.scatter_add(1, index, -margins[index])
     else:
         logits = logits - margins * labels
-    return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction)
+    return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction, 0)
 
 
 def _checked(
@@ -141,26 +142,17 @@ def _checked(
 
 
 def _cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float = 0.0,
+    logits: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Tensor:
     weight = None if weight is None else weight.to(logits)
+    logits = logits if labels.dim() == 1 else _finite(logits)
     losses = F.cross_entropy(
-        logits if labels.dim() == 1 else _finite(logits),
-        labels,
-        weight,
-        ignore_index=ignore_index,
-        reduction="none",
-        label_smoothing=label_smoothing,
+        logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
     )
     if labels.dim() == 2:
-        return _reduce(losses, labels.any(1), reduction)
+        return reduced(losses, labels.any(1), reduction)
     valid = labels != ignore_index
-    return _reduce(losses, valid if weight is None else weight[labels.where(valid, 0)] * valid, reduction)
+    return reduced(losses, valid if weight is None else weight[labels.where(valid, 0)] * valid, reduction)
 
 
 def _as(x: Tensor, like: Tensor) -> Tensor:
@@ -170,12 +162,3 @@ def _as(x: Tensor, like: Tensor) -> Tensor:
 def _finite(x: Tensor) -> Tensor:
     # A masked class has a logit of -inf, and its zero label must give 0, not 0 * inf.
     return x.clamp_min(torch.finfo(x.dtype).min / 4)
-
-
-def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses
-    if reduction == "sum":
-        return losses.sum()
-    total = weights.sum()
-    return losses.sum() / total.where(total > 0, 1)  # 0, not nan, if every row is ignored

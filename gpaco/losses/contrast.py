@@ -59,27 +59,22 @@ def batch_and_memory(
     check_labels(labels, embeddings, num_classes, ignore_index)
     references = [References(embeddings, labels)]
     if memory is not None and memory_labels is not None:
-        references.append(checked_references(embeddings, memory, widened(memory_labels), num_classes, ignore_index))
+        held = References(memory, widened(memory_labels))
+        references.append(checked_references(embeddings, held, num_classes, ignore_index))
     return references
 
 
 def checked_references(
-    embeddings: Tensor,
-    references: Tensor,
-    labels: Tensor,
-    num_classes: int | None,
-    ignore_index: int,
-    name: str = "memory",
+    embeddings: Tensor, references: References, num_classes: int | None, ignore_index: int, name: str = "memory"
 ) -> References:
     """Return additional references, after checking that they match the embeddings."""
-    check_scores(references, name, "(M, D)")
-    check_match(embeddings, references, f"embeddings and {name}")
-    if references.shape[1] != embeddings.shape[1]:
-        raise ValueError(
-            f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {references.shape[1]}"
-        )
-    check_labels(labels, references, num_classes, ignore_index, f"{name}_labels")
-    return References(references, labels)
+    rows = references.embeddings
+    check_scores(rows, name, "(M, D)")
+    check_match(embeddings, rows, f"embeddings and {name}")
+    if rows.shape[1] != embeddings.shape[1]:
+        raise ValueError(f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {rows.shape[1]}")
+    check_labels(references.labels, rows, num_classes, ignore_index, f"{name}_labels")
+    return references
 
 
 def contrast(
@@ -179,18 +174,21 @@ def no_autocast(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def mean_over_anchors(losses: Tensor, weights: Tensor) -> Tensor:
-    return losses / weights.where(weights > 0, 1)  # 0, not nan, if there is no anchor
-
-
 def _with_prior_column(
     scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
 ) -> tuple[Tensor, list[References]]:
-    """Append a column of ones to the anchors and one of priors to the references: products then include the prior."""
-    wider = []
+    """Append a column of ones to the anchors and one of priors to the references: products then include the prior.
+
+    The prior of a reference is that of its class or mixture, and the mean of all if it is ignored.
+    """
+    prior, wider = log_prior.exp(), []
     for embeddings, labels in references:
-        prior = _reference_priors(labels, log_prior, ignore_index).to(scaled)
-        wider.append(References(torch.cat([embeddings, prior.unsqueeze(1)], 1), labels))
+        if labels.dim() == 2:
+            column = torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
+        else:
+            ignored = labels == ignore_index
+            column = torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0)])
+        wider.append(References(torch.cat([embeddings, column.to(scaled).unsqueeze(1)], 1), labels))
     return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
 
 
@@ -212,15 +210,6 @@ def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor
         return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
     zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
     return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
-
-
-def _reference_priors(labels: Tensor, log_prior: Tensor, ignore_index: int) -> Tensor:
-    """Return the log prior of each reference, (R,): of its class or mixture; of the mean prior if ignored."""
-    prior = log_prior.exp()
-    if labels.dim() == 2:
-        return torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
-    ignored = labels == ignore_index
-    return torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0).long()])
 
 
 def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:

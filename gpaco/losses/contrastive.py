@@ -10,8 +10,8 @@ rows of a memory.
 
 from torch import Tensor
 
-from gpaco.losses.checks import check_choice, check_contrast, check_same_rows, check_scores
-from gpaco.losses.contrast import batch_and_memory, contrast, mean_over_anchors, no_autocast, parametric_loss
+from gpaco.losses.checks import check_choice, check_contrast, check_same_rows, check_scores, reduced
+from gpaco.losses.contrast import batch_and_memory, contrast, no_autocast, parametric_loss
 
 
 def gpaco_loss(
@@ -65,7 +65,7 @@ def gpaco_loss(
     losses, weights = parametric_loss(
         logits, references, everyone, alpha, temperature, log_prior, label_smoothing, ignore_index
     )
-    return _reduce(losses, weights, reduction)
+    return reduced(losses, weights, reduction)
 
 
 def supcon_loss(
@@ -103,10 +103,4 @@ def supcon_loss(
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)
-    return _reduce(losses, share.sum(1), reduction)
-
-
-def _reduce(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else mean_over_anchors(losses.sum(), weights.sum())
+    return reduced(losses, share.sum(1), reduction)

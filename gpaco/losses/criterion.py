@@ -10,6 +10,7 @@ from gpaco.losses.checks import (
     check_same_rows,
     check_scores,
     log_frequencies,
+    mean_over_anchors,
     widened,
 )
 from gpaco.losses.contrast import (
@@ -19,7 +20,6 @@ from gpaco.losses.contrast import (
     checked_references,
     class_counts,
     contrast,
-    mean_over_anchors,
     no_autocast,
     parametric_loss,
     with_prior,
@@ -205,14 +205,15 @@ class GPaCoLoss(nn.Module):
         references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
         if keys is not None:
             last = labels[-(len(labels) // self.views) :]
-            references.append(checked_references(embeddings, keys, last, self.num_classes, -100, "keys"))
+            references.append(checked_references(embeddings, References(keys, last), self.num_classes, -100, "keys"))
         anchors = slice(0, len(embeddings))
         if self._gathers():
             references, anchors = self._gathered(references)
         if self.training and len(self.memory.embeddings):  # every process already has the same memory
             if labels.dim() == 2:
                 self.memory.hold_probabilities(self.num_classes)
-            references.append(checked_references(embeddings, *self.memory.read(), self.num_classes, -100))
+            held = References(*self.memory.read())
+            references.append(checked_references(embeddings, held, self.num_classes, -100))
         return references, anchors
 
     def _check_batch(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> None:

@@ -69,7 +69,10 @@ class Memory(nn.Module):
         """Overwrite the oldest rows with the rows of all processes, in order of rank.
 
         Ignored rows (a negative label, or probabilities that are all 0) and rows that are not finite, which would spoil
-        every loss until overwritten, are skipped: their slots keep the old row, or an ignored row of zeros.
+        every loss until overwritten, are skipped: their slots keep the old row. While the memory fills, that is an
+        ignored row of zeros: a reference that is never a positive, as similar to any anchor as unrelated embeddings
+        are on average, until the next round overwrites it. To close the gap, the host would have to wait for the
+        device and count the good rows in every step.
 
         Args:
             embeddings: (B, D), those of this process.

@@ -35,17 +35,7 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | No
 def adjust(logits: NDArray[Any], from_log_prior: ArrayLike, to_log_prior: ArrayLike) -> NDArray[Any]:
     """Return logits adjusted from one class distribution to another; both priors are (C,) logs."""
     shift = np.asarray(to_log_prior, np.float64) - np.asarray(from_log_prior, np.float64)
-    adjusted: NDArray[Any] = logits + shift.astype(logits.dtype)
-    return adjusted
-
-
-def long_tailed_prior(counts: ArrayLike) -> Floats:
-    """Return the class distribution of the training set.
-
-    >>> long_tailed_prior([6, 3, 1]).tolist()
-    [0.6, 0.3, 0.1]
-    """
-    return _distribution(np.asarray(counts, np.float64))
+    return np.asarray(logits + shift.astype(logits.dtype))
 
 
 def reversed_prior(counts: ArrayLike) -> Floats:
@@ -59,7 +49,8 @@ def reversed_prior(counts: ArrayLike) -> Floats:
     ordered = np.sort(np.asarray(counts, np.float64))
     _, inverse, ties = np.unique(np.asarray(counts), return_inverse=True, return_counts=True)
     of_rank = np.repeat(np.arange(len(ties)), ties)
-    return _distribution((np.bincount(of_rank, ordered[::-1]) / ties)[inverse])
+    shares = (np.bincount(of_rank, ordered[::-1]) / ties)[inverse]
+    return np.asarray(shares / shares.sum())
 
 
 def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
@@ -108,15 +99,14 @@ def summarize(
     test = np.bincount(labels, minlength=num_classes)
     predicted = np.bincount(predictions, minlength=num_classes)
     right = np.bincount(labels[correct], minlength=num_classes)
-    with np.errstate(invalid="ignore"):
-        recalls = right / np.where(test, test, np.nan)
-        precisions = right / np.where(predicted, predicted, np.nan)
+    recalls = right / np.where(test, test, np.nan)
+    precisions = right / np.where(predicted, predicted, np.nan)
     f1 = np.where(test, 2 * right / np.maximum(test + predicted, 1), np.nan)
     group = groups(train, many, few) if known else np.full(num_classes, "")
     group_of_image = group[labels]
 
     seen = recalls[~np.isnan(recalls)]
-    summary: dict[str, Any] = {
+    return {
         "n": len(labels),
         "top1": mean(correct),
         "top5": mean(rank < 5),
@@ -126,26 +116,25 @@ def summarize(
         "geometric_mean": _geometric_mean(seen),
         "ece": ece(confidence, correct),
         **{f"ece_{g}": ece(confidence[group_of_image == g], correct[group_of_image == g]) for g in GROUPS},
-        "long_tailed": reweighted_accuracy(recalls, long_tailed_prior(train)) if known else None,
+        "long_tailed": reweighted_accuracy(recalls, train / train.sum()) if known else None,
         "reversed": reweighted_accuracy(recalls, reversed_prior(train)) if known else None,
         "groups": {name: int((group == name).sum()) if known else None for name in GROUPS},
         "cuts": {"many": many, "few": few},
         "absent": int((test == 0).sum()),
+        "per_class": [
+            {
+                "name": str(classes[c]),
+                "group": str(group[c]) if known else None,
+                "train": int(train[c]) if known else None,
+                "test": int(test[c]),
+                "recall": number(recalls[c]),
+                "interval": None if (bounds := wilson(int(right[c]), int(test[c]))) is None else list(bounds),
+                "precision": number(precisions[c]),
+                "f1": number(f1[c]),
+            }
+            for c in range(num_classes)
+        ],
     }
-    summary["per_class"] = [
-        {
-            "name": str(classes[c]),
-            "group": str(group[c]) if known else None,
-            "train": int(train[c]) if known else None,
-            "test": int(test[c]),
-            "recall": number(recalls[c]),
-            "interval": None if (bounds := wilson(int(right[c]), int(test[c]))) is None else list(bounds),
-            "precision": number(precisions[c]),
-            "f1": number(f1[c]),
-        }
-        for c in range(num_classes)
-    ]
-    return summary
 
 
 def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats]:
@@ -167,13 +156,6 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
         rank[rows] = ((scores > at_label) | ((scores == at_label) & (columns < own))).sum(1)
         confidence[rows] = 1 / np.exp(scores - best).sum(1)
     return predictions, rank, confidence
-
-
-def _distribution(shares: Floats) -> Floats:
-    if shares.ndim != 1 or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
-        raise UserError("class counts must not be negative, and not all 0", "check the training images of each class")
-    distribution: Floats = shares / shares.sum()
-    return distribution
 
 
 def _geometric_mean(values: Floats) -> float | None:

@@ -58,17 +58,14 @@ class Errors:
 
     def clean(self, key: str = "error") -> float | None:
         if self.published is not None:
-            return self.published_clean if key == "error" else None
+            return self.published_clean
         return self.rows[CLEAN][key] if CLEAN in self.rows else None
 
     def means(self, key: str = "error") -> Means:
         """Return the mean over severities for each corruption; None if one is missing."""
         if self.published is not None:
-            return self.published if key == "error" else {}
-        return {
-            name: severity_mean({s: self.rows[name, s][key] for s in SEVERITIES if (name, s) in self.rows})
-            for name in CORRUPTIONS
-        }
+            return self.published
+        return {name: _mean([self.rows.get((name, s), {}).get(key) for s in SEVERITIES]) for name in CORRUPTIONS}
 
 
 def group_errors(
@@ -167,11 +164,6 @@ def missing_conditions(wanted: Sequence[Condition]) -> list[str]:
     return [f"{len(missing)} of the 75 conditions are missing ({few}): means over all of them are null"]
 
 
-def severity_mean(by_severity: Mapping[int, float | None]) -> float | None:
-    """Return the mean over the five severities; None if one is missing."""
-    return _mean([by_severity.get(severity) for severity in SEVERITIES])
-
-
 def mean_error(means: Means) -> float | None:
     """Return the mean over the 15 corruptions."""
     return _mean([means.get(name) for name in CORRUPTIONS])
@@ -194,8 +186,7 @@ def relative_mce(means: Means, clean: float | None, baseline: Means, baseline_cl
     """
     if clean is None or baseline_clean is None:
         return None
-    added, added_there = _above(means, clean), _above(baseline, baseline_clean)
-    return _mean([_ratio(added[name], added_there[name]) for name in CORRUPTIONS])
+    return mce(_above(means, clean), _above(baseline, baseline_clean))
 
 
 def _above(means: Means, clean: float) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpaco.errors import UserError
 from gpaco.metrics.arrays import Floats, Ints, mean, number
-from gpaco.metrics.groups import GROUPS
+from gpaco.metrics.groups import GROUPS, groups
 
 IGNORE = 255
 
@@ -59,12 +59,10 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
     return counted.reshape(num_classes, num_classes).astype(np.int64)
 
 
-def boundaries(
-    prediction: NDArray[Any], mask: NDArray[Any], num_classes: int, width: float = 0.02
-) -> tuple[Ints, Ints]:
+def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> tuple[Ints, Ints]:
     """Return the pixels of each class near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
 
-    "Near" means within `width` times the diagonal of the image; the image border is an edge too. Predictions of
+    "Near" means within 2 % of the diagonal of the image; the image border is an edge too. Predictions of
     unlabeled pixels are ignored, so a perfect prediction scores 1.
     """
     import cv2
@@ -72,13 +70,12 @@ def boundaries(
     both, either = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     labeled = mask != IGNORE
     prediction = np.where(labeled, prediction, IGNORE)
-    reach = max(1, round(width * float(np.hypot(*mask.shape))))
+    reach = max(1, round(0.02 * float(np.hypot(*mask.shape))))
     kernel = np.ones((2 * reach + 1, 2 * reach + 1), np.uint8)
 
     def near_edge(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
         inner = cv2.erode(region.astype(np.uint8), kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
-        edge: NDArray[np.bool_] = region & (inner == 0)
-        return edge
+        return np.asarray(region & (inner == 0))
 
     for c in np.union1d(np.unique(prediction), np.unique(mask)):
         if c == IGNORE:
@@ -110,8 +107,7 @@ def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDAr
     ['many', 'medium', 'medium', 'few']
     """
     pixels = np.asarray(pixels, np.float64)
-    relative = pixels * len(pixels) / max(pixels.sum(), 1)
-    return np.where(relative > many, "many", np.where(relative < few, "few", "medium"))
+    return groups(pixels * len(pixels) / max(pixels.sum(), 1), many, few)
 
 
 def summarize(

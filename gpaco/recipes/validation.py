@@ -124,6 +124,7 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield len(data.expect_groups) not in (0, 3), "data.expect_groups", "must have three numbers: many, medium, few"
     yield len(model.mean) not in (0, 3), "model.mean", "must have three numbers: red, green, blue"
     yield len(model.std) != len(model.mean), "model.std", "must have as many numbers as model.mean"
+    yield 0 < model.resize < model.size, "model.resize", "must be 0 or at least model.size"
     yield len(crop) not in (0, 2) or _falls(crop), "views.crop_scale", "must be [least, greatest]"
     for key in ("crop", "base_size", "window", "stride"):
         yield len(getattr(scenes, key)) not in (0, 2), f"segmentation.{key}", "must have two numbers"

@@ -20,11 +20,6 @@ def rank() -> int:
     return dist.get_rank() if _many() else 0
 
 
-def local_rank() -> int:
-    """Number of this process on its machine, from 0, as torchrun sets it."""
-    return int(os.environ.get("LOCAL_RANK", 0))
-
-
 def world_size() -> int:
     """Number of processes."""
     return dist.get_world_size() if _many() else 1
@@ -83,7 +78,7 @@ def maximum(x: Tensor) -> Tensor:
 def _reduced(x: Tensor, operation: str) -> Tensor:
     if not _many():
         return x
-    result = x.detach().to(_device(), copy=True)
+    result = x.detach().to("cuda" if dist.get_backend() == "nccl" else "cpu", copy=True)
     dist.all_reduce(result, getattr(dist.ReduceOp, operation))
     return result.to(x.device)
 
@@ -123,11 +118,6 @@ def stop() -> None:
     """Leave the process group."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _device() -> torch.device:
-    nccl = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 class _Gather(torch.autograd.Function):
@@ -178,6 +168,6 @@ def choose_device(name: str | None = None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"there is no device {name!r} here: {str(error).splitlines()[0]}", "--device cpu") from error
     if name == "cuda":
-        device = torch.device("cuda", local_rank())
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))  # as torchrun numbers processes
         torch.cuda.set_device(device)
     return device

@@ -45,13 +45,14 @@ def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
 def problem_of(error: Exception) -> EnvironmentProblem | None:
     """Return what is wrong with the machine, or None for any other error."""
     text = " ".join(str(error).split())
-    if problem := disk_problem(error):
-        return problem
-    if isinstance(error, MemoryError) or re.search(r"out of memory|not enough memory|can't allocate memory", text):
+    short = re.search(r"out of memory|not enough memory|can(no|')t allocate memory", text, re.IGNORECASE)
+    if isinstance(error, MemoryError) or short:  # or an OSError: no memory for another process
         return EnvironmentProblem(
             f"there is not enough memory: {text[:200] or 'the system refused to give any'}",
             "try a smaller --batch-size, --size or model, or fewer --workers",
         )
+    if problem := disk_problem(error):
+        return problem
     if "shared memory" in text and "worker" in text:
         return EnvironmentProblem(
             "a process that loads images ran out of shared memory",

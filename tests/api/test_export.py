@@ -22,7 +22,7 @@ from torch import Tensor
 
 import gpaco
 from gpaco.data.readers.read import read
-from gpaco.data.views.eval import eval_batch
+from gpaco.data.views.eval import images_as_tested
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones, exported
 from gpaco.tasks.classification.card import Tuned
@@ -82,7 +82,7 @@ def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
     assert about["input"] == {"name": "images", "shape": ["N", 3, 8, 8], "dtype": "uint8", "size": [8, 8]}
     predictor = load_classifier(trained)
     samples = read("digits").train
-    images = eval_batch(np.stack([samples.load(i) for i in range(1000)]), 8)
+    (images,) = images_as_tested(samples, predictor.card.view, [np.arange(1000)])
     expected = final_logits(predictor(images).numpy(), predictor.card, **options)
     for batch in (1, 7, 32):
         given = torch.cat([answer(part) for part in images[: 20 * batch if batch < 32 else 1000].split(batch)]).numpy()

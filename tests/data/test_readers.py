@@ -12,18 +12,13 @@ from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
 
 
-def test_samples_have_images_or_paths_labels_in_range_and_a_name_each() -> None:
+def test_samples_have_a_label_each_in_range() -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     for wrong in (
-        lambda: Samples(np.array([0, 1]), ("a", "b")),
-        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images, paths=(Path("x"), Path("y"))),
         lambda: Samples(np.array([0]), ("a", "b"), images=images),
         lambda: Samples(np.array([0, 2]), ("a", "b"), images=images),
-        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images[..., 0]),
-        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images.astype(float)),
-        lambda: Samples(np.array([0, 1]), ("a", "b"), images=images, names=("one",)),
     ):
-        with pytest.raises(ValueError, match=r"give exactly one|need|must be"):
+        with pytest.raises(ValueError, match=r"need|must be"):
             wrong()
 
 

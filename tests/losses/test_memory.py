@@ -44,6 +44,19 @@ def test_ignored_and_non_finite_rows_are_not_pushed() -> None:
     assert soft.read()[1].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
+def test_a_skipped_slot_of_a_filling_memory_is_a_negative_of_similarity_zero() -> None:
+    rows, labels = F.normalize(torch.randn(4, 2), dim=1), torch.tensor([0, -100, 1, 2])
+    memory = Memory(8, 2)
+    memory.push(rows, labels)
+    logits, anchors = torch.zeros(4, 3), F.normalize(torch.randn(4, 2), dim=1)
+    batch = (logits, anchors, torch.tensor([0, 1, 2, 0]))
+    gap = gpaco_loss(*batch, *memory.read(), reduction="none")
+    gap = gap - gpaco_loss(*batch, rows[labels >= 0], labels[labels >= 0], reduction="none")
+    # It adds exp(0) to a sum to which each of three centers adds as much.
+    assert (gap > 0).all()
+    assert (gap < torch.tensor(1 / 3).log1p()).all()
+
+
 def test_labels_are_rows_of_probabilities_if_asked_and_indices_become_one_hot() -> None:
     memory = Memory(4, 2, num_classes=3)
     memory.push(torch.zeros(2, 2), torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.0, 1.0]]))

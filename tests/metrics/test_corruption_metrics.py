@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS
-from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, group_errors, mce, mean_error, relative_mce, severity_mean
+from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, mce, mean_error, relative_mce
 
 HALF = dict.fromkeys(CORRUPTIONS, 0.5)
 
 
 def test_a_corruption_has_a_mean_only_if_it_has_all_severities() -> None:
-    assert severity_mean({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5}) == pytest.approx(0.3)
-    assert severity_mean({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}) is None
-    assert severity_mean({1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: None}) is None
+    rows = {("fog", severity): {"error": severity / 10, "few": None} for severity in (1, 2, 3, 4, 5)}
+    assert Errors(rows, []).means()["fog"] == pytest.approx(0.3)
+    assert Errors(rows, []).means("few")["fog"] is None
+    del rows["fog", 5]
+    assert Errors(rows, []).means()["fog"] is None
 
 
 def test_figures_of_a_table_worked_out_by_hand() -> None:

@@ -267,6 +267,7 @@ WRONG_TEXTS = {
     "[schedule]\nname = 'step-released'\nper = 'step'": "goes per epoch",
     "[source]\nassumed = ['method.alhpa']": "must name settings",
     "[optimizer]\nlr = 0.1\n[schedule]\nmin_lr = 0.2": "must not be above optimizer.lr",
+    "[model]\nsize = 320\nresize = 256": "model.resize must be 0 or at least model.size, got 256",
     "[data]\npath = 'a'\npath = 'b'": "mine is not valid TOML: Cannot overwrite a value (at line 3",
     "x = " + "[" * 5000: "mine is not valid TOML",
     "x = 0x" + "f" * 9000: "there is no section 'x'",

@@ -154,6 +154,7 @@ def test_a_signal_to_the_loaders_too_saves_all_the_same(photographs: Path, tmp_p
     ("error", "cause"),
     [
         (MemoryError(), "not enough memory"),
+        (OSError(12, "Cannot allocate memory"), "not enough memory"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "not enough memory: CUDA"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),

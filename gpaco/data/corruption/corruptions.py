@@ -6,12 +6,10 @@ There are two tables of constants, of ImageNet-C (images of 224 pixels) and of C
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpaco.data.corruption import distortions
+from gpaco.data.images import Pixels
 from gpaco.errors import UserError, nearest
-
-Pixels = NDArray[np.uint8]
 
 KINDS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -106,17 +104,9 @@ def corrupt(
     >>> corrupt(np.full((32, 32, 3), 100, np.uint8), "brightness", 3)[0, 0].tolist()
     [138, 138, 138]
     """
-    if name not in CORRUPTIONS:
-        raise UserError(f"there is no corruption {name!r}{nearest(name, CORRUPTIONS)}", f"{', '.join(CORRUPTIONS)}")
-    if severity not in SEVERITIES:
-        raise UserError(f"a severity is 1 to 5, got {severity}", "1 is mild, 5 is severe")
-    side = min(image.shape[:2])
-    if side < SMALLEST:
-        raise ValueError(f"an image of {side} pixels is too small to be corrupted: enlarge it to {SMALLEST}")
-    values = CONSTANTS[constants or constants_for(side)][name][severity - 1]
+    values = CONSTANTS[constants or constants_for(min(image.shape[:2]))][name][severity - 1]
     draw = np.random.default_rng([seed % 2**64, CORRUPTIONS.index(name), severity, index])
-    corrupted: Pixels = getattr(distortions, name)(image, values, draw)
-    return corrupted
+    return np.asarray(getattr(distortions, name)(image, values, draw))
 
 
 def constants_for(side: int) -> str:

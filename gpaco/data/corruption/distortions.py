@@ -18,9 +18,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
+from gpaco.data.images import Pixels
 from gpaco.errors import EnvironmentProblem
 
-Pixels = NDArray[np.uint8]
 Floats = NDArray[Any]
 
 
@@ -124,12 +124,8 @@ def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], dr
     middle, arm = np.array([width // 2, height // 2]), min(height, width) // 3
     corners = (middle + arm * np.array([[1, 1], [-1, 1], [-1, -1]])).astype(np.float32)
     moved = corners + draw.uniform(-shear, shear, (3, 2)).astype(np.float32)
-    x = cv2.warpAffine(
-        _unit(image).astype(np.float32),
-        cv2.getAffineTransform(corners, moved),
-        (width, height),
-        borderMode=cv2.BORDER_REFLECT_101,
-    )
+    sheared = cv2.getAffineTransform(corners, moved)
+    x = cv2.warpAffine(_unit(image).astype(np.float32), sheared, (width, height), borderMode=cv2.BORDER_REFLECT_101)
     down, across = (
         strength * _spread(height, sigma) @ draw.uniform(-1, 1, (height, width)) @ _spread(width, sigma).T
         for _ in range(2)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, SMALLEST, corrupt
-from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Pixels, Tree
+from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Tree
+from gpaco.data.images import Pixels
 from gpaco.data.samples import Labels, Samples
 from gpaco.data.views.eval import TestView, as_tested
 

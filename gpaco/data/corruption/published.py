@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, KINDS, SEVERITIES
-from gpaco.data.images import SUFFIXES, read_image
+from gpaco.data.images import SUFFIXES, Pixels, read_image
 from gpaco.data.samples import Labels
 from gpaco.errors import UserError, nearest
 from gpaco.system.progress import Progress
@@ -19,7 +19,6 @@ from gpaco.system.words import printable
 
 Condition = tuple[str, int]  # a corruption and its severity
 CLEAN: Condition = ("clean", 0)
-Pixels = NDArray[np.uint8]
 
 _LEVELS = tuple(map(str, SEVERITIES))
 # The published archives have four more corruptions, which no mean includes: they are not read.
@@ -28,19 +27,12 @@ _UNUSED = ("extra", "speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """ImageNet-C: `corruption/severity/class/image`, the same images below every severity.
-
-    Args:
-        labels: (N,) indices of `classes`.
-        classes: the class folders, sorted.
-        names: N times `class/image`.
-        homes: the folder of each condition that is there, in their usual order.
-    """
+    """ImageNet-C: `corruption/severity/class/image`, the same images below every severity."""
 
     labels: Labels
-    classes: tuple[str, ...]
-    names: tuple[str, ...]
-    homes: dict[Condition, Path]
+    classes: tuple[str, ...]  # the class folders, sorted
+    names: tuple[str, ...]  # `class/image`
+    homes: dict[Condition, Path]  # the folder of each condition that is there, in their usual order
     reader = "imagenet-c"
 
     @property
@@ -104,12 +96,8 @@ def _homes(path: Path) -> dict[str, Path]:
 
 
 def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> Tree:
-    homes = {
-        (name, severity): folder / str(severity)
-        for name, folder in folders.items()
-        for severity in SEVERITIES
-        if (folder / str(severity)).is_dir()
-    }
+    homes = {(name, s): folder / str(s) for name, folder in folders.items() for s in SEVERITIES}
+    homes = {condition: home for condition, home in homes.items() if home.is_dir()}
     for folder in folders.values():
         odd = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name not in _LEVELS)
         if odd:

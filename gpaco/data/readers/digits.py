@@ -12,11 +12,8 @@ def read_digits() -> Splits:
 
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    samples = Samples(
-        bunch.target.astype(np.int64),
-        tuple(map(str, bunch.target_names)),
-        images=np.repeat(images[..., None], 3, axis=3),
-        names=tuple(f"digits/{i}" for i in range(len(images))),
-    )
+    colors = np.repeat(images[..., None], 3, axis=3)
+    names = tuple(f"digits/{i}" for i in range(len(images)))
+    samples = Samples(bunch.target, tuple(map(str, bunch.target_names)), images=colors, names=names)
     train, test = stratified_split(samples.labels, 0.25, seed=0)
     return Splits(samples.subset(train), None, samples.subset(test), "scikit-learn's digits")

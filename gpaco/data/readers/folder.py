@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpaco.data.images import SUFFIXES
+from gpaco.data.readers.rows import TABLES
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.words import printable, some
@@ -91,12 +92,8 @@ def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counte
         paths += images
         labels += [label] * len(images)
     start = len(os.path.join(root, ""))
-    return Samples(
-        np.array(labels, np.int64),
-        tuple(map(printable, classes)),
-        paths=tuple(map(Path, paths)),
-        names=tuple(printable(path[start:]) for path in paths),
-    )
+    names = tuple(printable(path[start:]) for path in paths)
+    return Samples(np.array(labels), tuple(map(printable, classes)), paths=tuple(map(Path, paths)), names=names)
 
 
 def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
@@ -148,7 +145,7 @@ def _left_out(skipped: Counter[str]) -> list[str]:
 
 def _no_classes(path: Path) -> UserError:
     names = [entry.name for entry in _entries(path)]
-    tables = [name for name in sorted(names) if name.lower().endswith((".csv", ".tsv", ".parquet", ".txt"))]
+    tables = [name for name in sorted(names) if name.lower().endswith((*TABLES, ".txt"))]
     if tables:
         return UserError(
             f"{str(path)!r} has no class folders", f"to read a table or list, give the file itself: {path / tables[0]}"

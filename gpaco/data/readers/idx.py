@@ -5,8 +5,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from gpaco.data.images import Pixels
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 
@@ -30,15 +30,13 @@ def read_idx(folder: Path) -> Splits:
     return Splits(_samples(*train, classes, "train"), None, test and _samples(*test, classes, "test"), "idx files")
 
 
-def _samples(
-    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], classes: tuple[str, ...], split: str
-) -> Samples:
+def _samples(images: Pixels, labels: Pixels, classes: tuple[str, ...], split: str) -> Samples:
     colors = np.repeat(images[..., None], 3, axis=3)
     names = tuple(f"{split}/{i}" for i in range(len(labels)))
     return Samples(labels.astype(np.int64), classes, images=colors, names=names)
 
 
-def _read_pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _read_pair(folder: Path, part: str) -> tuple[Pixels, Pixels]:
     images, labels = _read(folder, part, "images", 3), _read(folder, part, "labels", 1)
     if len(images) != len(labels):
         raise UserError(
@@ -53,7 +51,7 @@ def _file(folder: Path, part: str, what: str, dims: int) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _read(folder: Path, part: str, what: str, dims: int) -> npt.NDArray[np.uint8]:
+def _read(folder: Path, part: str, what: str, dims: int) -> Pixels:
     """The array of a file, whose size must be exactly what its header says."""
     path = _file(folder, part, what, dims)
     if path is None:

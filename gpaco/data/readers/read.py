@@ -9,11 +9,11 @@ from gpaco.data.readers.digits import read_digits
 from gpaco.data.readers.folder import read_folder
 from gpaco.data.readers.idx import idx_folder, read_idx
 from gpaco.data.readers.lists import read_list
+from gpaco.data.readers.rows import TABLES
 from gpaco.data.readers.table import read_table
 from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 
-_TABLES = (".csv", ".tsv", ".parquet", ".pq")
 _LISTS = (".txt", ".lst", ".list")
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
@@ -24,11 +24,7 @@ UNDERSTOOD = (
 
 
 def read(
-    path: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    allow_empty_classes: bool = False,
-    allow_outside: bool = False,
+    path: Path | str, *, root: Path | str | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
 ) -> Splits:
     """The data set at a path, or scikit-learn's digits for the word `digits` (a folder of that name is `./digits`).
 
@@ -38,7 +34,7 @@ def read(
         allow_empty_classes: keep classes without a training image instead of refusing them.
         allow_outside: let tables and lists name absolute paths and `..`.
     """
-    if os.fspath(path) == "digits":
+    if str(path) == "digits":
         return read_digits()
     place = Path(path).expanduser().absolute()
     start = None if root is None else Path(root).expanduser().absolute()
@@ -65,7 +61,7 @@ def _read(path: Path, root: Path, allow_outside: bool) -> Splits:
         raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give the data that it should use")
     if folder and (cifar := cifar_folder(path)):
         return read_cifar(cifar)
-    if not folder and name.endswith(_TABLES):
+    if not folder and name.endswith(TABLES):
         return read_table(path, root, allow_outside)
     if not folder and name.endswith(_LISTS):
         return read_list(path, root, allow_outside)

@@ -12,6 +12,7 @@ from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system.words import printable
 
+TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes
 _MISSING_SHOWN = 100  # missing files after which the rest is not checked
 
 
@@ -35,12 +36,8 @@ class ListedImages:
     def samples(self, split: str, labels: npt.NDArray[np.int64], classes: tuple[str, ...]) -> Samples:
         """Return the samples of one split; `labels` are for all rows."""
         own = [i for i, row in enumerate(self.rows) if row.split == split]
-        return Samples(
-            labels[own],
-            classes,
-            paths=tuple(self.paths[i] for i in own),
-            names=tuple(printable(self.rows[i].path) for i in own),
-        )
+        names = tuple(printable(self.rows[i].path) for i in own)
+        return Samples(labels[own], classes, paths=tuple(self.paths[i] for i in own), names=names)
 
 
 def read_text(path: Path) -> tuple[str, list[str]]:

@@ -19,7 +19,6 @@ _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "image
 _LABEL = ("label", "class", "target", "species", "category", "labels", "classes", "y")
 _SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
 
-
 _Cells = tuple[int, list[str]]  # a line number and its cells
 _Columns = tuple[int, int, int | None]  # of paths, labels and splits
 
@@ -60,16 +59,13 @@ def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Li
         file, label = cells[path_at], cells[label_at]
         if not file or not label:
             raise UserError(f"{where} has no {'label' if file else 'path'}", "complete or remove the row")
-        split = "train"
-        if split_at is not None:
-            word = cells[split_at]
-            if word.lower() not in SPLIT_WORDS:
-                raise UserError(
-                    f"{where}: split {word!r} is not train, val or test{nearest(word.lower(), SPLIT_WORDS)}",
-                    "correct it, or rename the column if it is not about splits",
-                )
-            split = SPLIT_WORDS[word.lower()]
-        yield ListedImage(line, file, label, split)
+        word = "train" if split_at is None else cells[split_at]
+        if word.lower() not in SPLIT_WORDS:
+            raise UserError(
+                f"{where}: split {word!r} is not train, val or test{nearest(word.lower(), SPLIT_WORDS)}",
+                "correct it, or rename the column if it is not about splits",
+            )
+        yield ListedImage(line, file, label, SPLIT_WORDS[word.lower()])
 
 
 def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:

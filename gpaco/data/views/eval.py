@@ -18,18 +18,12 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TestView:
-    """How an image gets the size of a model.
+    """How an image gets the size of a model."""
 
-    size: side of the result, in pixels
-    resize: the shorter side of the image before its center is cut out
-    whole: resize all of the image instead, as for small images in memory
-    interpolation: "bilinear" or "bicubic"
-    """
-
-    size: int
-    resize: int
-    whole: bool
-    interpolation: str
+    size: int  # side of the result, in pixels
+    resize: int  # the shorter side of the image before its center is cut out
+    whole: bool  # resize all of the image instead, as for small images in memory
+    interpolation: str  # "bilinear" or "bicubic"
 
 
 def as_tested(image: Array, view: TestView) -> Array:
@@ -43,7 +37,7 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
     """Yield the images of each chunk of indices, (B, 3, size, size) uint8. Threads decode files one chunk ahead."""
     if samples.images is not None and view.whole:
         for rows in chunks:
-            yield eval_batch(samples.images[rows], view.size, view.interpolation)
+            yield channels_first(np.stack([as_tested(image, view) for image in samples.images[rows]]))
         return
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
@@ -54,8 +48,3 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
         for k in range(len(chunks)):
             ahead += [submitted(chunk) for chunk in chunks[k + 1 : k + 2]]
             yield channels_first(np.stack([future.result() for future in ahead.pop(0)]))
-
-
-def eval_batch(images: Array, size: int, resample: str = "bilinear") -> Tensor:
-    """The images (B, H, W, 3) as (B, 3, size, size) uint8, resized if need be."""
-    return channels_first(np.stack([resized(image, size, resample) for image in images]))

@@ -38,7 +38,6 @@ from gpaco.data.views.policies import (
     crop_box,
     rand_augment,
 )
-from gpaco.errors import UserError, nearest
 
 Array = npt.NDArray[Any]
 
@@ -59,38 +58,14 @@ _TINY = 12  # pixels; the built-in digits are smaller, and a mirrored digit is n
 
 @dataclass(frozen=True)
 class View:
-    """A view by name, and its settings.
-
-    size: side of the result, in pixels
-    crop_scale: the least and the largest share of the area that a crop shows; None is the view's own
-    ops, magnitude: n and m of RandAugment
-    flip: whether half of the images are mirrored; images of at most 12 pixels never are
-    """
+    """A view by name, and its settings, which a recipe has checked."""
 
     name: str
-    size: int
-    crop_scale: tuple[float, float] | None = None
-    ops: int = 2
-    magnitude: float = 10
-    flip: bool = True
-
-    def __post_init__(self) -> None:
-        if self.name not in VIEWS:
-            raise UserError(
-                f"there is no view {self.name!r}{nearest(self.name, VIEWS)}", f"choose one of {', '.join(VIEWS)}"
-            )
-        if self.size < 1:
-            raise UserError(f"a view needs a size of at least 1 pixel, got {self.size}", "set the size of the images")
-        if self.ops < 0 or self.magnitude < 0:
-            raise UserError(
-                f"RandAugment cannot do {self.ops} operations at magnitude {self.magnitude}",
-                "ops is a number of operations, 0 or more, and magnitude is 0 to 10",
-            )
-        if self.crop_scale and not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
-            raise UserError(
-                f"crops cannot show {self.crop_scale[0]} to {self.crop_scale[1]} of an image",
-                "crop_scale is the least and the largest share of the area, such as [0.2, 1]",
-            )
+    size: int  # side of the result, in pixels
+    crop_scale: tuple[float, float] | None = None  # least and largest share of the area in a crop; None: the view's own
+    ops: int = 2  # n of RandAugment
+    magnitude: float = 10  # m of RandAugment
+    flip: bool = True  # mirror half of the images; those of at most 12 pixels never are
 
     @property
     def draws(self) -> int:
@@ -112,8 +87,6 @@ def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -
     in_memory: it is one of many small images of the same size: `plain` shifts it, and no part is cut off to resize it
     """
     draws = u.tolist()
-    if len(draws) < view.draws:
-        raise ValueError(f"view {view.name!r} needs {view.draws} uniform numbers for an image, got {len(draws)}")
     kind, size = VIEWS[view.name], view.size
     height, width = image.shape[:2]
     scale = view.crop_scale or (None if in_memory and view.name == "plain" else kind.scale)
@@ -187,9 +160,7 @@ VIEWS = {
 
 
 def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3)."""
-    if resize < size:
-        raise ValueError(f"a crop of {size} pixels does not fit an image resized to {resize}; resize to {size} or more")
+    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3); size <= resize."""
     height, width = image.shape[:2]
     short = min(height, width)
     # torchvision rounds the longer side down

@@ -1,8 +1,8 @@
 """What to know about a data set before training: counts, balance, unreadable and odd files, duplicates, leaks."""
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from gpaco.tasks.classification.defaults import suggest
 
 
 def check(
-    data: str | os.PathLike[str] | Splits,
+    data: Path | str | Splits,
     *,
-    root: str | os.PathLike[str] | None = None,
+    root: Path | str | None = None,
     progress: Progress | None = None,
     gpu: bool = False,
 ) -> dict[str, Any]:

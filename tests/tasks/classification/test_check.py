@@ -9,7 +9,7 @@ from helpers.images import class_folders, drawing, save, tree_hash
 from PIL import Image
 
 from gpaco.data.inspection import find_bad, inspect, over_parts, without
-from gpaco.data.leaks import leaks, refuse_leaks
+from gpaco.data.leaks import refuse_leaks
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
@@ -117,8 +117,8 @@ def test_gini_is_the_mean_difference_of_all_pairs() -> None:
 
 def test_leaks_are_refused_for_ones_own_data_and_noted_for_published_sets(tmp_path: Path) -> None:
     splits = read(troubled(tmp_path))
-    assert leaks(splits) == [["train/bee/5.png", "test/bee/leak.png"]]
-    with pytest.raises(UserError, match=r"1 image in more than one split, for instance train/bee/5.png = test"):
+    same = r"1 image in more than one split, for instance train/bee/5.png = test/bee/leak.png"
+    with pytest.raises(UserError, match=same):
         refuse_leaks(splits)
     clean = Splits(splits.train, splits.val, None, splits.reader)
     assert refuse_leaks(clean) is clean

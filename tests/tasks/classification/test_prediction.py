@@ -184,7 +184,7 @@ def test_a_path_that_does_not_exist_is_refused_with_the_nearest_name(trained: Ru
         gpaco.predict(trained, images / "nothere" / "00.png")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".TSV", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".TSV", ".parquet", ".pq"])
 def test_a_table_is_named_as_one(suffix: str, trained: Run, tmp_path: Path) -> None:
     (tmp_path / f"some{suffix}").write_text("path,label\n")
     with pytest.raises(UserError, match=r"is a table, not an image\ngive images, folders"):
