@@ -105,7 +105,7 @@ def _described(metrics: Facts, one: Facts) -> str:
         number, total = len(one["never"]), len(metrics["per_class"])
         words.append(f"{number} of {total} classes {'is' if number == 1 else 'are'} never recognized.")
     if metrics["ece"] > 0.1:
-        words.append(f"On average, its confidence is off by {percent(metrics['ece'], 0)} percentage points.")
+        words.append(f"On average, the model's confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)
 
 
