@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
 
 __version__ = "0.1.0"
 
+_API = ("compare", "evaluate", "export", "load", "predict", "report", "robustness", "train")
 _HOME = {
     "Classifier": "gpaco.models.classifier",
     "GPaCoLoss": "gpaco.losses.criterion",
@@ -36,20 +37,12 @@ _HOME = {
     "analysis": "gpaco.analysis",  # the module itself
     "balanced_softmax_loss": "gpaco.losses.classical",
     "class_balanced_weights": "gpaco.losses.classical",
-    "compare": "gpaco.api.compare",
-    "evaluate": "gpaco.api.evaluate",
-    "export": "gpaco.api.export",
     "focal_loss": "gpaco.losses.classical",
     "gpaco_loss": "gpaco.losses.contrastive",
     "ldam_loss": "gpaco.losses.classical",
-    "load": "gpaco.api.load",
     "pixel_gpaco_loss": "gpaco.losses.pixels",
-    "predict": "gpaco.api.predict",
-    "report": "gpaco.api.report",
-    "robustness": "gpaco.api.robustness",
     "supcon_loss": "gpaco.losses.contrastive",
-    "train": "gpaco.api.train",
-}
+} | {name: f"gpaco.api.{name}" for name in _API}
 __all__ = ["__version__", *_HOME]
 
 

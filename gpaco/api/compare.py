@@ -65,9 +65,8 @@ def compare(
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
             tell = (details or say) if not rows and not runs else quiet  # the same lines for every cell
             both = [*settings, *own]
-            runs.append(
-                train(data, out=cell, method=name, seed=seed, settings=both, say=tell, show=show or quiet, **flags)
-            )
+            run = train(data, out=cell, method=name, seed=seed, settings=both, say=tell, show=show or quiet, **flags)
+            runs.append(run)
         metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         rows.append({"method": word, **metrics, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}

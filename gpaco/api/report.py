@@ -7,7 +7,7 @@ from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.pages import segmentation
 from gpaco.pages.classification import page as classification
-from gpaco.system.progress import Say
+from gpaco.system.progress import Say, quiet
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import Runs, as_runs
 
@@ -24,7 +24,7 @@ def report(
     names: Sequence[str] | None = None,
     with_images: bool = True,
     splits: Splits | SceneSplits | None = None,
-    say: Say = lambda line: None,
+    say: Say = quiet,
 ) -> Path:
     """Write a page about runs with the same task and classes, and return its path.
 
@@ -41,8 +41,6 @@ def report(
     if page.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the page cannot be called {page.name!r}", "give --out a name that ends in .html")
     several = as_runs(runs)
-    if not several:
-        raise UserError("a page needs a run", "give one run or more")
     task, *others = {run.recipe.train.task for run in several}
     if others:
         raise UserError("these runs have different tasks", "write one page for classifiers and one for segmenters")

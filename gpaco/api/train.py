@@ -13,7 +13,7 @@ from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
-from gpaco.recipes.settings import Recipe, Stage
+from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
 from gpaco.system.faults import explained
@@ -118,17 +118,12 @@ def dry_run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole = kind.prepare(wanted, given, folder, where, say).sample()
+        short = replace(whole.recipe, train=replace(whole.recipe.train, features=""))
+        keys = [f"stage.{stage.name}.train.epochs" for stage in short.stage] or ["train.epochs"]
         for epochs in (1, 2):
-            train = replace(whole.recipe.train, epochs=epochs, features="")
-            stages = tuple(_with_epochs(stage, epochs) for stage in whole.recipe.stage)
-            task = whole.with_recipe(replace(whole.recipe, train=train, stage=stages), quiet)
+            task = whole.with_recipe(recipes.change(short, dict.fromkeys(keys, epochs)), quiet)
             write_atomic(folder / "recipe.toml", recipes.dumps(task.recipe))
             run_stages(task, folder, where, quiet, quiet)
             (folder / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
     say("everything works: leave out --dry-run to train")
-
-
-def _with_epochs(stage: Stage, epochs: int) -> Stage:
-    kept = tuple(change for change in stage.changes if change[:2] != ("train", "epochs"))
-    return Stage(stage.name, (*kept, ("train", "epochs", epochs)))

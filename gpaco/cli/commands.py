@@ -164,6 +164,9 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Compute the metrics of a run on its test data, or on other data."""
+    names = ("root", "prior", "unbiased", "tune_prior", "many", "few", "restrict", "device", "out")
+    arguments = {name: value for name, value in locals().items() if name in names}
+    inference = options.inference_options(scales, flip, window)
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
@@ -176,21 +179,7 @@ def evaluate(
     screen = display(as_json)
     with screen.working("evaluating") as progress:
         result = gpaco.evaluate(
-            runs,
-            others[0] if others else None,
-            root=root,
-            prior=prior,
-            unbiased=unbiased,
-            tune_prior=tune_prior,
-            many=many,
-            few=few,
-            restrict=restrict,
-            which=checkpoint,
-            device=device,
-            out=out,
-            show=progress,
-            say=screen,
-            **options.inference_options(scales, flip, window),
+            runs, others[0] if others else None, which=checkpoint, show=progress, say=screen, **arguments, **inference
         )
     for line in filter(None, map(unfinished, runs)):
         screen(line)

@@ -81,8 +81,9 @@ class Display:
             nonlocal last, first
             now = time.monotonic()
             first = done if first < 0 else first
-            if done >= total and last and self.live:
-                self.close()
+            if done >= total:
+                if last and self.live:
+                    self.close()
             elif now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
                 text = f"{done:,} of {total:,}"
                 if not self.live:
@@ -142,15 +143,10 @@ class Display:
             from rich.progress import Progress as Bars
             from rich.table import Column
 
-            title_column = TextColumn("{task.description}", markup=False)
-            text_column = TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True))
-            columns = (
-                title_column,
-                BarColumn(bar_width=20),
-                TimeRemainingColumn(elapsed_when_finished=True),
-                text_column,
-            )
-            self.bar = Bars(*columns, console=self.console, auto_refresh=False, transient=transient)
+            start = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)
+            left = TimeRemainingColumn(elapsed_when_finished=True)
+            end = TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True))
+            self.bar = Bars(*start, left, end, console=self.console, auto_refresh=False, transient=transient)
             self.bar.add_task(title, completed=done, total=total, text=text)
             self.bar.start()
         self.bar.update(self.bar.task_ids[0], completed=done, total=total, text=text, refresh=True)

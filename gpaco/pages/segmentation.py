@@ -43,11 +43,11 @@ def write_page(
 
 def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
     """Return what the page shows, except its images."""
-    found = [
-        run.metrics | {"name": name, "epochs": run.recipe.train.epochs, "model": run.recipe.model.name}
-        for run, name in zip(runs, run_names, strict=True)
-    ]
-    files = [(name, read_robustness(run.folder)) for run, name in zip(runs, run_names, strict=True)]
+    found, robustness = [], []
+    for run, name in zip(runs, run_names, strict=True):
+        found.append(run.metrics | {"name": name, "epochs": run.recipe.train.epochs, "model": run.recipe.model.name})
+        if (file := read_robustness(run.folder)) is not None:
+            robustness.append({"name": name, "problem": file if isinstance(file, str) else "", "file": file})
     names = [row["name"] for row in found[0]["per_class"]]
     for other in found[1:]:
         if [row["name"] for row in other["per_class"]] != names:
@@ -87,11 +87,7 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
         ],
         "matrix": shares.tolist() if len(names) <= MATRIX else None,
         "chart": scatter(found, [count / total for count in found[0]["counts"]]),
-        "robustness": [
-            {"name": name, "problem": file if isinstance(file, str) else "", "file": file}
-            for name, file in files
-            if file is not None
-        ],
+        "robustness": robustness,
         "images": [],
     }
 

@@ -28,7 +28,7 @@ def told(say: Say, title: str) -> Progress:
     def tell(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - began >= 5 and now - last >= 10:
+        if done < total and now - began >= 5 and now - last >= 10:
             last = now
             say(f"{title}: {done:,} of {total:,}")
 

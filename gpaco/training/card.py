@@ -41,8 +41,6 @@ def _typed(value: Any, kind: Any) -> Any:
     """The value as `kind`, or `_WRONG`. JSON has lists where cards have tuples, and 1 where they have 1.0."""
     if isinstance(kind, UnionType):
         return next((got for option in get_args(kind) if (got := _typed(value, option)) is not _WRONG), _WRONG)
-    if kind is type(None):
-        return None if value is None else _WRONG
     if kind is float and type(value) is int:
         return float(value)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):

@@ -158,4 +158,7 @@ Runs = Run | Path | str | Sequence[Run | Path | str]
 
 def as_runs(runs: Runs) -> list[Run]:
     """Return one run or several as a list."""
-    return [as_run(runs)] if isinstance(runs, Run | Path | str) else [as_run(run) for run in runs]
+    several = [as_run(run) for run in ([runs] if isinstance(runs, Run | Path | str) else runs)]
+    if not several:
+        raise UserError("there is no run", "give one run or more")
+    return several

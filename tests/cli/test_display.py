@@ -84,3 +84,12 @@ def test_other_work_is_shown_after_five_seconds(clock: list[float], monkeypatch:
     assert said == ["reading images: 5 of 30", "reading images: 15 of 30", "reading images: 25 of 30"]
     assert [line.split(",")[0] for line in log.getvalue().splitlines()] == said
     assert terminal.getvalue().endswith("\x1b[2K"), "the bar is gone"
+
+
+def test_work_that_is_done_at_its_first_report_is_not_shown(clock: list[float]) -> None:
+    said: list[str] = []
+    log = io.StringIO()
+    for progress in (told(said.append, "predicting"), Display(log).progress("predicting")):
+        clock[0] += 6
+        progress(8, 8)
+    assert (said, log.getvalue()) == ([], "")

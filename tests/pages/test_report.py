@@ -483,8 +483,9 @@ def test_runs_with_other_classes_are_not_put_on_one_page(tail: Run, tmp_path: Pa
 
 
 def test_a_page_needs_a_run_and_a_name_that_ends_in_html(tail: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs a run"):
-        gpaco.report([], tmp_path / "page.html")
+    for function in (gpaco.report, gpaco.evaluate, gpaco.predict):
+        with pytest.raises(UserError, match="give one run or more"):
+            function([], tmp_path / "page.html")
     with pytest.raises(UserError, match=r"ends in \.html"):
         gpaco.report(tail, tmp_path / "page.pdf")
 

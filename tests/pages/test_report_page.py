@@ -219,6 +219,14 @@ def test_the_optimum_of_the_page_is_that_of_the_analysis(browser: Browser, train
         assert f"memory {run['settings']['memory']:,}" in tab.text("#settings")
 
 
+def test_one_error_and_the_limits_of_groups_read_naturally(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 9 * np.eye(2)[[0, 1, 0]], [0, 1, 1], [50, 5])
+    (run.folder / "metrics.json").write_text(json.dumps(run.metrics | {"cuts": {"many": 100.0, "few": 20.0}}))
+    with opened(browser, gpaco.report(run, tmp_path / "page.html")) as tab:
+        assert "Of the one error in the group “few”" in tab.text("#pull")
+        assert "many above 100, few below 20" in tab.text("#summary")
+
+
 def test_what_is_missing_does_not_stop_the_page(browser: Browser, tmp_path: Path) -> None:
     for case, labels, counts in (
         ("absent class", [0, 0, 1, 1], [50, 30, 0]),

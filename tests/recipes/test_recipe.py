@@ -269,9 +269,6 @@ WRONG_TEXTS = {
     "[optimizer]\nlr = 0.1\n[schedule]\nmin_lr = 0.2": "must not be above optimizer.lr",
     "[model]\nsize = 320\nresize = 256": "model.resize must be 0 or at least model.size, got 256",
     "[data]\npath = 'a'\npath = 'b'": "mine is not valid TOML: Cannot overwrite a value (at line 3",
-    "x = " + "[" * 5000: "mine is not valid TOML",
-    "x = 0x" + "f" * 9000: "there is no section 'x'",
-    "[train]\nseed = 0x" + "f" * 9000: "train.seed must be a whole number",
 }
 
 
@@ -359,11 +356,9 @@ def test_a_file_with_a_base_holds_only_what_it_changes() -> None:
 
 def test_files_that_are_no_recipes_are_refused_with_their_path(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes("[data]\npath = 'é'".encode("latin-1"))
-    (tmp_path / "big.toml").write_bytes(b"#" * (1 << 21))
     (tmp_path / "folder").mkdir()
     for name, words in {
         "latin.toml": "not UTF-8 text",
-        "big.toml": "too large",
         "missing.toml": "No such file",
         "folder": "No such file",
     }.items():

@@ -1,7 +1,5 @@
 """Where errors go: between groups, between classes, and how many go to more frequent classes."""
 
-from collections import defaultdict
-
 import numpy as np
 
 from gpaco.metrics.groups import GROUPS
@@ -91,13 +89,8 @@ def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Fa
 
 def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
     """Return for each class the five it is most often taken for, and the five most often taken for it."""
-    to: dict[int, list[list[int]]] = defaultdict(list)
-    by: dict[int, list[list[int]]] = defaultdict(list)
-    for (true, taken), number in pairs.items():
-        to[true].append([taken, number])
-        by[taken].append([true, number])
-
-    def first(found: list[list[int]]) -> list[list[int]]:
-        return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:_NEIGHBORS]
-
-    return [{"to": first(to[c]), "by": first(by[c])} for c in range(num_classes)]
+    rows: list[Facts] = [{"to": [], "by": []} for _ in range(num_classes)]
+    for (true, taken), number in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
+        rows[true]["to"].append([taken, number])
+        rows[taken]["by"].append([true, number])
+    return [{key: found[:_NEIGHBORS] for key, found in row.items()} for row in rows]

@@ -85,7 +85,8 @@ def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
 
 
 def _described(metrics: Facts, one: Facts) -> str:
-    rare, frequent = _ends(metrics)
+    there = [key for key in reversed(GROUPS) if metrics[key] is not None]
+    rare, frequent = (there[0], there[-1]) if len(there) > 1 else (None, None)
     words = [f"Classes are recognized {percent(metrics['macro'], 0)} % of the time on average."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
@@ -105,7 +106,7 @@ def _described(metrics: Facts, one: Facts) -> str:
         number, total = len(one["never"]), len(metrics["per_class"])
         words.append(f"{number} of {total} classes {'is' if number == 1 else 'are'} never recognized.")
     if metrics["ece"] > 0.1:
-        words.append(f"On average, its confidence is off by {percent(metrics['ece'], 0)} percentage points.")
+        words.append(f"On average, the model's confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)
 
 
@@ -113,10 +114,9 @@ def _compared(found: Sequence[Evidence]) -> str:
     key = next(key for key in ("few", "medium", "many") if found[0].metrics[key] is not None)
     what = {"few": "rare classes", "medium": "classes of medium frequency", "many": "the classes"}[key]
     best = max(found, key=lambda one: one.metrics[key] or 0)
-    others = [one for one in found if one is not best]
-    ahead = {one.name: _gain(one, best, key) for one in others}
-    behind = [one for one in others if ahead[one.name]["low"] > 0]
-    tied = [one for one in others if one not in behind]
+    gains = [(one, _gain(one, best, key)) for one in found if one is not best]
+    behind = [(one, gain) for one, gain in gains if gain["low"] > 0]
+    tied = [one for one, gain in gains if gain["low"] <= 0]
 
     def scores(some: Sequence[Evidence]) -> str:
         return listed([f"{percent(one.metrics[key], 0)} %" for one in some])
@@ -125,10 +125,9 @@ def _compared(found: Sequence[Evidence]) -> str:
         return f"On {what}, the runs do not differ significantly: {scores(found)} recognized."
     lead = f"On {what}, {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
     lead += " without a significant difference" if tied else ""
-    nearest = max(behind, key=lambda one: one.metrics[key] or 0)
-    gain = ahead[nearest.name]
+    nearest, gain = max(behind, key=lambda pair: pair[0].metrics[key] or 0)
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = listed([f"{percent(one.metrics[key], 0)} % by {one.name}" for one in behind])
+    rest = listed([f"{percent(one.metrics[key], 0)} % by {one.name}" for one, _ in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} ahead"
     return f"{lead}: {scores([best, *tied])} recognized, against {rest} ({whom} on the same images)."
 
@@ -142,9 +141,3 @@ def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
 def listed(words: Sequence[str]) -> str:
     """Join words with commas and a final "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _ends(metrics: Facts) -> tuple[str | None, str | None]:
-    """Return the rarest and the most frequent group that have a value, if they are two."""
-    there = [key for key in reversed(GROUPS) if metrics[key] is not None]
-    return (there[0], there[-1]) if len(there) > 1 else (None, None)

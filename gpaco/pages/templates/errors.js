@@ -50,14 +50,14 @@ function sankey() {
 }
 function pairs(shown = 10) {
   const run = runs[state.run], rare = ["few", "medium", "many"].find((key) => run.pull[key].errors > 0);
-  const pull = rare && run.pull[rare];
-  $("#pull").textContent = !pull ? "" : `Of the ${number(pull.errors)} errors in the group “${rare}”, `
+  const pull = rare && run.pull[rare], errors = pull?.errors === 1 ? "one error" : `${number(pull?.errors ?? 0)} errors`;
+  $("#pull").textContent = !pull ? "" : `Of the ${errors} in the group “${rare}”, `
     + `${percent(pull.share)} % go to a class with more training images. `
     + `If errors were spread evenly over all other classes, it would be ${percent(pull.expected)} %.`;
   const lines = run.pairs.slice(0, shown).map((pair) => row(
     cell(name(pair.class)), el("td", { class: "left" }, name(pair.taken_for)), cell(share(pair.images, pair.of)),
     cell(percent(pair.share)), cell(pair.back_of ? share(pair.back, pair.back_of) : "no test images"),
-    cell(pair.asymmetry.toFixed(2))));
+    cell(pair.asymmetry.toFixed(2).replace("-", "−"))));
   put("#pairs tbody", lines.length ? lines : row(el("td", { colspan: 6 }, "None.")));
   $("#more-pairs").hidden = run.pairs.length <= shown;
   $("#more-pairs").textContent = `Show all ${run.pairs.length}`;
