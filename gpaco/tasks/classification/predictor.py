@@ -12,37 +12,27 @@ from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.tasks.classification.card import Card, Tuned, build_model
 from gpaco.tasks.classification.priors import Correction, read_tuned
+from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
 from gpaco.training.run import Run, as_run, select_checkpoint, weights_of
 
 
-class Predictor(nn.Module):
+class Predictor(Normalized):
     """Images to logits: the trained network with its normalization, its tuned prior and its card.
 
     Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
     """
 
-    mean: Tensor
-    std: Tensor
+    model: Classifier
+    card: Card
 
-    def __init__(self, model: nn.Module, card: Card) -> None:
-        super().__init__()
-        if not isinstance(model, Classifier):
-            raise TypeError("a classifier is needed")
-        self.model = model
-        self.card = card
-        self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
+    def __init__(self, model: Classifier, card: Card) -> None:
+        super().__init__(model, card)
         tuned = card.tuned
         self.correction = Correction(card, unbiased=tuned.unbiased, tau=tuned.tau) if tuned else nn.Identity()
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.card.classes
-
     def forward(self, images: Tensor) -> Tensor:
-        images = images / 255 if images.dtype == torch.uint8 else images
-        logits: Tensor = self.correction(self.model.classify((images - self.mean) / self.std))
+        logits: Tensor = self.correction(self.model.classify(self.normalized(images)))
         return logits
 
 

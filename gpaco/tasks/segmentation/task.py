@@ -52,7 +52,7 @@ class SegmentationLearner:
     def after_step(self) -> None:
         pass
 
-    def validate(self, network: nn.Module) -> dict[str, Any]:
+    def validate(self, network: Any) -> dict[str, Any]:
         """Return metrics on validation scenes; mIoU selects the best epoch."""
         scenes = self.splits.val
         if scenes is None or not self.select:
