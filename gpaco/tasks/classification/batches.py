@@ -88,7 +88,7 @@ class FeatureSource:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
         self.features = frozen.of_views(splits.train, cached)
         self.labels = torch.from_numpy(splits.train.labels)
-        self.tested: dict[int, Features] = {}
+        self.tested: dict[Samples, Features] = {}
         if splits.val is not None:
             self._tested(splits.val)  # now, not after the first epoch
 
@@ -101,9 +101,9 @@ class FeatureSource:
         return head_logits(model, self._tested(samples))
 
     def _tested(self, samples: Samples) -> Features:
-        if id(samples) not in self.tested:
-            self.tested[id(samples)] = self.frozen.of_tested(samples)
-        return self.tested[id(samples)]
+        if samples not in self.tested:
+            self.tested[samples] = self.frozen.of_tested(samples)
+        return self.tested[samples]
 
 
 Source = ImageSource | FeatureSource  # where a learner gets its batches, and its logits on validation data

@@ -20,7 +20,7 @@ from gpaco.metrics.groups import groups
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
-from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
 from gpaco.training.run import Run
 
 Row = dict[str, Any]
@@ -90,6 +90,7 @@ def _probabilities(
     for which, predictor in enumerate(predictors):
         stacked = torch.from_numpy(np.stack([image[which] for image in images])).permute(0, 3, 1, 2)
         logits = predictor(stacked.to(predictor.mean.device)).float().cpu().numpy()
+        check_finite(logits)
         summed = summed + final_logits(logits, predictor.card, prior=prior, unbiased=unbiased)
     return torch.from_numpy(summed / len(predictors)).softmax(1)
 

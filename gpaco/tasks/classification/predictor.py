@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.tasks.classification.card import Card, Tuned, build_model
-from gpaco.tasks.classification.priors import Correction, read_tuned
+from gpaco.tasks.classification.priors import correction, read_tuned
 from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
 from gpaco.training.run import Run, as_run, select_checkpoint, weights_of
@@ -25,15 +25,16 @@ class Predictor(Normalized):
 
     model: Classifier
     card: Card
+    shift: Tensor  # by the tuned prior
 
     def __init__(self, model: Classifier, card: Card) -> None:
         super().__init__(model, card)
         tuned = card.tuned
-        self.correction = Correction(card, unbiased=tuned.unbiased, tau=tuned.tau) if tuned else nn.Identity()
+        shift = correction(card, unbiased=bool(tuned and tuned.unbiased), tau=tuned.tau if tuned else 0.0)
+        self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.correction(self.model.classify(self.normalized(images)))
-        return logits
+        return self.model.classify(self.normalized(images)) + self.shift
 
 
 def load_classifier(

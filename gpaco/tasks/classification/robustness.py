@@ -21,7 +21,7 @@ from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
-from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
 from gpaco.tasks.robustness import RobustnessSettings, Row, check_frost, complete, write_result
 from gpaco.training.run import Run, as_run
 
@@ -136,13 +136,8 @@ def _choose(
 ) -> NDArray[np.int64]:
     """Predicted classes (N,) from logits (N, C), only classes that are `there` unless it is None."""
     logits = final_logits(logits, card, prior=prior, unbiased=unbiased)
-    logits = logits if there is None else restricted(logits, there)
-    if not np.isfinite(logits.max(1)).all():
-        raise UserError(
-            "the logits of the model are not finite, so it predicts nothing",
-            "training has diverged: evaluate an older checkpoint",
-        )
-    return np.asarray(logits.argmax(1))
+    check_finite(logits)
+    return np.asarray((logits if there is None else restricted(logits, there)).argmax(1))
 
 
 def _constants(source: Source) -> str | None:
