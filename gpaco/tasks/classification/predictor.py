@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from gpaco.tasks.classification.card import Card, Tuned, build_model
 from gpaco.tasks.classification.priors import correction, read_tuned
 from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
-from gpaco.training.run import Run, as_run, select_checkpoint, weights_of
+from gpaco.training.run import Run, select_checkpoint, weights_of
 
 
 class Predictor(Normalized):
@@ -38,10 +37,9 @@ class Predictor(Normalized):
 
 
 def load_classifier(
-    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+    run: Run, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
 ) -> Predictor:
     """Return the model of a classification run, with adapters merged and a prior that was tuned for its checkpoint."""
-    run = as_run(run)
     if run.recipe.train.task != "classification":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
     found = select_checkpoint(run, which)
