@@ -9,7 +9,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Bar, Say, quiet
 from gpaco.tasks.classification import robustness as classification
-from gpaco.tasks.robustness_settings import RobustnessSettings
+from gpaco.tasks.robustness import RobustnessSettings
 from gpaco.tasks.segmentation import robustness as segmentation
 from gpaco.training.run import Run, as_run
 

@@ -63,16 +63,15 @@ def gpaco_criterion(setup: Setup) -> GPaCoLoss:
         label_smoothing=settings.label_smoothing,
         contrast=settings.contrast,
     )
-    if settings.start == "released":
-        criterion.memory = memory_of(setup)
+    criterion.memory = memory_of(setup)
     return criterion
 
 
 def memory_of(setup: Setup) -> Memory:
     """Return an empty memory, or one full of random rows as in the released code."""
-    if setup.settings.start == "released":
-        return Memory(setup.settings.memory, setup.dim, num_classes=setup.num_classes, official_start=True)
-    return Memory(setup.settings.memory, setup.dim)
+    released = setup.settings.start == "released"
+    num_classes = setup.num_classes if released else None
+    return Memory(setup.settings.memory, setup.dim, num_classes=num_classes, official_start=released)
 
 
 class Seen(NamedTuple):

@@ -3,19 +3,17 @@
 import torch
 from torch import Tensor, nn
 
-from gpaco.methods.contrastive import balanced_start, gpaco_criterion
-from gpaco.methods.method import Method, Setup, trial
+from gpaco.methods.contrastive import GPaCo, balanced_start
+from gpaco.methods.method import Setup, trial
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 
 
-class PaCo(Method):
+class PaCo(GPaCo):
     """`GPaCoLoss` of the queries of the first view, with the keys of the last view as additional references."""
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self.loss = gpaco_criterion(setup._replace(views=1))
+        super().__init__(setup._replace(views=1))
         self.momentum = setup.settings.momentum
-        self.balanced = setup.settings.start == "balanced"
         self.key_network = momentum_copy(setup.model)
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:

@@ -7,20 +7,17 @@ from torch.nn import functional as F
 from gpaco.errors import UserError
 
 
-def ghost_batch(model: nn.Module, size: int) -> int:
-    """Let every batch norm in `model` see `size` rows at a time, as on one GPU of several; return how many there are.
+def ghost_batch(model: nn.Module, size: int) -> None:
+    """Let every batch norm in `model` see `size` rows at a time, as on one GPU of several.
 
     Parameters, buffers and the keys of the state dict do not change.
     """
     if size < 2:
         raise UserError(f"ghost_batch must be at least 2, got {size}", "batch norm needs at least two images")
-    replaced = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 setattr(parent, name, GhostBatchNorm(child, size))
-                replaced += 1
-    return replaced
 
 
 class GhostBatchNorm(nn.BatchNorm2d):

@@ -53,22 +53,18 @@ def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
 
     In ViTs these are the layers of attention (qkv, proj) and of the MLPs. The caller decides what else is trained.
     """
-    layers = [
-        (parent, name, layer)
-        for parent in backbone.modules()
-        for name, layer in parent.named_children()
-        if isinstance(layer, nn.Linear) and rank * (layer.in_features + layer.out_features) < layer.weight.numel()
-    ]
-    if not layers:
+    changes: list[nn.Parameter] = []
+    for parent in list(backbone.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, nn.Linear) and rank * (layer.in_features + layer.out_features) < layer.weight.numel():
+                adapted = Adapted(layer, rank)
+                setattr(parent, name, adapted)
+                changes += [adapted.lora_down, adapted.lora_up]
+    if not changes:
         raise UserError(
             f"{type(backbone).__name__} has no linear layers large enough for adapters of rank {rank}",
             "choose a ViT, DeiT or Swin, or train another part: --train last-block, --train all",
         )
-    changes = []
-    for parent, name, layer in layers:
-        adapted = Adapted(layer, rank)
-        setattr(parent, name, adapted)
-        changes += [adapted.lora_down, adapted.lora_up]
     return changes
 
 

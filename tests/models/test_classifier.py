@@ -281,7 +281,7 @@ def test_ghost_batch_replaces_all_batch_norms_and_keeps_tensors_and_keys(name: s
     plain = deepcopy(model)
     tensors = {key: value.data_ptr() for key, value in model.state_dict().items()}
     norms = sum(isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) for module in model.modules())
-    assert ghost_batch(model, 4) == norms
+    ghost_batch(model, 4)
     assert sum(isinstance(module, GhostBatchNorm) for module in model.modules()) == norms
     assert {key: value.data_ptr() for key, value in model.state_dict().items()} == tensors
 
@@ -292,7 +292,7 @@ def test_ghost_batch_replaces_all_batch_norms_and_keeps_tensors_and_keys(name: s
     plain.load_state_dict(model.state_dict())
     assert torch.equal(model.eval()(images)[1], plain.eval()(images)[1])
     model.load_state_dict(plain.state_dict())
-    assert ghost_batch(model, 100) == norms  # again, with another size
+    ghost_batch(model, 100)  # again, with another size
     assert torch.equal(model.train()(images)[0], plain.train()(images)[0])
 
 

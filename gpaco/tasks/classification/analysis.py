@@ -5,17 +5,15 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
 from gpaco.metrics.optimum import log_log_slope
-from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.predictor import Predictor
-from gpaco.tasks.classification.probe import PARAMETRIC, Probe, measure
-from gpaco.tasks.classification.splits import other_data, splits_of
+from gpaco.tasks.classification.probe import PARAMETRIC, Probe, Stage, measure
 from gpaco.training.run import Run, stages_of
 
 Floats = NDArray[np.float64]
@@ -65,7 +63,7 @@ def class_gradient_norms(
     True
     """
     stage = _stages(run)[-1]
-    return _gradient_norms(stage, _measure(stage, data, images, seed))
+    return _gradient_norms(stage, measure(stage, data, images, seed))
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def measured_mass(
     several stages the last one with parametric contrast is measured.
     """
     stage = _parametric(_stages(run))
-    return _mass(stage, _measure(stage, data, images, seed))
+    return _mass(stage, measure(stage, data, images, seed))
 
 
 def analyze(
@@ -108,8 +106,8 @@ def analyze(
     """
     stages = _stages(run)
     last, parametric = stages[-1], _parametric(stages)
-    measured = _measure(last, samples, predictor=predictor, seconds=SECONDS)
-    other = measured if parametric is last else _measure(parametric, samples, seconds=SECONDS)
+    measured = measure(last, samples, predictor=predictor, seconds=SECONDS)
+    other = measured if parametric is last else measure(parametric, samples, seconds=SECONDS)
     return {
         "method": stages[0].recipe.method.name,
         "counts": [int(count) for count in measured.counts],
@@ -123,44 +121,22 @@ def analyze(
 # From a run to what was measured
 
 
-class _Stage(NamedTuple):
-    run: Run
-    recipe: Recipe
-    name: str  # empty if the run has only one
-    which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
-
-
-def _stages(run: Run | Path | str) -> list[_Stage]:
+def _stages(run: Run | Path | str) -> list[Stage]:
     """The stages of a run that are still there; the last one is the run itself."""
     *before, (home, recipe) = stages_of(run)
-    last = _Stage(home, recipe, recipe.name if before else "", "best")
-    return [*(_Stage(*one, one[1].name, "last") for one in before), last]
+    last = Stage(home, recipe, recipe.name if before else "", "best")
+    return [*(Stage(*one, one[1].name, "last") for one in before), last]
 
 
-def _parametric(stages: list[_Stage]) -> _Stage:
+def _parametric(stages: list[Stage]) -> Stage:
     """The last stage with parametric contrast, or the last one if none has it."""
     return next((stage for stage in reversed(stages) if stage.recipe.method.name in PARAMETRIC), stages[-1])
-
-
-def _measure(
-    stage: _Stage,
-    data: Samples | Path | str | None,
-    images: int = 1000,
-    seed: int = 0,
-    predictor: Predictor | None = None,
-    seconds: float | None = None,
-) -> Probe:
-    if data is None:
-        data = splits_of(stage.recipe).train
-    elif not isinstance(data, Samples):
-        data = other_data(data, stage.recipe).train
-    return measure(stage.run, stage.recipe, stage.which, data, images, seed, predictor, seconds)
 
 
 # From what was measured to classes
 
 
-def _gradient_norms(stage: _Stage, measured: Probe) -> GradientNorms:
+def _gradient_norms(stage: Stage, measured: Probe) -> GradientNorms:
     labels, shares = measured.labels, measured.shares
     number = np.bincount(labels, minlength=len(shares))
     seen = number > 0
@@ -176,7 +152,7 @@ def _gradient_norms(stage: _Stage, measured: Probe) -> GradientNorms:
     return GradientNorms(stage.recipe.method.name, stage.name, measured.images, pull + push, pull, push, slope)
 
 
-def _mass(stage: _Stage, measured: Probe) -> Mass:
+def _mass(stage: Stage, measured: Probe) -> Mass:
     each = measured.together / np.where(measured.positives > 0, measured.positives, np.nan)
     values = (measured.positives, measured.center, each, measured.together)
     means = (_means(value, measured.labels, len(measured.shares)) for value in values)

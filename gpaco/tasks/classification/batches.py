@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from gpaco.data.batches import Batch, batches, plan
 from gpaco.data.counter_random import uniforms
@@ -77,7 +76,7 @@ class ImageSource:
             **_order(self.recipe),
         )
 
-    def logits(self, model: nn.Module, samples: Samples) -> Logits:
+    def logits(self, model: Classifier, samples: Samples) -> Logits:
         """Return the logits (N, C) of a whole split."""
         return logits_of(Predictor(model, self.card).to(self.device).eval(), samples)
 
@@ -89,7 +88,7 @@ class FeatureSource:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
         self.features = frozen.of_views(splits.train, cached)
         self.labels = torch.from_numpy(splits.train.labels)
-        self.tested: dict[int, Features] = {}
+        self.tested: dict[Samples, Features] = {}
         if splits.val is not None:
             self._tested(splits.val)  # now, not after the first epoch
 
@@ -98,13 +97,13 @@ class FeatureSource:
             chosen = chosen_views(self.recipe.train.seed, epoch, keys, self.views, self.cached)
             yield Batch([self.features.take(indices, one) for one in chosen], self.labels[indices])
 
-    def logits(self, model: nn.Module, samples: Samples) -> Logits:
+    def logits(self, model: Classifier, samples: Samples) -> Logits:
         return head_logits(model, self._tested(samples))
 
     def _tested(self, samples: Samples) -> Features:
-        if id(samples) not in self.tested:
-            self.tested[id(samples)] = self.frozen.of_tested(samples)
-        return self.tested[id(samples)]
+        if samples not in self.tested:
+            self.tested[samples] = self.frozen.of_tested(samples)
+        return self.tested[samples]
 
 
 Source = ImageSource | FeatureSource  # where a learner gets its batches, and its logits on validation data
@@ -138,11 +137,9 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 
 @torch.inference_mode()
-def head_logits(model: nn.Module, features: Features, batch_size: int = 4096) -> Logits:
+def head_logits(model: Classifier, features: Features, batch_size: int = 4096) -> Logits:
     """Return logits (N, C) from cached features. Each process computes its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
-    if not isinstance(model, Classifier):
-        raise TypeError("cached features need a classifier")
     device = model.centers.weight.device
     parts = [torch.zeros(0, model.centers.out_features, device=device)]
     for start in range(0, len(mine), batch_size):

@@ -30,12 +30,10 @@ def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, 
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
     device = predictor.mean.device
     parts = [torch.zeros(0, len(predictor.classes))]
-    done = 0
-    for chunk, images in zip(chunks, images_as_tested(samples, predictor.card.view, chunks), strict=True):
+    for images in images_as_tested(samples, predictor.card.view, chunks):
         parts.append(predictor(images.to(device)).float().cpu())
-        done += len(chunk)
         if show is not None:
-            show(done, len(mine))
+            show(sum(map(len, parts)), len(mine))
     logits: Logits = distributed.in_order(torch.cat(parts).to(device), len(samples)).cpu().numpy()
     return logits
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
-from gpaco.tasks.classification.priors import Correction, check_correction, final_logits
+from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
 from gpaco.training.run import Run
 
@@ -20,15 +20,13 @@ class FinalLogits(nn.Module):
 
     def __init__(self, predictor: Predictor, *, prior: str | None, unbiased: bool) -> None:
         super().__init__()
-        card = predictor.card
         self.predictor = predictor
-        untuned = unbiased and card.tuned is None
-        self.correction = Correction(card, unbiased=True) if untuned else nn.Identity()
         nothing = np.zeros((1, len(predictor.classes)), np.float32)
-        self.register_buffer("shift", torch.from_numpy(final_logits(nothing, card, prior=prior)))
+        shift = final_logits(nothing, predictor.card, prior=prior, unbiased=unbiased)
+        self.register_buffer("shift", torch.from_numpy(shift))
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.correction(self.predictor(images)) + self.shift
+        logits: Tensor = self.predictor(images) + self.shift
         return logits
 
 

@@ -20,7 +20,7 @@ from gpaco.metrics.groups import groups
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
-from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
 from gpaco.training.run import Run
 
 Row = dict[str, Any]
@@ -50,7 +50,14 @@ def predict_classes(
         for start in range(0, len(files), batch_size):
             chunk = files[start : start + batch_size]
             images = list(pool.map(lambda path: _read(path, predictors), chunk))
-            for row in _rows(predictors, chunk, images, group, prior, unbiased, top):
+            good = [image for image in images if not isinstance(image, str)]
+            probabilities = iter(_probabilities(predictors, good, prior, unbiased) if good else ())
+            for file, image in zip(chunk, images, strict=True):
+                row: Row = {"path": printable(file), **dict.fromkeys(("class", "probability", "group")), "top": []}
+                if isinstance(image, str):
+                    row["error"] = image
+                else:
+                    row |= _answer(next(probabilities), group, card.classes, top) | {"error": None}
                 rows.append(row)
                 write(row)
             if show is not None:
@@ -67,33 +74,11 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
     return [as_tested(image, predictor.card.view) for predictor in predictors]
 
 
-def _rows(
-    predictors: list[Predictor],
-    files: list[Path],
-    images: list[list[np.ndarray] | str],
-    group: np.ndarray | None,
-    prior: str | None,
-    unbiased: bool,
-    top: int,
-) -> Iterator[Row]:
-    good = [image for image in images if not isinstance(image, str)]
-    probabilities = iter(_probabilities(predictors, good, prior, unbiased) if good else ())
-    classes = predictors[0].classes
-    for file, image in zip(files, images, strict=True):
-        if isinstance(image, str):
-            nothing = dict.fromkeys(("class", "probability", "group"))
-            yield {"path": printable(file), **nothing, "top": [], "error": image}
-            continue
-        best = next(probabilities).topk(min(top, len(classes)))
-        pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-        yield {
-            "path": printable(file),
-            "class": pairs[0][0],
-            "probability": pairs[0][1],
-            "group": None if group is None else str(group[int(best.indices[0])]),
-            "top": pairs,
-            "error": None,
-        }
+def _answer(probabilities: Tensor, group: np.ndarray | None, classes: tuple[str, ...], top: int) -> Row:
+    best = probabilities.topk(min(top, len(classes)))
+    pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    its_group = None if group is None else str(group[int(best.indices[0])])
+    return {"class": pairs[0][0], "probability": pairs[0][1], "group": its_group, "top": pairs}
 
 
 @torch.inference_mode()
@@ -105,6 +90,7 @@ def _probabilities(
     for which, predictor in enumerate(predictors):
         stacked = torch.from_numpy(np.stack([image[which] for image in images])).permute(0, 3, 1, 2)
         logits = predictor(stacked.to(predictor.mean.device)).float().cpu().numpy()
+        check_finite(logits)
         summed = summed + final_logits(logits, predictor.card, prior=prior, unbiased=unbiased)
     return torch.from_numpy(summed / len(predictors)).softmax(1)
 

@@ -2,55 +2,44 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.tasks.classification.card import Card, Tuned, build_model
-from gpaco.tasks.classification.priors import Correction, read_tuned
+from gpaco.tasks.classification.priors import correction, read_tuned
+from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
-from gpaco.training.run import Run, as_run, select_checkpoint, weights_of
+from gpaco.training.run import Run, select_checkpoint, weights_of
 
 
-class Predictor(nn.Module):
+class Predictor(Normalized):
     """Images to logits: the trained network with its normalization, its tuned prior and its card.
 
     Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
     """
 
-    mean: Tensor
-    std: Tensor
+    model: Classifier
+    card: Card
+    shift: Tensor  # by the tuned prior
 
-    def __init__(self, model: nn.Module, card: Card) -> None:
-        super().__init__()
-        if not isinstance(model, Classifier):
-            raise TypeError("a classifier is needed")
-        self.model = model
-        self.card = card
-        self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
+    def __init__(self, model: Classifier, card: Card) -> None:
+        super().__init__(model, card)
         tuned = card.tuned
-        self.correction = Correction(card, unbiased=tuned.unbiased, tau=tuned.tau) if tuned else nn.Identity()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.card.classes
+        shift = correction(card, unbiased=bool(tuned and tuned.unbiased), tau=tuned.tau if tuned else 0.0)
+        self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        images = images / 255 if images.dtype == torch.uint8 else images
-        logits: Tensor = self.correction(self.model.classify((images - self.mean) / self.std))
-        return logits
+        return self.model.classify(self.normalized(images)) + self.shift
 
 
 def load_classifier(
-    run: Run | Path | str, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+    run: Run, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
 ) -> Predictor:
     """Return the model of a classification run, with adapters merged and a prior that was tuned for its checkpoint."""
-    run = as_run(run)
     if run.recipe.train.task != "classification":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
     found = select_checkpoint(run, which)

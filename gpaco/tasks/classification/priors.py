@@ -14,9 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
 
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.classification import adjust
@@ -46,10 +44,10 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
             "convert it again with --counts FILE, or leave out --prior and --unbiased",
         )
     if unbiased:
-        corrected = Correction(card, unbiased=True)
+        shift = correction(card, unbiased=True)
         if card.tuned is None:
-            logits = corrected(torch.from_numpy(logits)).numpy()
-        elif corrected.does_something and not card.tuned.unbiased:
+            logits = logits + shift
+        elif shift.any() and not card.tuned.unbiased:
             raise UserError(
                 "the prior of this run was tuned on uncorrected logits: they cannot be corrected afterwards",
                 "leave out --unbiased, or tune again with it: gpaco evaluate RUN --unbiased --tune-prior",
@@ -68,26 +66,23 @@ def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
     final_logits(np.zeros((0, len(card.classes)), np.float32), card, prior=prior, unbiased=unbiased)
 
 
+def check_finite(logits: Logits) -> None:
+    if not np.isfinite(logits.max(1)).all():
+        raise UserError(
+            "the logits of the model are not finite, so it predicts nothing",
+            "training has diverged: evaluate an older checkpoint",
+        )
+
+
 def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
     """Return the log of the class distribution that the sampler showed; that of the images if it is not known."""
     return log_prior(counts) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 
 
-class Correction(nn.Module):
-    """Raw logits to corrected ones: without the bias of the loss if `unbiased`, plus `tau` * log prior."""
-
-    shift: Tensor
-
-    def __init__(self, card: Card, *, unbiased: bool, tau: float = 0.0) -> None:
-        super().__init__()
-        shift = np.float32(tau) * log_prior(card.counts or np.ones(len(card.classes))).astype(np.float32)
-        if unbiased:
-            shift -= log_bias(card)
-        self.does_something = bool(shift.any())
-        self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits + self.shift
+def correction(card: Card, *, unbiased: bool, tau: float = 0.0) -> Logits:
+    """Return what to add to raw logits, (C,): minus the bias of the loss if `unbiased`, plus `tau` * log prior."""
+    shift: Logits = np.float32(tau) * log_prior(card.counts or np.ones(len(card.classes))).astype(np.float32)
+    return shift - log_bias(card) if unbiased else shift
 
 
 def log_bias(card: Card) -> Logits:

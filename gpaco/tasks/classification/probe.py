@@ -10,6 +10,7 @@ Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D nu
 """
 
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from gpaco.tasks.classification.batches import view_of
 from gpaco.tasks.classification.card import build_model
 from gpaco.tasks.classification.class_match import matched
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
+from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, select_checkpoint
 
 Array = NDArray[Any]
@@ -42,6 +44,15 @@ BATCH = 256  # other images of a step, at most
 PARAMETRIC = ("gpaco", "paco")  # methods with one softmax over centers and samples
 _FAR = 1e4  # logits moved down by this have no probability, moved up all of it
 _SHIFT = 1e-8  # of a similarity: too small to matter, large enough for a gradient
+
+
+class Stage(NamedTuple):
+    """A stage of a run."""
+
+    run: Run
+    recipe: Recipe
+    name: str  # empty if the run has only one
+    which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
 
 
 class Probe(NamedTuple):
@@ -67,16 +78,24 @@ class References(NamedTuple):
 
 
 def measure(
-    run: Run,
-    recipe: Recipe,
-    which: str,
-    samples: Samples,
-    images: int,
-    seed: int,
+    stage: Stage,
+    data: Samples | Path | str | None,
+    images: int = 1000,
+    seed: int = 0,
     predictor: Predictor | None = None,
     seconds: float | None = None,
 ) -> Probe:
-    """Probe up to `images` samples, spread over the classes as evenly as possible, for about `seconds`."""
+    """Probe up to `images` samples, spread over the classes as evenly as possible, for about `seconds`.
+
+    Args:
+        data: other images than the training split of the stage.
+        predictor: the model of the stage, if it is already loaded.
+    """
+    run, recipe, _, which = stage
+    if data is None:
+        samples = splits_of(recipe).train
+    else:
+        samples = data if isinstance(data, Samples) else other_data(data, recipe).train
     began = time.monotonic()
     predictor = predictor or load_classifier(run, which=which)
     if samples.classes != predictor.classes:

@@ -94,9 +94,8 @@ def write_results(
 def _logits(predictor: Predictor, samples: Samples, source: Source | None, say: Say) -> Logits:
     if source is None:
         return logits_of(predictor, samples, show=told(say, "evaluating"))
-    raw = torch.from_numpy(source.logits(predictor.model, samples)).to(predictor.mean.device)
-    logits: Logits = predictor.correction(raw).cpu().numpy()
-    return logits
+    shift: Logits = predictor.shift.cpu().numpy()
+    return source.logits(predictor.model, samples) + shift
 
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:

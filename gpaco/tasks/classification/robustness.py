@@ -16,23 +16,13 @@ from gpaco.data.corruption.published import CLEAN, Condition, Tree
 from gpaco.errors import UserError
 from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, summary
 from gpaco.metrics.groups import GROUPS, groups
+from gpaco.tasks.classification import robustness_data
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
-from gpaco.tasks.classification.priors import check_correction, final_logits
-from gpaco.tasks.classification.robustness_data import (
-    Part,
-    clean_part,
-    conditions_of,
-    for_model,
-    matched_classes,
-    part_of,
-    source_of,
-    view_for,
-)
-from gpaco.tasks.known_conditions import Row, complete, write_result
-from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
+from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
+from gpaco.tasks.robustness import RobustnessSettings, Row, check_frost, complete, write_result
 from gpaco.training.run import Run, as_run
 
 _WORTH_WORKERS = 2000  # fewer images are loaded before other processes have started
@@ -45,17 +35,17 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     check_correction(predictor.card, settings.prior, settings.unbiased)
     others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
     with settings.bar("reading folders") as show:
-        source, stem = source_of(settings, predictor, others, show)
-    found = matched_classes(source, predictor.classes)
+        source, stem = robustness_data.source_of(settings, predictor, others, show)
+    found = robustness_data.matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
-    conditions = conditions_of(settings, source, notes)
-    parts = [part_of(settings, settings.source, source, found, conditions)]
+    conditions = robustness_data.conditions_of(settings, source, notes)
+    parts = [robustness_data.part_of(settings, settings.source, source, found, conditions)]
     if isinstance(source, Images):
         check_frost(conditions)
         if settings.clean is not None:
             raise UserError(f"the clean error of {source.reader} images is that of the data", "leave out --clean")
     elif settings.clean is not None:
-        parts.append(clean_part(settings, predictor.classes))
+        parts.append(robustness_data.clean_part(settings, predictor.classes))
     other = _baseline(settings, source, found, predictor, notes)
 
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -87,12 +77,26 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     return result
 
 
-def _measure(settings: RobustnessSettings, parts: Sequence[Part], run: Run, model: Predictor) -> Errors:
+def _measure(settings: RobustnessSettings, parts: Sequence[robustness_data.Part], run: Run, model: Predictor) -> Errors:
     """Errors of a model under every condition, from the log as far as it has them."""
     result, skip = Errors({}, []), settings.on_bad_image == "skip"
     for part in parts:
-        part = replace(part, source=for_model(part.source, model))
-        arguments, compute = _arguments(settings, part, model.card), partial(_rows, settings, part, model)
+        part = replace(part, source=robustness_data.for_model(part.source, model))
+        arguments = {  # everything that an error depends on, except the model and the condition
+            "version": VERSION,
+            "data": part.data,
+            "set": part.source.reader,
+            "images": len(part.indices),
+            "subset": settings.subset,
+            "seed": settings.seed,
+            "constants": _constants(part.source),
+            "preprocessing": settings.preprocessing,
+            "restrict": settings.restrict,
+            "prior": settings.prior,
+            "unbiased": settings.unbiased,
+            "tuned": asdict(model.card.tuned) if model.card.tuned else None,
+        }
+        compute = partial(_rows, settings, part, model)
         rows = complete(settings, run, arguments, part.conditions, compute, lambda row: skip or not row["skipped"])
         result.rows.update(rows)
         for (name, severity), row in rows.items():
@@ -100,26 +104,8 @@ def _measure(settings: RobustnessSettings, parts: Sequence[Part], run: Run, mode
     return result
 
 
-def _arguments(settings: RobustnessSettings, part: Part, card: Card) -> dict[str, Any]:
-    """Everything that an error depends on, except the model and the condition."""
-    return {
-        "version": VERSION,
-        "data": part.data,
-        "set": part.source.reader,
-        "images": len(part.indices),
-        "subset": settings.subset,
-        "seed": settings.seed,
-        "constants": _constants(part.source),
-        "preprocessing": settings.preprocessing,
-        "restrict": settings.restrict,
-        "prior": settings.prior,
-        "unbiased": settings.unbiased,
-        "tuned": asdict(card.tuned) if card.tuned else None,
-    }
-
-
 def _rows(
-    settings: RobustnessSettings, part: Part, model: Predictor, conditions: Sequence[Condition]
+    settings: RobustnessSettings, part: robustness_data.Part, model: Predictor, conditions: Sequence[Condition]
 ) -> Iterator[tuple[Condition, Row]]:
     """The errors of a model under each condition."""
     card, labels = model.card, part.match.labels[part.indices]
@@ -132,7 +118,7 @@ def _rows(
             part.source,
             conditions,
             part.indices,
-            view_for(part.source, model, settings.preprocessing),
+            robustness_data.view_for(part.source, model, settings.preprocessing),
             choose,
             skip=settings.on_bad_image == "skip",
             workers=0 if few else _usual_workers() if settings.workers is None else settings.workers,
@@ -150,13 +136,8 @@ def _choose(
 ) -> NDArray[np.int64]:
     """Predicted classes (N,) from logits (N, C), only classes that are `there` unless it is None."""
     logits = final_logits(logits, card, prior=prior, unbiased=unbiased)
-    logits = logits if there is None else restricted(logits, there)
-    if not np.isfinite(logits.max(1)).all():
-        raise UserError(
-            "the logits of the model are not finite, so it predicts nothing",
-            "training has diverged: evaluate an older checkpoint",
-        )
-    return np.asarray(logits.argmax(1))
+    check_finite(logits)
+    return np.asarray((logits if there is None else restricted(logits, there)).argmax(1))
 
 
 def _constants(source: Source) -> str | None:

@@ -20,7 +20,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.class_match import Match, match
 from gpaco.tasks.classification.evaluation import evaluation_part
 from gpaco.tasks.classification.predictor import Predictor
-from gpaco.tasks.robustness_settings import RobustnessSettings
+from gpaco.tasks.robustness import RobustnessSettings
 from gpaco.training.run import Run
 
 

@@ -57,7 +57,7 @@ class ClassificationLearner:
     def after_step(self) -> None:
         self.extra.after_step(self.model)
 
-    def validate(self, network: nn.Module) -> dict[str, Any]:
+    def validate(self, network: Any) -> dict[str, Any]:
         """Return metrics on validation data; macro recall selects the best epoch."""
         samples = self.splits.val
         if samples is None or not self.select:
@@ -111,10 +111,25 @@ class Classification:
         return f"metrics: on {what}; epoch: {epoch}"
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> ClassificationLearner:
+        # Where pretrained weights came from, if the run already has them: they are not loaded again.
         origin = before.origin if before else None
         if checkpoint.find(folder / "checkpoints"):
             origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]
-        model, card = starting_model(stage, self.splits, folder, before, origin)
+        settings = stage.model
+        torch.manual_seed(stage.train.seed)
+        card = describe(stage, self.splits)
+        model = build_model(card, settings.weights if origin is None else "")
+        card = replace(card, weights=backbones.origin(model.backbone, settings.weights) if origin is None else origin)
+        if before is not None:  # the stage before may have had another projector
+            mine = model.state_dict()
+            model.load_state_dict(mine | {name: value for name, value in before.weights.items() if name in mine})
+        elif settings.head_std:
+            nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
+            nn.init.zeros_(model.centers.bias)
+        if origin is not None and (folder / "backbone.safetensors").is_file():  # was frozen
+            model.backbone.load_state_dict(load_file(folder / "backbone.safetensors"))
+        if stage.train.part != "all":
+            freeze(model, stage.train.part, lora_rank=stage.train.lora_rank)
         if stage.train.part == "head" and before is None and not stage.model.weights:
             self.say("no --weights: this trains a head on the features of an untrained network")
         source, card = source_of(stage, self.splits, model, card, folder, self.device, self.say)
@@ -148,30 +163,3 @@ def _few(samples: Samples | None) -> Samples | None:
     if samples is None:
         return None
     return samples.subset(np.linspace(0, len(samples) - 1, min(64, len(samples))).astype(int))
-
-
-def starting_model(
-    recipe: Recipe, splits: Splits, folder: Path, before: Before | None = None, origin: str | None = None
-) -> tuple[Classifier, Card]:
-    """Return the network before the first step, and its card.
-
-    Args:
-        folder: of the run; a frozen backbone in it is loaded.
-        before: the stage before this one.
-        origin: where pretrained weights came from, if the run already has them; they are not loaded again.
-    """
-    torch.manual_seed(recipe.train.seed)
-    card = describe(recipe, splits)
-    model = build_model(card, recipe.model.weights if origin is None else "")
-    card = replace(card, weights=backbones.origin(model.backbone, recipe.model.weights) if origin is None else origin)
-    if before is not None:  # the stage before may have had another projector
-        mine = model.state_dict()
-        model.load_state_dict(mine | {name: value for name, value in before.weights.items() if name in mine})
-    elif recipe.model.head_std:
-        nn.init.trunc_normal_(model.centers.weight, std=recipe.model.head_std)
-        nn.init.zeros_(model.centers.bias)
-    if origin is not None and (folder / "backbone.safetensors").is_file():
-        model.backbone.load_state_dict(load_file(folder / "backbone.safetensors"))
-    if recipe.train.part != "all":
-        freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
-    return model, card

@@ -1,8 +1,6 @@
 """Batches of training crops. There is no loader state: order and crops are functions of (seed, epoch, index)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -10,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gpaco.data.batches import CPU, in_parts, loader, raised, stacked, steps_per_epoch
+from gpaco.data.batches import CPU, Batch, loader, raised, stacked, steps_per_epoch
 from gpaco.data.counter_random import permutation, uniforms
 from gpaco.data.views.views import normalize
 from gpaco.errors import Problem
@@ -21,30 +19,13 @@ from gpaco.tasks.segmentation.scenes import Scenes
 from gpaco.tasks.segmentation.transforms import DRAWS, training_crop
 
 
-@dataclass(frozen=True)
-class SceneBatch:
-    """Normalized images (B, 3, h, w) and masks (B, h, w) of classes, 255 for none."""
-
-    images: Tensor
-    masks: Tensor
-
-    def __len__(self) -> int:
-        return len(self.masks)
-
-    def chunks(self, parts: int) -> list[Self]:
-        """Return the batch in parts, for accumulation."""
-        return [type(self)(x, y) for x, y in zip(*in_parts(parts, self.images, self.masks), strict=True)]
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.images.to(device, non_blocking=True), self.masks.to(device, non_blocking=True))
-
-
 def batches(
     scenes: Scenes, recipe: Recipe, card: Card, *, epoch: int, start: int = 0, device: torch.device = CPU
-) -> Iterator[SceneBatch]:
+) -> Iterator[Batch]:
     """Yield this process's part of the batches of one epoch, from step `start` on, full ones only.
 
-    Where a batch has more images than there are scenes, scenes repeat in different crops.
+    A batch has one view, normalized images (B, 3, h, w), and for labels masks (B, h, w) of classes, 255 for none.
+    Where it has more images than there are scenes, scenes repeat in different crops.
     """
     train, count = recipe.train, len(scenes)
     shape = (steps_per_epoch(count, train.batch_size), train.batch_size)
@@ -54,7 +35,7 @@ def batches(
     data, pin = _Crops(scenes, recipe, card, epoch), device.type == "cuda"
     loaded = loader(data, [row.tolist() for row in mine], _stack, workers=train.workers, ahead=2, pin=pin)
     for pixels, masks in raised(loaded):
-        yield SceneBatch(normalize(pixels.to(device, non_blocking=True), card.mean, card.std), masks)
+        yield Batch([normalize(pixels.to(device, non_blocking=True), card.mean, card.std)], masks)
 
 
 Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]

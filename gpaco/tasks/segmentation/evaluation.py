@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpaco.metrics.segmentation import Tally, summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import counted
-from gpaco.tasks.segmentation.inference import Size, predict_classes
+from gpaco.tasks.segmentation.inference import Size, predict_classes, predict_logits
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
@@ -50,9 +51,9 @@ def segment(
     window = window or card.window
     if stride and not window:
         raise UserError(f"a stride of {list(stride)} pixels needs a window that moves", "give the window too")
-    classes, probability = predict_classes(
-        predictor, pixels / 255, window=window, stride=stride, scales=[factor * scale for scale in scales], flip=flip
-    )
+    classify = partial(predict_logits, predictor, window=window, stride=stride)
+    scales = [factor * scale for scale in scales]
+    classes, probability = predict_classes(classify, pixels / 255, scales=scales, flip=flip)
     return classes[0].to(torch.uint8).cpu().numpy(), probability[0].float().cpu().numpy()
 
 

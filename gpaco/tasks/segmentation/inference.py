@@ -57,17 +57,14 @@ def starts(length: int, window: int, stride: int) -> list[int]:
     return [*range(0, last, stride), last]
 
 
-def predict_probabilities(
-    classify: Classify, images: Tensor, *, window: Size, stride: Size, scales: Sequence[float], flip: bool
-) -> Tensor:
+def predict_probabilities(classify: Classify, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
     """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images."""
     size = images.shape[2:]
     summed: Tensor | None = None
     for scale in scales:
         scaled = rescaled(images, scale)
         for mirrored in (False, True)[: 1 + flip]:
-            logits = predict_logits(classify, scaled.flip(3) if mirrored else scaled, window=window, stride=stride)
-            logits = logits.flip(3) if mirrored else logits
+            logits = classify(scaled.flip(3)).flip(3) if mirrored else classify(scaled)
             probabilities = resized(at_least_float32(logits), size).softmax(1)
             summed = probabilities if summed is None else summed.add_(probabilities)
     assert summed is not None  # noqa: S101 - there is at least one scale
@@ -75,7 +72,7 @@ def predict_probabilities(
 
 
 def predict_classes(
-    classify: Classify, images: Tensor, *, window: Size, stride: Size, scales: Sequence[float], flip: bool
+    classify: Classify, images: Tensor, *, scales: Sequence[float], flip: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the most probable class of each pixel and its probability, each (B, H, W); see `predict_probabilities`.
 
@@ -85,10 +82,10 @@ def predict_classes(
     if not scales or not all(0 < scale < math.inf for scale in scales):
         raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
     if len(scales) > 1 or flip:
-        best = predict_probabilities(classify, images, window=window, stride=stride, scales=scales, flip=flip).max(1)
+        best = predict_probabilities(classify, images, scales=scales, flip=flip).max(1)
         return best.indices, best.values
     size = images.shape[2:]
-    logits = predict_logits(classify, rescaled(images, scales[0]), window=window, stride=stride)
+    logits = classify(rescaled(images, scales[0]))
     height = max(1, BAND // (logits.shape[0] * logits.shape[1] * size[1]))
     bands = [slice(top, min(top + height, size[0])) for top in range(0, size[0], height)]
     parts = [enlarged(logits, size, rows).softmax(1).max(1) for rows in bands]

@@ -104,6 +104,8 @@ def _segmented(
     from PIL import Image
 
     classes, probability = segment(predictor, image, **how)
+    if not np.isfinite(probability).all():
+        raise UserError("the outputs of the model are not finite, so it predicts nothing", "training has diverged")
     found, counts = np.unique(classes, return_counts=True)
     shares = {predictor.classes[c]: round(float(n / classes.size), 6) for c, n in zip(found, counts, strict=True)}
     row: Row = {"probability": round(float(probability.mean()), 6), "shares": shares}

@@ -17,8 +17,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.tasks.known_conditions import Row, complete, write_result
-from gpaco.tasks.robustness_settings import RobustnessSettings, check_frost
+from gpaco.tasks.robustness import RobustnessSettings, Row, check_frost, complete, write_result
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
@@ -76,8 +75,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         "prior": None,
         "unbiased": False,
     }
-    stem = "" if settings.data is None else Path(settings.data).resolve().stem
-    write_result(settings, stem, result)
+    write_result(settings, "" if settings.data is None else Path(settings.data).resolve().name, result)
     return result
 
 

@@ -8,12 +8,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gpaco.data.batches import steps_per_epoch
+from gpaco.data.batches import Batch, steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say, told
-from gpaco.tasks.segmentation.batches import SceneBatch, batches
+from gpaco.tasks.segmentation.batches import batches
 from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
@@ -38,21 +38,21 @@ class SegmentationLearner:
         self.extra = SceneLoss(recipe.method, recipe.segmentation)
         self.steps = steps_per_epoch(len(splits.train), recipe.train.batch_size)
 
-    def batches(self, epoch: int, start: int) -> Iterator[SceneBatch]:
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         device = next(self.model.parameters()).device
         return batches(self.splits.train, self.recipe, self.card, epoch=epoch, start=start, device=device)
 
-    def start(self, batch: SceneBatch) -> float:
+    def start(self, batch: Batch) -> float:
         return 0.0
 
-    def loss(self, network: nn.Module, batch: SceneBatch) -> Tensor:
-        result: Tensor = self.extra(network(batch.images), batch.masks)
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        result: Tensor = self.extra(network(*batch.views), batch.labels)
         return result
 
     def after_step(self) -> None:
         pass
 
-    def validate(self, network: nn.Module) -> dict[str, Any]:
+    def validate(self, network: Any) -> dict[str, Any]:
         """Return metrics on validation scenes; mIoU selects the best epoch."""
         scenes = self.splits.val
         if scenes is None or not self.select:

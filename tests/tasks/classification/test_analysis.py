@@ -23,7 +23,7 @@ from gpaco.errors import UserError
 from gpaco.methods import METHODS
 from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
-from gpaco.tasks.classification.probe import measure
+from gpaco.tasks.classification.probe import Stage, measure
 from gpaco.tasks.classification.results import write_analysis
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run, select_checkpoint
@@ -413,7 +413,7 @@ def test_classes_that_were_not_looked_at_have_no_number(runs: dict[str, Run]) ->
 def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> None:
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
-    assert measure(run, run.recipe, "best", samples, 1000, 0, seconds=0).images == 8  # a quarter of a batch
+    assert measure(Stage(run, run.recipe, "", "best"), samples, seconds=0).images == 8  # a quarter of a batch
     assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 import gpaco
 from gpaco.data.readers.read import read
 from gpaco.errors import UserError
+from gpaco.tasks.classification.predictor import Predictor
 from gpaco.training.run import Run
 
 
@@ -46,6 +47,12 @@ def test_predictions_are_those_of_the_evaluation(trained: Run, images: Path) -> 
     assert [Path(row["path"]).stem for row in rows] == [f"{i:02}" for i in range(40)]
     assert [row["class"] for row in rows] == [str(c) for c in logits.argmax(1)]
     np.testing.assert_allclose([row["probability"] for row in rows], probabilities.max(1), atol=1e-4)
+
+
+def test_a_model_that_diverged_predicts_nothing(trained: Run, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Predictor, "forward", lambda self, pixels: torch.full((len(pixels), 10), torch.nan))
+    with pytest.raises(UserError, match="not finite"):
+        gpaco.predict(trained, images)
 
 
 def test_a_row_has_class_probability_group_and_the_top_five(trained: Run, images: Path) -> None:

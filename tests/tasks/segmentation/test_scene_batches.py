@@ -11,9 +11,10 @@ import pytest
 import torch
 from helpers.scenes import card, scene_folder
 
+from gpaco.data.batches import Batch
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.recipes.settings import Recipe, Segmentation, Train
-from gpaco.tasks.segmentation.batches import SceneBatch, batches
+from gpaco.tasks.segmentation.batches import batches
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes
 
@@ -25,30 +26,30 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     return read_scenes(scene_folder(tmp_path_factory.mktemp("data"), train=9)).train
 
 
-def loading(scenes: Scenes, *, epoch: int = 2, start: int = 0, **options: int) -> Iterator[SceneBatch]:
+def loading(scenes: Scenes, *, epoch: int = 2, start: int = 0, **options: int) -> Iterator[Batch]:
     train = replace(Train(batch_size=4, seed=1, workers=0), **options)
     return batches(scenes, Recipe(train=train, segmentation=CROPS), card(), epoch=epoch, start=start)
 
 
-def epoch(scenes: Scenes, **options: int) -> list[SceneBatch]:
+def epoch(scenes: Scenes, **options: int) -> list[Batch]:
     return list(loading(scenes, **options))
 
 
-def assert_same(one: list[SceneBatch], other: list[SceneBatch]) -> None:
+def assert_same(one: list[Batch], other: list[Batch]) -> None:
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
-        assert torch.equal(a.images, b.images)
-        assert torch.equal(a.masks, b.masks)
+        assert torch.equal(a.views[0], b.views[0])
+        assert torch.equal(a.labels, b.labels)
 
 
 def test_a_batch_has_normalized_pictures_and_masks_of_classes(scenes: Scenes) -> None:
     first, second = epoch(scenes)
-    assert first.images.shape == (4, 3, 32, 48)
-    assert first.images.dtype == torch.float32
-    assert -2 <= first.images.min() < 0 < first.images.max() <= 2
-    assert first.masks.shape == (4, 32, 48)
-    assert set(first.masks.unique().tolist()) <= {0, 1, 2, 255}
-    assert not torch.equal(first.images, second.images)
+    assert first.views[0].shape == (4, 3, 32, 48)
+    assert first.views[0].dtype == torch.float32
+    assert -2 <= first.views[0].min() < 0 < first.views[0].max() <= 2
+    assert first.labels.shape == (4, 32, 48)
+    assert set(first.labels.unique().tolist()) <= {0, 1, 2, 255}
+    assert not torch.equal(first.views[0], second.views[0])
     assert [len(part) for part in first.chunks(3)] == [2, 1, 1]  # as many parts as asked for
     assert len(first.chunks(9)) == 4
 
@@ -58,7 +59,7 @@ def test_workers_and_restarts_change_nothing_and_epochs_and_seeds_do(scenes: Sce
     assert_same(epoch(scenes, workers=2), whole)
     assert_same(epoch(scenes, start=1), whole[1:])
     for other in ({"epoch": 3}, {"seed": 2}):
-        assert not torch.equal(epoch(scenes, **other)[0].images, whole[0].images)
+        assert not torch.equal(epoch(scenes, **other)[0].views[0], whole[0].views[0])
 
 
 def test_processes_share_a_batch_and_together_have_all_of_it(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +69,14 @@ def test_processes_share_a_batch_and_together_have_all_of_it(scenes: Scenes, mon
         monkeypatch.setattr("gpaco.system.distributed.rank", lambda rank=rank: rank)
         parts.append(epoch(scenes))
     for k, batch in enumerate(whole):
-        together = torch.stack([parts[0][k].images, parts[1][k].images], 1).flatten(0, 1)
-        assert torch.equal(together, batch.images)
+        together = torch.stack([parts[0][k].views[0], parts[1][k].views[0]], 1).flatten(0, 1)
+        assert torch.equal(together, batch.views[0])
 
 
 def test_fewer_scenes_than_a_batch_come_again_in_other_crops(scenes: Scenes) -> None:
     (batch,) = epoch(scenes.subset([0]))
     assert len(batch) == 4
-    assert len({image.numpy().tobytes() for image in batch.images}) == 4
+    assert len({image.numpy().tobytes() for image in batch.views[0]}) == 4
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -217,12 +217,15 @@ def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) 
 
 
 @pytest.mark.slow
-def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path) -> None:
+def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = gpaco.load(run)
     assert isinstance(model, ScenePredictor)
     torch.nn.init.constant_(model.model.classifier[1].weight, float("nan"))
     with pytest.raises(Diverged, match="not finite"):
         evaluate_scenes(model, read_scenes(data).train.subset([0]))
+    monkeypatch.setattr("gpaco.tasks.segmentation.prediction.load_segmenter", lambda run, device: model)
+    with pytest.raises(UserError, match="not finite"):
+        gpaco.predict(run, data / "images" / "test")
 
 
 def test_colors_are_the_palettes_and_no_class_is_black() -> None:

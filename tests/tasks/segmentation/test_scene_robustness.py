@@ -67,6 +67,15 @@ def test_an_image_is_corrupted_alike_in_a_subset_and_in_the_whole(run: Run, monk
         assert part.items() <= whole.items()
 
 
+def test_the_result_on_other_data_has_the_whole_name_of_its_folder(run: Run, tmp_path: Path) -> None:
+    for version in ("v1.0", "v1.1"):
+        data = scene_folder(tmp_path / version, train=1, val=1, test=1)
+        (data / "classes.txt").write_text("\n".join(NAMES))
+        gpaco.robustness(run, data, corruptions="contrast", severities="5")
+    names = {path.name for path in run.folder.glob("robustness-*.json")}
+    assert names == {"robustness-v1.0.json", "robustness-v1.1.json"}
+
+
 def test_groups_are_always_there_and_empty_ones_are_null(run: Run) -> None:
     result = gpaco.robustness(run, corruptions="fog", severities="1")
     assert {name: one["classes"] for name, one in result["groups"].items()} == {"many": 1, "medium": 0, "few": 2}

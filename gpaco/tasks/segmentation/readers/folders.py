@@ -132,19 +132,16 @@ def _by_name(folder: Path) -> dict[str, Path]:
     """Return the images below a folder by their path in it without ending, in order."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not _hidden(path.relative_to(folder)):
-            name = str(path.relative_to(folder).with_suffix(""))
+        inside = path.relative_to(folder)
+        left_there = any(part.startswith((".", "__MACOSX")) for part in inside.parts)  # by some program, as ._a.png
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not left_there:
+            name = str(inside.with_suffix(""))
             if name in found:
                 raise UserError(
                     f"{path} and {found[name].name} have the same name: which one is meant?", "remove one of them"
                 )
             found[name] = path
     return found
-
-
-def _hidden(path: Path) -> bool:
-    """Return whether some program left it there: .ipynb_checkpoints, ._a.png, __MACOSX."""
-    return any(part.startswith((".", "__MACOSX")) for part in path.parts)
 
 
 def scenes_in(

@@ -1,24 +1,59 @@
-"""Log of the conditions that a model has been tested under, so that a test resumes where it stopped."""
+"""What the robustness tests of both tasks share: settings, and a log by which a test resumes where it stopped."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.published import Condition
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
-from gpaco.tasks.robustness_settings import RobustnessSettings
+from gpaco.system.progress import Bar, Say
 from gpaco.training.run import Run, select_checkpoint
 
 Row = dict[str, Any]
 Compute = Callable[[Sequence[Condition]], Iterator[tuple[Condition, Row]]]
 
 
-def write_result(settings: RobustnessSettings, stem: str, result: Row) -> None:
-    """Write `robustness.json`, or `robustness-STEM.json` for data other than the run's own."""
-    path = settings.out / (f"robustness-{stem}.json" if stem else "robustness.json")
-    write_atomic(path, json.dumps(result, indent=1))
-    settings.say(f"written: {path}")
+@dataclass(frozen=True)
+class RobustnessSettings:
+    """The arguments of `gpaco.robustness`, checked and parsed."""
+
+    run: Run
+    data: Path | str | None
+    baseline: Path | str | None
+    clean: Path | str | None
+    corruptions: str | None
+    severities: tuple[int, ...]
+    subset: int | None
+    seed: int
+    constants: str | None
+    preprocessing: str
+    restrict: bool
+    prior: str | None
+    unbiased: bool
+    which: str
+    on_bad_image: str
+    workers: int | None
+    device: torch.device
+    out: Path
+    say: Say
+    bar: Bar
+
+    @property
+    def source(self) -> str:
+        """Where the images come from."""
+        return str(self.data) if self.data is not None else self.run.recipe.data.path
+
+
+def check_frost(conditions: Iterable[Condition]) -> None:
+    """Raise an error if frost is among the conditions and its photographs are not installed."""
+    if any(name == "frost" for name, _ in conditions):
+        frost_folder()
 
 
 def complete(
@@ -46,3 +81,10 @@ def complete(
         append_jsonl(path, key | {"condition": condition[0], "severity": condition[1]} | row)
         rows[condition] = row
     return {condition: rows[condition] for condition in conditions}
+
+
+def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
+    """Write `robustness.json`, or `robustness-NAME.json` for data other than the run's own."""
+    path = settings.out / (f"robustness-{name}.json" if name else "robustness.json")
+    write_atomic(path, json.dumps(result, indent=1))
+    settings.say(f"written: {path}")

@@ -1,0 +1,28 @@
+"""What the predictors of both tasks share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalized(nn.Module):
+    """A network and its card, which has its classes and the mean and standard deviation of its images."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, card: Any) -> None:
+        super().__init__()
+        self.model, self.card = model, card
+        self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.card.classes)
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """Return images (N, 3, H, W), uint8 or floats from 0 to 1, as the network takes them."""
+        images = images / 255 if images.dtype == torch.uint8 else images
+        return (images - self.mean) / self.std
