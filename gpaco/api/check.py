@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import torch
-
 from gpaco.api.tasks import TASKS
 from gpaco.errors import UserError, nearest
+from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification import check as classification
 from gpaco.tasks.segmentation import check as segmentation
@@ -19,11 +18,11 @@ def check(
         raise UserError(
             f"there is no task {task!r}{nearest(task, TASKS)}", "--task classification or --task segmentation"
         )
-    gpu = torch.cuda.is_available()
+    device = choose_device(None)
     if task == "segmentation":
         if root is not None:
             raise UserError("--root is for tables and lists of images", "leave it out")
-        facts = segmentation.check(data, progress=progress, gpu=gpu)
+        facts = segmentation.check(data, progress=progress, gpu=device.type != "cpu")
         return facts, segmentation.lines(facts)
-    facts = classification.check(data, root=root, progress=progress, gpu=gpu)
+    facts = classification.check(data, root=root, progress=progress, device=device)
     return facts, classification.lines(facts)

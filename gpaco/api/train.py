@@ -9,8 +9,10 @@ from typing import Any
 from gpaco.api.report import report
 from gpaco.api.tasks import TASKS
 from gpaco.errors import UserError
+from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
+from gpaco.models.weights.packaged import PACKAGE, check_installed
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
@@ -84,8 +86,11 @@ def check_model(kind: type[Task], recipe: Recipe) -> None:
     """Raise an error if there is no such model or weights file, before all images are read."""
     for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
         kind.check_model(name)
-    if recipe.model.weights and not is_hub(recipe.model.weights):
-        check_readable(Path(recipe.model.weights))
+    weights = recipe.model.weights
+    if weights == PACKAGE and recipe.model.name != "auto":
+        check_installed(recipe.model.name)
+    elif weights not in ("auto", NONE, PACKAGE) and not is_hub(weights):
+        check_readable(Path(weights))
 
 
 def check_folder(folder: Path, data: str) -> None:

@@ -44,6 +44,22 @@ def stratified_split(
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def stratified_folds(labels: npt.ArrayLike, number: int, seed: int) -> Indices:
+    """Return the fold of each image, 0 to number - 1; -1 for the only image of a class, which is in no fold.
+
+    >>> folds = stratified_folds([0] * 10 + [1] * 2 + [2], 5, seed=0)
+    >>> np.bincount(folds[:10]).tolist(), len(set(folds[10:12])), int(folds[12])
+    ([2, 2, 2, 2, 2], 2, -1)
+    """
+    folds = np.full(np.size(labels), -1, np.int64)
+    first = 0  # the next fold in turn, so that all get the same number of images
+    for c, own in enumerate(by_class(labels)):
+        if len(own) > 1:
+            folds[np.random.RandomState([seed, c]).permutation(own)] = (first + np.arange(len(own))) % number
+            first += len(own)
+    return folds
+
+
 def stratified_subset(labels: Indices, n: int, seed: int) -> Indices:
     """Return `n` rising indices in which every class has its share, and at least one image while there is room.
 

@@ -24,11 +24,13 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "balanced-softmax": balanced_softmax,
     "focal": focal,
     "class-balanced": class_balanced,
+    "gaussian": lambda _: Method(),
 }
 # Methods whose raw logits assume the training class distribution at test time; the others assume a uniform one.
 ASSUMES_TRAIN = {"ce", "focal"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
-WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced"}
+CLOSED_FORM = {"gaussian"}  # no step of training: computed from the features of a frozen backbone
+WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced", *CLOSED_FORM}
 
 
 def build(recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor) -> Method:

@@ -48,7 +48,7 @@ class Backbone(NamedTuple):
 
 
 def build(
-    name: str, *, size: int | None = None, drop_path: float = 0.0, pool: str = "", weights: str | Path = ""
+    name: str, *, size: int | None = None, drop_path: float = 0.0, pool: str = "", weights: str | Path = NONE
 ) -> Backbone:
     """Return the backbone called `name`, in training mode, with the mean, deviation and size of its images.
 
@@ -67,9 +67,8 @@ def build(
             decoder of a MAE file; everything else must fit. With mean pooling, weights without an fc_norm, such as
             MAE's, lose their final norm, and fc_norm starts from scratch. Or "hub": timm's own weights, downloaded;
             `module.pretrained_cfg["hf_hub_id"]` then names the revision. Or "package": those of an installed package.
-            "" or "none": random weights.
+            "none": random weights.
     """
-    weights = "" if weights == NONE else weights
     if name in SMALL_IMAGES:
         module: nn.Module = _ours(name, drop_path, weights)
     else:
@@ -80,7 +79,7 @@ def build(
 
 
 def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
-    if weights and (is_hub(weights) or weights == PACKAGE):
+    if is_hub(weights) or weights == PACKAGE:
         raise UserError(
             f"{name} is not a timm model and has no published weights",
             "choose a timm model (--model resnet18), pass a local file (--weights FILE), or --weights none",
@@ -88,7 +87,7 @@ def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
     if name in _SMALL and drop_path:
         raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a timm model")
     module = SmallResNet(_SMALL[name]) if name in _SMALL else _resnet50_cifar(drop_path)
-    if weights:
+    if weights != NONE:
         fill(module, read_safetensors(Path(weights)), weights)
     return module
 
@@ -192,7 +191,7 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
         options["global_pool"] = "avg"  # as in MAE's fine-tuning: the mean of the patches, then a norm
     options |= {"zero_init_last": False} if is_model_in_modules(name.split(".")[0], {"resnet"}) else {}
     resize = {"img_size": size} if size and config is not None and config.fixed_input_size else {}
-    if not weights:
+    if weights == NONE:
         return _create(name, **options, **resize)
     if is_hub(weights):
         source = {"hf_hub_id": fetch(name, str(weights)), "hf_hub_filename": HUB_FILE}

@@ -139,6 +139,15 @@ def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str]
     return _consistent(recipe, sources)
 
 
+def fill(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with these values by "section.key", where no stage has its own."""
+    changes = []
+    for name, raw in values.items():
+        section, key = name.split(".")
+        changes.append((section, key, checked(section, key, raw)))
+    return _consistent(_with(recipe, changes))
+
+
 def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     """Return the recipe with changes such as "method.alpha=0.02" or "stage.linear.train.epochs=10"."""
     return change(recipe, *parse(changes))

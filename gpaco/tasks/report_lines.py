@@ -66,4 +66,5 @@ def closing(facts: Mapping[str, Any]) -> list[str]:
     """Suggested settings, then the problems."""
     suggested = [f"  {key} = {value}  ({overrides(key)})" for key, value in facts.get("suggested", {}).items()]
     title = ["suggested settings, each with the flag that overrides it:"] if suggested else []
-    return [*title, *suggested, *([f"problem: {one}" for one in facts["problems"]] or ["no problems found"])]
+    problems = [f"problem: {one}" for one in facts["problems"]] or ["no problems found"]
+    return [*facts.get("start", []), *title, *suggested, *problems]

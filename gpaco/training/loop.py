@@ -29,8 +29,11 @@ from gpaco.training.task import Learner
 BAD_STEPS = 5  # in a row, before training stops
 
 
-def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, show: Show = quiet) -> Position:
-    """Train to the end of the recipe, from the newest checkpoint in the folder if there is one."""
+def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
+    """Train to the end of the recipe, from the newest checkpoint in the folder if there is one.
+
+    Without a folder nothing is saved. A learner without steps is saved as it is.
+    """
     settings, steps = recipe.train, learner.steps
     model, extra = learner.model.to(device), learner.extra.to(device)
     if settings.channels_last:
@@ -39,7 +42,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None
     parts = {"model": model, "extra": extra} | ({"ema": ema} if ema is not None else {})
-    position, notes = resume(folder, learner.card, parts, optimizer, scaler)
+    position, notes = resume(folder, learner.card, parts, optimizer, scaler) if folder else (Position(), [])
     for note in notes:
         show({"note": note})
 
@@ -51,9 +54,13 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
     bad_steps, now = 0, time.perf_counter
 
     def save_now() -> None:
-        if distributed.rank() == 0:
+        if folder and distributed.rank() == 0:
             save(folder, learner, position, parts, optimizer, scaler, keep=settings.keep)
         distributed.barrier()
+
+    if not steps and position.epoch < settings.epochs:
+        position.epoch = settings.epochs
+        save_now()
 
     with catch_signals() as received:
         while position.epoch < settings.epochs:
@@ -120,7 +127,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path, device: torch.device, sh
                     "waiting": round(waited, 3),
                 },
             }
-            if distributed.rank() == 0:
+            if folder and distributed.rank() == 0:
                 append_jsonl(folder / "metrics.jsonl", row)
             position.epoch, position.step, position.loss, position.good = position.epoch + 1, 0, 0.0, 0
             show(row | {"epochs": settings.epochs})

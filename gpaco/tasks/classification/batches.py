@@ -1,12 +1,15 @@
 """Batches for a classifier: images, or features that a frozen backbone has computed once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gpaco import methods
 from gpaco.data.batches import Batch, batches, plan
 from gpaco.data.counter_random import uniforms
 from gpaco.data.samples import Samples, Splits
@@ -22,6 +25,8 @@ from gpaco.tasks.classification.feature_cache import Features, Indices
 from gpaco.tasks.classification.frozen import Frozen, take_backbone
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import Logits
+
+_BLOCK = 4096  # images whose features are read together
 
 
 def source_of(
@@ -86,24 +91,49 @@ class FeatureSource:
 
     def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Frozen) -> None:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
-        self.features = frozen.of_views(splits.train, cached)
-        self.labels = torch.from_numpy(splits.train.labels)
-        self.tested: dict[Samples, Features] = {}
-        if splits.val is not None:
-            self._tested(splits.val)  # now, not after the first epoch
+        self.labels = splits.train.labels
+        self.rows = np.arange(len(splits.train))  # of the features that are trained on
+        self.known: dict[int, Features] = {}  # features of splits as tested
+        for samples in (splits.train, splits.val, splits.reported(recipe.data.evaluate_on)[1]):
+            if samples is not None:
+                self.tested(samples)  # now, not after the first epoch
+
+    def embed_views(self) -> None:
+        """Compute the features of the views to train on, unless nothing is trained."""
+        if self.recipe.method.name not in methods.CLOSED_FORM:
+            self.features = self.frozen.of_views(self.samples, self.cached)
+
+    def subset(self, rows: Indices, recipe: Recipe) -> Self:
+        """Return the same source with some of its training images, for another recipe."""
+        part = copy(self)
+        part.rows, part.labels, part.recipe = self.rows[rows], self.labels[rows], recipe
+        return part
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        for indices, keys in plan(self.samples.labels, epoch=epoch, start=start, **_order(self.recipe)):
+        labels = torch.from_numpy(self.labels)
+        for indices, keys in plan(self.labels, epoch=epoch, start=start, **_order(self.recipe)):
             chosen = chosen_views(self.recipe.train.seed, epoch, keys, self.views, self.cached)
-            yield Batch([self.features.take(indices, one) for one in chosen], self.labels[indices])
+            yield Batch([self.features.take(self.rows[indices], one) for one in chosen], labels[indices])
+
+    def as_tested(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features of the training images as they are tested, and their labels, in blocks."""
+        features = self.tested(self.samples)
+        for start in range(0, len(self.rows), _BLOCK):
+            rows = self.rows[start : start + _BLOCK]
+            yield features.take(rows, np.zeros_like(rows)), torch.from_numpy(self.labels[start : start + _BLOCK])
 
     def logits(self, model: Classifier, samples: Samples) -> Logits:
-        return head_logits(model, self._tested(samples))
+        return self.answers(model.classify, samples)
 
-    def _tested(self, samples: Samples) -> Features:
-        if samples not in self.tested:
-            self.tested[samples] = self.frozen.of_tested(samples)
-        return self.tested[samples]
+    def answers(self, answer: Callable[[Tensor], Tensor], samples: Samples) -> Logits:
+        """Return the logits (N, C) that `answer` gives for the features of a whole split."""
+        return logits_of_features(answer, self.tested(samples), len(self.samples.classes), self.frozen.device)
+
+    def tested(self, samples: Samples) -> Features:
+        """Return the features of images as they are tested."""
+        if id(samples) not in self.known:
+            self.known[id(samples)] = self.frozen.of_tested(samples)
+        return self.known[id(samples)]
 
 
 Source = ImageSource | FeatureSource  # where a learner gets its batches, and its logits on validation data
@@ -137,15 +167,16 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 
 @torch.inference_mode()
-def head_logits(model: Classifier, features: Features, batch_size: int = 4096) -> Logits:
+def logits_of_features(
+    answer: Callable[[Tensor], Tensor], features: Features, classes: int, device: torch.device
+) -> Logits:
     """Return logits (N, C) from cached features. Each process computes its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
-    device = model.centers.weight.device
-    parts = [torch.zeros(0, model.centers.out_features, device=device)]
-    for start in range(0, len(mine), batch_size):
-        rows = mine[start : start + batch_size]
-        parts.append(model.centers(model.hidden(features.take(rows, np.zeros_like(rows)).to(device))))
-    logits: Logits = distributed.in_order(torch.cat(parts).float(), len(features)).cpu().numpy()
+    parts = [torch.zeros(0, classes, device=device)]
+    for start in range(0, len(mine), _BLOCK):
+        rows = mine[start : start + _BLOCK]
+        parts.append(answer(features.take(rows, np.zeros_like(rows)).to(device)).float())
+    logits: Logits = distributed.in_order(torch.cat(parts), len(features)).cpu().numpy()
     return logits
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from gpaco import __version__, methods
 from gpaco.data.batches import shown_counts
 from gpaco.data.samples import Splits
@@ -31,6 +33,7 @@ class Calibration:
     head: float  # on the logits of the trained head; 0 if it has none
     gaussian: float  # on those of the closed-form classifier; 0 if it is not added
     images: int  # that the factors were fitted on
+    assumes: str  # class distribution that the logits of the head assume
     sha256: str = ""  # of gaussian.safetensors
 
 
@@ -117,13 +120,19 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
     )
 
 
-def build_model(card: Card, weights: str = "") -> Classifier:
+def build_model(card: Card, weights: str = backbones.NONE) -> Classifier:
     """Build the network that a card describes; `weights` are pretrained ones for its backbone."""
     backbone, num_features, *_ = backbones.build(
         card.model, size=card.size, drop_path=card.drop_path, pool=card.pool, weights=weights
     )
+    return build_head(card, num_features, backbone)
+
+
+def build_head(card: Card, num_features: int, backbone: nn.Module | None = None) -> Classifier:
+    """Build the network without its backbone, for features; or with this backbone."""
+    below = backbone or nn.Identity()
     model = Classifier(
-        backbone, num_features, len(card.classes), dim=card.dim, projector=card.projector, hidden=card.hidden
+        below, num_features, len(card.classes), dim=card.dim, projector=card.projector, hidden=card.hidden
     )
     if card.ghost_batch:
         ghost_batch(model, card.ghost_batch)

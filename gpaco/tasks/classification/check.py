@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from gpaco.data.inspection import Inspection, inspect, over_parts, places_of, without
 from gpaco.data.leaks import PUBLISHED, copies, refuse_one_class
@@ -15,10 +16,13 @@ from gpaco.data.samples import BadImage, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.groups import FEW, GROUPS, MANY, gini, imbalance_factor, one_group
 from gpaco.metrics.groups import groups as groups_of
-from gpaco.system.progress import Progress
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system.progress import Progress, quiet
 from gpaco.system.words import counted, some
 from gpaco.tasks import report_lines
-from gpaco.tasks.classification.defaults import suggest
+from gpaco.tasks.classification.defaults import resolve
+from gpaco.tasks.classification.start import choose_start
 
 
 def check(
@@ -26,7 +30,7 @@ def check(
     *,
     root: Path | str | None = None,
     progress: Progress | None = None,
-    gpu: bool = False,
+    device: torch.device | None = None,
 ) -> dict[str, Any]:
     """Return everything there is to know about the data, ready for JSON; `lines` puts it into words.
 
@@ -36,6 +40,7 @@ def check(
     found = over_parts(splits, inspect, progress)
     same = copies(splits, {name: [one.digest for one in images] for name, images in found.items()})
     counts = splits.train.counts
+    start, suggested = suggestions(splits, device or torch.device("cpu"))
     facts: dict[str, Any] = {
         "reader": splits.reader,
         "notes": list(splits.notes),
@@ -57,9 +62,18 @@ def check(
         "sizes": report_lines.size_facts(
             [(one.width, one.height) for images in found.values() for one in images if one.reason is None]
         ),
-        "suggested": suggest(splits, gpu=gpu),
+        "start": start,
+        "suggested": suggested,
     }
     return facts | {"problems": _problems(facts, splits)}
+
+
+def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
+    """Return how `gpaco train` would start on this data, in words, and the settings that it would choose."""
+    start: list[str] = []
+    recipe = choose_start(Recipe(), set(), splits.train, device, start.append)
+    recipe = resolve(recipe, set(), splits, device, quiet)
+    return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:

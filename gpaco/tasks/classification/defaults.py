@@ -36,8 +36,8 @@ HEAD: dict[str, Any] = {
 def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
     """Return settings for these training images by "section.key": model, sizes, epochs, memory, views, learning rate.
 
-    They depend on the typical size of the images, whether they are in memory, their number, the part to train and `gpu`.
-    Epochs and rate depend on the batch size, views on the number of steps, if those are given.
+    They depend on the typical size of the images, whether they are in memory, their number, the part to train and
+    `gpu`. Epochs and rate depend on the batch size, views on the number of steps, if those are given.
     """
     images, side = len(samples), usual_side(samples)
     small = side <= SMALL
@@ -101,7 +101,7 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         guesses.pop("model.resize", None)
     for key, guess in guesses.items():
         say(f"{key} = {guess}  ({overrides(key)} overrides)")
-    recipe = recipes.change(recipe, guesses)
+    recipe = recipes.fill(recipe, guesses)
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
         recipe = recipes.change(recipe, {"schedule.warmup": recipe.train.epochs // 6})
         say(f"schedule.warmup = {recipe.schedule.warmup:g}  ({overrides('schedule.warmup')} overrides)")

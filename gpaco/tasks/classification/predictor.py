@@ -3,43 +3,61 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Gaussian
 from gpaco.models.lora import merged
-from gpaco.tasks.classification.card import Card, Tuned, build_model
-from gpaco.tasks.classification.priors import correction, read_tuned
+from gpaco.tasks.classification.calibration import read_calibration
+from gpaco.tasks.classification.card import Calibration, Card, Tuned, build_model
+from gpaco.tasks.classification.priors import correction, log_shown, read_tuned
 from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
 from gpaco.training.run import Run, select_checkpoint, weights_of
 
 
 class Predictor(Normalized):
-    """Images to logits: the trained network with its normalization, its tuned prior and its card.
+    """Images to logits: the trained network with its normalization, calibration, tuned prior and card.
 
     Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
+
+    Args:
+        gaussian: the closed-form classifier of the same features, if its logits are added.
     """
 
     model: Classifier
     card: Card
-    shift: Tensor  # by the tuned prior
+    shift: Tensor  # by priors
 
-    def __init__(self, model: Classifier, card: Card) -> None:
+    def __init__(self, model: Classifier, card: Card, gaussian: Gaussian | None = None) -> None:
         super().__init__(model, card)
-        tuned = card.tuned
+        self.gaussian, factors, tuned = gaussian, card.calibration, card.tuned
+        self.factor = factors.head if factors else 1.0
+        self.gaussian_factor = factors.gaussian if factors else 0.0
         shift = correction(card, unbiased=bool(tuned and tuned.unbiased), tau=tuned.tau if tuned else 0.0)
+        if factors and gaussian is not None and factors.assumes == "train":  # the closed form assumes uniform classes
+            shift = shift - np.float32(self.factor) * log_shown(card.counts or (), card.shown).astype(np.float32)
         self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.model.classify(self.normalized(images)) + self.shift
+        return self.logits(self.model.backbone(self.normalized(images)))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return logits (N, C) of the features (N, F) of the backbone."""
+        logits: Tensor = self.factor * self.model.centers(self.model.hidden(features)) + self.shift
+        return logits if self.gaussian is None else logits + self.gaussian_factor * self.gaussian(features)
 
 
 def load_classifier(
     run: Run, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
 ) -> Predictor:
-    """Return the model of a classification run, with adapters merged and a prior that was tuned for its checkpoint."""
+    """Return the model of a classification run, with adapters merged, calibrated, and with its tuned prior.
+
+    Calibration and prior belong to one checkpoint: the others are loaded without them.
+    """
     if run.recipe.train.task != "classification":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
     found = select_checkpoint(run, which)
@@ -48,7 +66,7 @@ def load_classifier(
     model.load_state_dict(merged(weights_of(run, found, card.backbone)))
     share = found.tensors["extra"].get("loss.center_share")
     card = replace(card, step=found.step, center_share=None if share is None else tuple(share.tolist()))
-    predictor = Predictor(model, card).to(device).eval()
+    predictor = with_calibration(Predictor(model, card).to(device).eval(), *read_calibration(run.folder, found.step))
     stored = read_tuned(run.folder) if tuned else None
     return with_prior(predictor, stored) if stored and stored.step == found.step else predictor
 
@@ -56,7 +74,19 @@ def load_classifier(
 def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
     """Return the model with a tuned prior, which macro recall selected: for uniform classes."""
     card = replace(predictor.card, tuned=tuned, assumes="uniform")
-    return Predictor(predictor.model, card).to(predictor.mean.device).eval()
+    return Predictor(predictor.model, card, predictor.gaussian).to(predictor.mean.device).eval()
+
+
+def with_calibration(
+    predictor: Predictor, calibration: Calibration | None, gaussian: Gaussian | None = None
+) -> Predictor:
+    """Return the model with calibrated logits, and with those of the closed-form classifier added if it is given."""
+    if calibration is None:
+        return predictor
+    card = replace(predictor.card, calibration=calibration)
+    if gaussian is not None:
+        card = replace(card, assumes="uniform")
+    return Predictor(predictor.model, card, gaussian).to(predictor.mean.device).eval()
 
 
 def load_classifiers(

@@ -82,7 +82,8 @@ def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
 def correction(card: Card, *, unbiased: bool, tau: float = 0.0) -> Logits:
     """Return what to add to raw logits, (C,): minus the bias of the loss if `unbiased`, plus `tau` * log prior."""
     shift: Logits = np.float32(tau) * log_prior(card.counts or np.ones(len(card.classes))).astype(np.float32)
-    return shift - log_bias(card) if unbiased else shift
+    factor = np.float32(card.calibration.head if card.calibration else 1)
+    return shift - factor * log_bias(card) if unbiased else shift
 
 
 def log_bias(card: Card) -> Logits:

@@ -5,6 +5,7 @@ import platform
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.metrics.groups import one_group
+from gpaco.models.gaussian import Gaussian
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
@@ -23,13 +25,18 @@ from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.tasks.classification.analysis import analyze
-from gpaco.tasks.classification.batches import Source
-from gpaco.tasks.classification.card import Tuned
+from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
+from gpaco.tasks.classification.card import Calibration, Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_prior
+from gpaco.tasks.classification.heads import held_out_logits
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
 from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
 from gpaco.tasks.classification.splits import check_tuning, splits_of
 from gpaco.training.run import Run, check_split, newest
+
+MAIN = ("top1", "many", "medium", "few", "macro", "ece")  # metrics of the parts of a model
 
 
 def write_results(
@@ -39,17 +46,20 @@ def write_results(
     device: torch.device,
     say: Say,
     *,
-    source: Source | None = None,
+    learner: ClassificationLearner | None = None,
     unbiased: bool = False,
     show: Progress | None = None,
 ) -> None:
-    """Tune the prior if asked, evaluate the selected checkpoint, then write everything; `metrics.json` comes last.
+    """Calibrate the selected checkpoint, tune the prior if asked, evaluate, and write all; `metrics.json` comes last.
 
     Args:
-        source: of the training, if it has cached features.
+        learner: of the training that has just ended; None for a finished run.
         unbiased: tune the prior after the correction for the bias of the loss.
     """
     predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
+    if learner is not None:
+        predictor = with_calibration(predictor, *calibrate(run, learner, predictor, device, say))
+    source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
     if recipe.method.tune_prior:
         predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))
         if predictor.card.tuned:
@@ -80,22 +90,46 @@ def write_results(
         "shown": card.shown,
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
+    if source is not None:
+        result["parts"] = _parts(predictor, source, samples)
+    elif (run.folder / "metrics.json").is_file():  # of a finished run, whose prior was tuned
+        result["parts"] = run.metrics.get("parts")
     predictions = BytesIO()
     np.savez_compressed(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
     data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)
     write_atomic(run.folder / "predictions.npz", predictions.getvalue())
     write_atomic(run.folder / "data.json", data)
+    if card.calibration:
+        result["calibration"] = asdict(card.calibration)
     if card.tuned:
         result["tuned"] = asdict(card.tuned)
         write_tuned(run.folder, card.tuned)
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
 
 
-def _logits(predictor: Predictor, samples: Samples, source: Source | None, say: Say) -> Logits:
+def _logits(predictor: Predictor, samples: Samples, source: FeatureSource | None, say: Say) -> Logits:
     if source is None:
         return logits_of(predictor, samples, show=told(say, "evaluating"))
-    shift: Logits = predictor.shift.cpu().numpy()
-    return source.logits(predictor.model, samples) + shift
+    return source.answers(predictor.logits, samples)
+
+
+def _parts(predictor: Predictor, source: FeatureSource, samples: Samples) -> dict[str, Any]:
+    """Return the main metrics of the trained head alone and of the closed-form classifier alone, if both are used."""
+    card, gaussian = predictor.card, predictor.gaussian
+    if card.calibration is None or gaussian is None or not card.calibration.head:
+        return {}
+    factors = card.calibration
+    alone = {
+        "head": (lambda x: factors.head * predictor.model.classify(x)),
+        "gaussian": (lambda x: factors.gaussian * gaussian(x)),
+    }
+    found = {}
+    for name, answer in alone.items():
+        whole = summarize(
+            source.answers(answer, samples), samples.labels, card.counts, card.classes, many=card.many, few=card.few
+        )
+        found[name] = {key: whole[key] for key in MAIN}
+    return found
 
 
 def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
@@ -107,6 +141,28 @@ def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -
         say(f"no analysis.json: {error.cause}")
         return
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
+
+
+def calibrate(
+    run: Run, learner: ClassificationLearner, predictor: Predictor, device: torch.device, say: Say
+) -> tuple[Calibration | None, Gaussian | None]:
+    """Fit factors on the logits of images that the model was not trained on, and store them with the run.
+
+    A head on cached features is cross-validated; other models need validation data that are not reported on.
+    """
+    recipe, card, val = learner.recipe, predictor.card, learner.splits.val
+    gaussian = learner.gaussian
+    if isinstance(learner.source, FeatureSource):
+        held = held_out_logits(learner, device, told(say, "cross-validating"))
+        found = fit_calibration(card, held.labels, held.head, None if gaussian is None else held.gaussian)
+    elif val is not None and learner.splits.reported(recipe.data.evaluate_on)[0] != "val" and card.classifies:
+        logits = logits_of(predictor, val, show=told(say, "calibrating"))
+        found = fit_calibration(card, val.labels, logits, None)
+    else:
+        return None, None
+    if distributed.rank() == 0:
+        found = write_calibration(run.folder, found, gaussian)
+    return found, gaussian
 
 
 def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show: Progress | None) -> Tuned:

@@ -18,13 +18,12 @@ from gpaco.training.run import BAD_IMAGES
 
 
 def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: Path | None = None) -> Splits:
-    """Return the splits that a recipe asks for.
+    """Return the splits that a recipe asks for; see `read_splits` and `held_out`."""
+    return held_out(read_splits(recipe, say), recipe, say, thorough=thorough, run=run)
 
-    Args:
-        thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
-            images that cannot be decoded, which would otherwise fail after the last epoch.
-        run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
-    """
+
+def read_splits(recipe: Recipe, say: Say = quiet) -> Splits:
+    """Return the data with a test split, long-tailed if the recipe wants it, and without a validation split."""
     settings = recipe.data
     if not settings.path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
@@ -37,23 +36,28 @@ def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: 
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
         splits = splits.noting(f"without a training image, but kept: {some(empty)}")
-    small = sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
-
-    def repeated() -> list[str] | None:  # all copies of an image stay in training
-        if not small or splits.train.paths is None:
-            return None
-        return fingerprints(splits.train.paths, told(say, "looking for copies"))
-
     if splits.test is None and splits.val is None:
-        splits = with_test(splits, seed=settings.seed, digests=repeated())
+        splits = with_test(splits, seed=settings.seed, digests=_repeated(splits, say))
     elif settings.evaluate_on == "auto":
         splits = with_val_as_test(splits)
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
     check_expected(splits, settings)  # before anything is held out or left out
+    return splits
+
+
+def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False, run: Path | None = None) -> Splits:
+    """Return the splits with validation data held out, checked, and in memory if they are small.
+
+    Args:
+        thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
+            images that cannot be decoded, which would otherwise fail after the last epoch.
+        run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
+    """
+    settings, small = recipe.data, _is_small(splits)
     if settings.validation:
-        splits = with_validation(splits, settings.validation, settings.seed, digests=repeated())
+        splits = with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
     splits.check_reported(settings.evaluate_on)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say)
@@ -66,6 +70,17 @@ def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: 
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return in_memory(splits, progress=told(say, "reading images"))
+
+
+def _is_small(splits: Splits) -> bool:
+    return sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
+
+
+def _repeated(splits: Splits, say: Say) -> list[str] | None:
+    """Return digests by which all copies of an image stay in training."""
+    if not _is_small(splits) or splits.train.paths is None:
+        return None
+    return fingerprints(splits.train.paths, told(say, "looking for copies"))
 
 
 def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:

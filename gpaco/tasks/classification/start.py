@@ -1,7 +1,10 @@
 """Where training starts: which backbone, with which weights, and which part of it is trained."""
 
+from typing import Any
+
 import torch
 
+from gpaco import methods
 from gpaco.data.samples import Samples
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.packaged import PACKAGE, package_of
@@ -23,7 +26,8 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     if not is_open(recipe):
         return recipe
     small = usual_side(samples) <= SMALL
-    chosen, gpu = {}, device.type != "cpu"
+    gpu = device.type != "cpu"
+    chosen: dict[str, Any] = {}
     weights, name = recipe.model.weights, recipe.model.name
     if weights == "auto" and name == "auto":
         weights = NONE if small and "model.weights" not in given else PACKAGE
@@ -35,7 +39,8 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     chosen["model.weights"] = weights
     part = recipe.train.part
     if part == "auto":
-        part = "all" if weights == NONE and recipe.method.name != "gaussian" else "last-block" if gpu else "head"
+        closed = recipe.method.name in methods.CLOSED_FORM
+        part = "head" if closed or (weights != NONE and not gpu) else "all" if weights == NONE else "last-block"
         chosen["train.part"] = part
     if part == "head" and "data.validation" not in given and not recipe.method.tune_prior:
         chosen["data.validation"] = 0.0
@@ -44,7 +49,7 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     say(_in_words(recipe.model.weights, weights, name, part, gpu))
     if weights == NONE and small and has_color(samples) and recipe.model.weights == "auto":
         say(f"--weights auto enlarges these small images to {ENLARGED} pixels for a pretrained backbone; often better")
-    return recipes.change(recipe, chosen)
+    return recipes.fill(recipe, chosen)
 
 
 def is_open(recipe: Recipe) -> bool:

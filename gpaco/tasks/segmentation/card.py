@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpaco import __version__
+from gpaco.models.backbones import NONE
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.segmentation.defaults import usual_size
 from gpaco.tasks.segmentation.network import Segmenter, build, normalization
@@ -65,7 +66,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
     )
 
 
-def build_model(card: Card, weights: str = "") -> Segmenter:
+def build_model(card: Card, weights: str = NONE) -> Segmenter:
     """Build the network that a card describes; `weights` are pretrained ones for its encoder."""
     return build(
         card.model,

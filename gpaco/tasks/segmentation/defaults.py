@@ -8,6 +8,7 @@ import torch
 
 from gpaco.data.batches import steps_per_epoch
 from gpaco.errors import UserError, nearest
+from gpaco.models.backbones import NONE
 from gpaco.models.weights.hub import is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
@@ -118,8 +119,9 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
 def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
     """Return the recipe with open settings filled in; print each with the flag that overrides it."""
     still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
+    still_open["model.weights"] = recipe.model.weights == "auto"
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
-    guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
+    guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2, "model.weights": NONE}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
     for key, value in guesses.items():
         say(f"{key} = {value}  ({overrides(key)} overrides)")

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.losses.checks import at_least_float32
+from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import read_safetensors
 from gpaco.tasks.segmentation.inference import resized
 
@@ -98,7 +99,7 @@ def build(
     name: str,
     num_classes: int,
     *,
-    weights: str | Path = "",
+    weights: str | Path = NONE,
     dim: int = 128,
     aux: bool = True,
     channels: int = 0,
@@ -109,7 +110,7 @@ def build(
 
     Args:
         num_classes: C.
-        weights: safetensors file for the encoder, as timm or torchvision name its tensors; empty: from scratch.
+        weights: safetensors file for the encoder, as timm or torchvision name its tensors; "none": from scratch.
         dim: length of an embedding; 0: no embeddings, for plain cross entropy.
         aux: with the auxiliary head.
         channels: width of the decoder; 0: its own.
@@ -135,7 +136,7 @@ def build(
             f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
             "choose a ResNet, Swin or another encoder that it or timm (tu-NAME) has",
         ) from error
-    if weights:
+    if weights != NONE:
         load_encoder(whole.encoder, Path(weights))
     if len(whole.encoder.out_channels) < 6:
         _freeze_unused(whole.encoder)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpaco.data.batches import Batch, steps_per_epoch
 from gpaco.errors import UserError
+from gpaco.models.backbones import NONE
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say, told
@@ -93,7 +94,7 @@ class Segmentation:
         begun = bool(checkpoint.find(folder / "checkpoints"))
         torch.manual_seed(stage.train.seed)
         card = describe(stage, self.splits)
-        model = build_model(card, "" if begun or before else stage.model.weights)
+        model = build_model(card, NONE if begun or before else stage.model.weights)
         if before is not None:
             card = replace(card, weights=before.origin)
             mine = model.state_dict()

@@ -1,0 +1,71 @@
+"""Calibration of a run: factors on its logits, and the closed-form classifier that may be added to them."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load, save
+
+from gpaco.errors import UserError
+from gpaco.metrics.calibration import balanced_weights, fit_factors
+from gpaco.models.gaussian import Gaussian
+from gpaco.system.files import write_atomic
+from gpaco.tasks.classification.card import Calibration, Card
+from gpaco.tasks.classification.priors import Logits, log_shown
+from gpaco.training.card import read_card
+
+FILE = "calibration.json"
+GAUSSIAN = "gaussian.safetensors"
+
+
+def fit_calibration(card: Card, labels: NDArray[np.int64], head: Logits | None, gaussian: Logits | None) -> Calibration:
+    """Return factors for the logits of held-out images; all classes weigh the same if the logits assume that they do.
+
+    Args:
+        head: logits of the trained head; None if there is none.
+        gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
+    """
+    uniform = card.assumes == "uniform" or gaussian is not None
+    weights = balanced_weights(labels, len(card.classes)) if uniform else np.ones(len(labels))
+    if head is not None and gaussian is not None and card.assumes == "train":
+        head = head - log_shown(card.counts or (), card.shown).astype(np.float32)
+    factors = iter(fit_factors([part for part in (head, gaussian) if part is not None], labels, weights))
+    one, other = (0.0 if part is None else next(factors) for part in (head, gaussian))
+    return Calibration(step=card.step, head=one, gaussian=other, images=len(labels), assumes=card.assumes)
+
+
+def write_calibration(folder: Path, calibration: Calibration, gaussian: Gaussian | None) -> Calibration:
+    """Store a calibration with its run, and return it with the SHA-256 of the closed-form classifier."""
+    if gaussian is not None:
+        content = save({name: tensor.cpu().contiguous() for name, tensor in gaussian.state_dict().items()})
+        calibration = replace(calibration, sha256=hashlib.sha256(content).hexdigest())
+        write_atomic(folder / GAUSSIAN, content)
+    write_atomic(folder / FILE, json.dumps(asdict(calibration), indent=1))
+    return calibration
+
+
+def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gaussian | None]:
+    """Return the calibration of a checkpoint and its closed-form classifier; None for what it does not have."""
+    path = folder / FILE
+    if not path.is_file():
+        return None, None
+    try:
+        found = read_card(Calibration, json.loads(path.read_text()), str(path))
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged", "restore it from a copy, or train again") from error
+    if found.step != step:
+        return None, None
+    if not found.sha256:
+        return found, None
+    stored = folder / GAUSSIAN
+    content = stored.read_bytes() if stored.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != found.sha256:
+        raise UserError(f"{stored} is missing or has changed since it was written", "restore it from a copy")
+    tensors = load(content)
+    classes, features = tensors["weight"].shape
+    gaussian = Gaussian(features, classes)
+    gaussian.load_state_dict(tensors)
+    return found, gaussian

@@ -1,0 +1,102 @@
+"""Heads on cached features: the closed-form classifier, heads trained in memory, and logits of held-out images."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpaco import methods
+from gpaco.data.holdout import stratified_folds
+from gpaco.data.samples import Splits
+from gpaco.metrics.classification import summarize
+from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Gaussian, fit_gaussian
+from gpaco.recipes.settings import Recipe
+from gpaco.system.progress import Progress, Say
+from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.card import Card, build_head
+from gpaco.tasks.classification.feature_cache import Indices
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.priors import Logits
+from gpaco.training.loop import fit
+
+FOLDS = 5
+_ENOUGH = 2000  # held-out images; further folds would only take time
+
+
+class HeldOut(NamedTuple):
+    """Logits of training images by classifiers that were not trained on them."""
+
+    labels: NDArray[np.int64]
+    gaussian: Logits
+    head: Logits | None  # None for a method without one
+
+
+def closed_form(source: FeatureSource) -> Gaussian:
+    """Return the closed-form classifier of the training images."""
+    classes = len(source.samples.classes)
+    return fit_gaussian(source.as_tested, source.frozen.width, classes).to(source.frozen.device)
+
+
+def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
+    """Fit the closed-form classifier, and print how good it is: the first result of a run."""
+    recipe, source, card = learner.recipe, learner.source, learner.card
+    if not isinstance(source, FeatureSource) or not uses_closed_form(recipe):
+        return None
+    gaussian = closed_form(source)
+    split, samples = learner.splits.reported(recipe.data.evaluate_on)
+    if samples is not None:
+        logits = source.answers(gaussian, samples)
+        found = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few)
+        few = "" if found["few"] is None else f", {100 * found['few']:.1f} % of the few-shot classes"
+        say(f"closed-form classifier: {100 * found['top1']:.1f} % of {len(samples):,} {split} images right{few}")
+    return gaussian
+
+
+def uses_closed_form(recipe: Recipe) -> bool:
+    """Whether the closed-form classifier is the model, or is added to it."""
+    return recipe.method.fuse or recipe.method.name in methods.CLOSED_FORM
+
+
+def fit_head(recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, device: torch.device) -> Classifier:
+    """Train a head on the features of `source`, in memory only."""
+    torch.manual_seed(recipe.train.seed)
+    head = build_head(card, source.frozen.width)
+    fit(ClassificationLearner(recipe, splits, head, card, source, select=False), recipe, None, device)
+    return head.eval()
+
+
+def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress) -> HeldOut:
+    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images."""
+    recipe, source = learner.recipe, learner.source
+    if not isinstance(source, FeatureSource):
+        raise TypeError("only heads on cached features are cross-validated")
+    trains = recipe.method.name not in methods.CLOSED_FORM
+    folds = stratified_folds(source.labels, FOLDS, recipe.data.seed)
+    labels: list[NDArray[np.int64]] = []
+    gaussians, heads = [], []
+    for number in range(FOLDS):
+        rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
+        if sum(map(len, labels)) >= _ENOUGH or not len(held):
+            break
+        show(number, FOLDS)
+        small = replace(recipe, train=replace(recipe.train, batch_size=min(recipe.train.batch_size, len(rest))))
+        part = source.subset(rest, small)
+        labels.append(source.labels[held])
+        gaussians.append(_answers(closed_form(part), source, held))
+        if trains:
+            splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
+            heads.append(_answers(fit_head(small, splits, learner.card, part, device).classify, source, held))
+    show(FOLDS, FOLDS)
+    return HeldOut(np.concatenate(labels), np.concatenate(gaussians), np.concatenate(heads) if trains else None)
+
+
+@torch.inference_mode()
+def _answers(answer: Callable[[Tensor], Tensor], source: FeatureSource, rows: Indices) -> Logits:
+    features = source.tested(source.samples).take(source.rows[rows], np.zeros_like(rows))
+    logits: Logits = answer(features.to(source.frozen.device)).float().cpu().numpy()
+    return logits
