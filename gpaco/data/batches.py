@@ -209,7 +209,7 @@ class _Photos(Dataset[Photo | Problem]):
     def __getitem__(self, item: tuple[int, int]) -> Photo | Problem:
         index, key = item
         try:
-            image = self.samples.load(index)
+            image = self.samples.load(index, max(view.least for view in self.views))
         except Problem as error:
             return error
         views, keys = enumerate(self.views), np.array([key])

@@ -77,10 +77,13 @@ class Samples:
         """Return the SHA-256 of the names and classes in order, not of pixels."""
         return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
 
-    def load(self, i: int) -> Pixels:
-        """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file."""
+    def load(self, i: int, least: int = 0) -> npt.NDArray[np.uint8]:
+        """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file.
+
+        A large photo may be smaller if `least` pixels of its shorter side are enough; see `read_image`.
+        """
         if self.paths is not None:
-            return read_image(self.paths[i])
+            return read_image(self.paths[i], least)
         return np.asarray(self.images)[i]  # type: ignore[no-any-return]
 
 

@@ -56,6 +56,23 @@ def test_a_plain_jpeg_gives_the_pixels_of_pillow(tmp_path: Path) -> None:
         assert np.abs(read_image(path) - expected).max() <= 1
 
 
+def test_a_large_jpeg_is_decoded_at_a_reduced_size_that_is_enough(tmp_path: Path) -> None:
+    """Half, a quarter or an eighth, with twice the pixels that are asked for; turned upright; nearly the same image."""
+    photo = Image.fromarray(drawing(1201, 801)).resize((1201, 801))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo.save(tmp_path / "a.jpg", quality=95, exif=exif)
+    whole = read_image(tmp_path / "a.jpg")
+    assert whole.shape == (1201, 801, 3)
+    for least, part in ((0, 1), (500, 1), (201, 1), (200, 2), (100, 4), (50, 8), (10, 8)):
+        found = read_image(tmp_path / "a.jpg", least)
+        assert found.shape == (-(-1201 // part), -(-801 // part), 3), least
+        small = np.asarray(Image.fromarray(whole).resize(found.shape[1::-1], Image.Resampling.BOX), int)
+        assert np.abs(small - found).mean() < 6, least
+    Image.fromarray(whole).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", 50).shape == whole.shape
+
+
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     for orientation in range(1, 9):
         exif = Image.Exif()

@@ -25,6 +25,11 @@ class TestView:
     whole: bool  # resize all of the image instead, as for small images in memory
     interpolation: str  # "bilinear" or "bicubic"
 
+    @property
+    def least(self) -> int:
+        """Pixels of the shorter side that the view uses."""
+        return self.size if self.whole else self.resize
+
 
 def as_tested(image: Array, view: TestView) -> Array:
     """Return the image (H, W, 3) uint8 as (size, size, 3)."""
@@ -42,7 +47,7 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
         def submitted(chunk: Array) -> list[Future[Array]]:
-            return [pool.submit(lambda i: as_tested(samples.load(i), view), int(i)) for i in chunk]
+            return [pool.submit(lambda i: as_tested(samples.load(i, view.least), view), int(i)) for i in chunk]
 
         ahead = [submitted(chunk) for chunk in chunks[:1]]
         for k in range(len(chunks)):

@@ -16,6 +16,7 @@ A view is a pure function of the image and of a row of uniform numbers (counter_
 batch and for any number of workers. Every decision has its own column, whatever the view.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,12 @@ class View:
     ops: int = 2  # n of RandAugment
     magnitude: float = 10  # m of RandAugment
     flip: bool = True  # mirror half of the images; those of at most 12 pixels never are
+
+    @property
+    def least(self) -> int:
+        """Pixels of the shorter side of an image that the smallest crop needs."""
+        scale = self.crop_scale or VIEWS[self.name].scale
+        return math.ceil(self.size / math.sqrt(scale[0])) if scale else self.size
 
     @property
     def draws(self) -> int:

@@ -68,7 +68,7 @@ def predict_classes(
 def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
     """The image as each model takes it, or why it cannot be read."""
     try:
-        image = read_image(path)
+        image = read_image(path, max(predictor.card.view.least for predictor in predictors))
     except Problem as error:
         return error.cause
     return [as_tested(image, predictor.card.view) for predictor in predictors]
