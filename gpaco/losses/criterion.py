@@ -231,12 +231,9 @@ class GPaCoLoss(nn.Module):
             )
         if self.center_share.dtype in (torch.float16, torch.bfloat16):
             raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
-        rows, dim = self.memory.embeddings.shape
-        if rows and embeddings.dim() == 2 and embeddings.shape[1] != dim:
-            raise ValueError(
-                f"embeddings have {embeddings.shape[1]} columns, dim is {dim}: "
-                f"GPaCoLoss(..., dim={embeddings.shape[1]})"
-            )
+        (rows, dim), wide = self.memory.embeddings.shape, embeddings.shape[-1]
+        if rows and embeddings.dim() == 2 and wide != dim:
+            raise ValueError(f"embeddings have {wide} columns, dim is {dim}: GPaCoLoss(..., dim={wide})")
 
     def _gathered(self, references: list[References]) -> tuple[list[References], slice]:
         """Return the batch, and keys if there are any, of all processes, and which rows of the batch are ours."""

@@ -47,18 +47,15 @@ Means = Mapping[str, float | None]  # of each corruption, over severities
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a model: a row with error, many, medium and few for each condition; or only published means."""
+    """Errors of a model: a row with error, many, medium and few for each condition; or published means."""
 
     rows: dict[Condition, dict[str, Any]]
     skipped: list[str]
     name: str = ""
     by_group: bool = True  # its groups are those of the other model: compare them
     published: Means | None = None
-    published_clean: float | None = None
 
     def clean(self, key: str = "error") -> float | None:
-        if self.published is not None:
-            return self.published_clean
         return self.rows[CLEAN][key] if CLEAN in self.rows else None
 
     def means(self, key: str = "error") -> Means:
@@ -127,7 +124,7 @@ def summary(
             "name": baseline.name,
             "clean_error": baseline.clean(),
             "mean_error": mean_error(baseline.means()),
-            "means": {name: baseline.means().get(name) for name in CORRUPTIONS},
+            "means": dict(baseline.means()),
         }
     return result | {"notes": notes, "skipped": mine.skipped}
 

@@ -176,7 +176,7 @@ def _baseline(
             )
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are for the published files of ImageNet-C, not for images corrupted here")
-        return Errors({}, [], "AlexNet", by_group=False, published=ALEXNET, published_clean=ALEXNET_CLEAN)
+        return Errors({CLEAN: {"error": ALEXNET_CLEAN}}, [], "AlexNet", by_group=False, published=ALEXNET)
     other = load_classifier(as_run(baseline), which=settings.which, device=settings.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
