@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from gpaco.cli.console import print_metrics
 from gpaco.cli.display import display, is_first_process
 from gpaco.errors import UserError
 from gpaco.recipes.request import FLAGS
+from gpaco.system.words import counted
 
 app = typer.Typer(
     help="Train image classifiers and segmenters that also work on rare classes.",
@@ -213,7 +214,6 @@ def predict(
 
     A file that cannot be read gives a row with its error.
     """
-    from gpaco.system.words import counted
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, unfinished
 
@@ -238,11 +238,19 @@ def predict(
         screen(in_words(tuned))
     if not (as_json or segments) and len(rows) <= 10:
         for row in rows:
-            print(row["error"] or f"{row['path']}: {row['class']} ({row['probability']:.3f})")
+            print(row["error"] or answer_in_words(row))
     what = counted(len(rows), "image")
     if unreadable:
         what = f"{counted(len(rows), 'file')}, {unreadable} of them could not be read"
     screen(f"{what}: {place}" if place else what)
+
+
+def answer_in_words(row: dict[str, Any]) -> str:
+    """Return the answer for one image: its class, the probability, how rare the class is, and the runner-up."""
+    text = f"{row['path']}: {row['class']} {100 * row['probability']:.0f} %"
+    if row["train"] is not None:
+        text += f" ({row['group']}: {counted(row['train'], 'training image')})"
+    return text + "".join(f"; {name} {100 * share:.0f} %" for name, share in row["top"][1:2])
 
 
 def default_output(segments: bool, as_json: bool) -> Path | None:

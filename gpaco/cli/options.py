@@ -28,7 +28,11 @@ Model = Annotated[
     typer.Option(help="resnet8, resnet32, any timm model, or DECODER-ENCODER. Default: chosen from the data."),
 ]
 Weights = Annotated[
-    str | None, typer.Option(help="Pretrained weights: a .safetensors file, or hub to download timm's.")
+    str | None,
+    typer.Option(
+        help="Pretrained weights: a .safetensors file, hub (download timm's), package (installed), none (from scratch) "
+        "or auto. Default: auto."
+    ),
 ]
 Size = Annotated[int | None, typer.Option(help="Width and height of input images. Default: chosen from the data.")]
 Epochs = Annotated[int | None, typer.Option(help="Number of epochs. Default: chosen from the data.")]
@@ -43,7 +47,7 @@ Validation = Annotated[
     float | None, typer.Option(help="Fraction of the training data held out to select the best epoch.")
 ]
 Part = Annotated[
-    str | None, typer.Option("--train", help="Layers to train: all, last-block, head or lora. Default: all.")
+    str | None, typer.Option("--train", help="Layers to train: all, last-block, head, lora or auto. Default: auto.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of weights, data order and augmentation.")]
 Set = Annotated[

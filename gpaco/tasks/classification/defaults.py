@@ -13,7 +13,6 @@ from gpaco.models import backbones
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Recipe, Stage
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
@@ -83,7 +82,7 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
-    """Return the recipe with open settings filled in from the data; print each with the flag that overrides it."""
+    """Return the recipe with open settings filled in from the data, and print them."""
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
     guesses = suggest(recipe, given, splits.train, gpu=device.type != "cpu")
@@ -99,15 +98,15 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     guesses = {key: guess for key, guess in guesses.items() if key not in chosen or still_open.get(key, False)}
     if "model.size" not in guesses:
         guesses.pop("model.resize", None)
-    for key, guess in guesses.items():
-        say(f"{key} = {guess}  ({overrides(key)} overrides)")
     recipe = recipes.fill(recipe, guesses)
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
-        recipe = recipes.change(recipe, {"schedule.warmup": recipe.train.epochs // 6})
-        say(f"schedule.warmup = {recipe.schedule.warmup:g}  ({overrides('schedule.warmup')} overrides)")
-    if recipe.train.batch_size > len(splits.train):
-        recipe = recipes.change(recipe, {"train.batch_size": len(splits.train)})
-        say(f"train.batch_size = {len(splits.train)}: there are no more training images")
+        guesses["schedule.warmup"] = recipe.train.epochs // 6
+    if recipe.train.batch_size > len(splits.train):  # there are no more images
+        guesses["train.batch_size"] = len(splits.train)
+    if guesses:
+        chosen_here = ", ".join(f"{key} = {guess}" for key, guess in guesses.items())
+        say(f"settings for this data: {chosen_here}  (--set KEY=VALUE changes one)")
+    recipe = recipes.fill(recipe, guesses)
     return with_default_stages(recipe)
 
 

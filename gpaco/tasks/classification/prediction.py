@@ -19,6 +19,7 @@ from gpaco.errors import Problem, UserError
 from gpaco.metrics.groups import groups
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
+from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
 from gpaco.training.run import Run
@@ -53,11 +54,15 @@ def predict_classes(
             good = [image for image in images if not isinstance(image, str)]
             probabilities = iter(_probabilities(predictors, good, prior, unbiased) if good else ())
             for file, image in zip(chunk, images, strict=True):
-                row: Row = {"path": printable(file), **dict.fromkeys(("class", "probability", "group")), "top": []}
+                row: Row = {
+                    "path": printable(file),
+                    **dict.fromkeys(("class", "probability", "group", "train")),
+                    "top": [],
+                }
                 if isinstance(image, str):
                     row["error"] = image
                 else:
-                    row |= _answer(next(probabilities), group, card.classes, top) | {"error": None}
+                    row |= _answer(next(probabilities), card, group, top) | {"error": None}
                 rows.append(row)
                 write(row)
             if show is not None:
@@ -74,11 +79,17 @@ def _read(path: Path, predictors: list[Predictor]) -> list[np.ndarray] | str:
     return [as_tested(image, predictor.card.view) for predictor in predictors]
 
 
-def _answer(probabilities: Tensor, group: np.ndarray | None, classes: tuple[str, ...], top: int) -> Row:
-    best = probabilities.topk(min(top, len(classes)))
-    pairs = [(classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-    its_group = None if group is None else str(group[int(best.indices[0])])
-    return {"class": pairs[0][0], "probability": pairs[0][1], "group": its_group, "top": pairs}
+def _answer(probabilities: Tensor, card: Card, group: np.ndarray | None, top: int) -> Row:
+    best = probabilities.topk(min(top, len(card.classes)))
+    pairs = [(card.classes[c], round(p, 6)) for c, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    first = int(best.indices[0])
+    return {
+        "class": pairs[0][0],
+        "probability": pairs[0][1],
+        "group": None if group is None else str(group[first]),
+        "train": None if card.counts is None else card.counts[first],
+        "top": pairs,
+    }
 
 
 @torch.inference_mode()
