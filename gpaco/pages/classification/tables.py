@@ -37,14 +37,15 @@ def tables(data: Facts) -> dict[str, Table]:
             rows["pairs"].append([me, names[row["class"]], names[row["taken_for"]], *(row[key] for key in _PAIRS)])
         for row in run["suspects"]:
             rows["labels_to_check"].append([me, row["name"], names[row["class"]], names[row["taken_for"]]])
-        if data["robustness"]:  # empty if no run has robustness.json
-            rows["corruptions"] += [[me, *row] for row in _corruptions(data["robustness"][k])]
+        found = data["robustness"][k] if data["robustness"] else None  # empty if no run has robustness.json
+        if found and not found["problem"]:
+            rows["corruptions"] += [[me, *row] for row in _corruptions(found)]
     return {file: (header, rows[file]) for file, header in _HEADERS.items()}
 
 
-def _corruptions(found: Facts | None) -> Iterator[list[Any]]:
+def _corruptions(found: Facts) -> Iterator[list[Any]]:
     none = (None, None)
-    for panel in found["panels"] if found and not found["problem"] else []:
+    for panel in found["panels"]:
         clean = [panel["clean_error"], *(panel["clean_interval"] or none), panel["clean_difference"]]
         yield ["clean", None, 0, panel["group"], *clean, found["against"]]
         for k, (name, kind) in enumerate(zip(found["names"], found["kinds"], strict=True)):
