@@ -19,7 +19,6 @@ from gpaco.system.files import write_atomic
 
 Facts = dict[str, Any]  # what a page shows, ready for JSON
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # header and rows
-PART_NAMES = {"train": "training", "val": "validation"}
 
 
 def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts: Any) -> Path:
@@ -38,7 +37,7 @@ def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "points": points, "number": "{:,}".format}
-    environment.filters["part"] = lambda name: PART_NAMES.get(name, name)
+    environment.filters["part"] = lambda name: {"train": "training", "val": "validation"}.get(name, name)
     facts |= {"folder": folder.name, "style": template_text("page.css"), "version": __version__}
     text = environment.get_template(template).render(facts)
     write_atomic(page, text.encode("utf-8", "backslashreplace"))

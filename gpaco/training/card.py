@@ -15,8 +15,7 @@ Card = TypeVar("Card")
 
 def write_card(card: Any) -> dict[str, Any]:
     """Return the card as JSON reads it back: with lists for tuples, so that it can be compared with a stored one."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(card)))
-    return values
+    return dict(json.loads(json.dumps(asdict(card))))
 
 
 def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:

@@ -21,14 +21,11 @@ def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, A
                 tensors[f"{index}.{name}"] = value
             else:
                 numbers.setdefault(str(index), {})[name] = value
-    groups = [
-        {key: list(v) if isinstance(v, tuple) else v for key, v in group.items()} for group in whole["param_groups"]
-    ]
-    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "numbers": numbers}
+    return tensors, {"kind": type(optimizer).__name__, "groups": whole["param_groups"], "numbers": numbers}
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Load a state from `pack_optimizer` into an optimizer for the same model."""
+    """Load a state from `pack_optimizer` into an optimizer for the same model, which keeps its rates and decays."""
     now = optimizer.state_dict()["param_groups"]
     theirs = [len(group["params"]) for group in meta["groups"]]
     ours = [len(group["params"]) for group in now]
@@ -46,8 +43,4 @@ def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: 
         if tensor.shape == like.shape:  # in the memory layout of its parameter
             tensor = torch.empty_like(like, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
         state.setdefault(int(index), {})[name] = tensor
-    groups = [
-        {key: tuple(v) if isinstance(mine.get(key), tuple) else v for key, v in group.items()}
-        for group, mine in zip(meta["groups"], now, strict=True)
-    ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"state": state, "param_groups": now})

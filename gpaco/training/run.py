@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.recipes.recipe import load as load_recipe
 from gpaco.recipes.recipe import stages
 from gpaco.recipes.settings import Recipe
+from gpaco.system.progress import Say, quiet
 from gpaco.training import checkpoint
 
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
@@ -122,7 +123,7 @@ def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoin
     return checkpoint.load(run.folder / "checkpoints", parts)
 
 
-def check_split(run: Run, splits: DataSplits[Any], name: str, say: Callable[[str], None] = lambda line: None) -> None:
+def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) -> None:
     """Warn if a split has changed since the run was trained.
 
     It is an error if the split was drawn from training images: drawn again, it has some that the run was trained on.

@@ -11,11 +11,13 @@ from gpaco.data.inspection import write_bad
 from gpaco.errors import UserError
 from gpaco.models.lora import merged
 from gpaco.recipes import recipe as recipes
+from gpaco.recipes.request import FLAGS
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import HOLDER, LOCK, lock
 from gpaco.system.progress import Say, Show
+from gpaco.system.words import counted
 from gpaco.training.loop import fit
 from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, stage_folder, weights_of
 from gpaco.training.task import Before, Learner, Task
@@ -118,10 +120,11 @@ def check_same_run(folder: Path, recipe: Recipe) -> None:
     differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
     if not differs:
         return
-    key, (old, new) = next(iter(differs.items()))
+    key = min(differs, key=lambda key: key not in FLAGS.values())  # rather what can be typed than what follows from it
+    old, new = differs[key]
     if list(differs) == ["method.tune_prior"] and new:
         raise UserError(f"{folder} holds a run without a tuned prior", f"tune it: gpaco evaluate {folder} --tune-prior")
-    more = f", and {len(differs) - 1} more settings" if len(differs) > 1 else ""
+    more = f", and {counted(len(differs) - 1, 'more setting')}" if len(differs) > 1 else ""
     raise UserError(
         f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",
         "choose another --out, or give the same settings to resume",

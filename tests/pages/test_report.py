@@ -339,7 +339,7 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
     for name, (header, rows) in tables(data).items():
         with (tmp_path / "report" / f"{name}.csv").open(newline="") as file:
             head, *found = list(csv.reader(file))
-        assert head == header
+        assert head == list(header)
         assert found == [["" if value is None else str(value) for value in row] for row in rows]
     figures = {row["figure"]: row["value"] for row in data["runs"][1]["figures"]}
     written = re.findall(r'data-figure="(\w+)">([\d.]+)', page.read_text())

@@ -22,11 +22,12 @@ import gpaco
 from gpaco.api.train import train
 from gpaco.errors import Diverged, UserError
 from gpaco.methods import METHODS
-from gpaco.recipes.recipe import override
+from gpaco.recipes.recipe import dumps, override
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
 from gpaco.training import checkpoint
 from gpaco.training.loop import fit, step_seed
+from gpaco.training.stages import check_same_run
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32, "--set", "method.memory=64")
 QUICK = (*QUICK, "--set", "train.report=false")
@@ -294,6 +295,13 @@ def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     assert goes_on(2, ["a"]) == 2
     with pytest.raises(UserError, match="has changed since it began: other classes"):
         goes_on(3, ["b"])
+
+
+def test_another_run_is_named_by_a_setting_that_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(dumps(override(Recipe(), ["train.epochs=8", "schedule.warmup=1"])))
+    with pytest.raises(UserError) as error:
+        check_same_run(tmp_path, Recipe())
+    assert error.value.cause.endswith("train.epochs was 8, now 30, and 1 more setting")
 
 
 @pytest.mark.process

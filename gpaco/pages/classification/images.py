@@ -8,7 +8,6 @@ import numpy as np
 
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
-from gpaco.metrics.arrays import Ints
 from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
 from gpaco.pages.render import Facts, thumbnail
 from gpaco.recipes.settings import Data
@@ -139,13 +138,8 @@ def missed_images(one: Evidence, album: Album, source: Splits | str) -> Facts:
         row["thumbnail"] = album.add(tested, places[row["name"]])
     for entry in confused:
         for key, c in (("own", entry["class"]), ("other", entry["taken_for"])):
-            numbers = [album.add(source.train, int(i)) for i in examples(source.train, c)]
+            mine = np.flatnonzero(source.train.labels == c)
+            spread = np.linspace(0, len(mine) - 1, min(BESIDE, len(mine))).astype(int)
+            numbers = [album.add(source.train, int(i)) for i in mine[spread]]
             entry[key] = [number for number in numbers if number is not None]
     return result
-
-
-def examples(train: Samples, c: int) -> Ints:
-    """Return some training images of a class, evenly spread over all of them."""
-    mine = np.flatnonzero(train.labels == c)
-    chosen: Ints = mine[np.linspace(0, len(mine) - 1, min(BESIDE, len(mine))).astype(int)]
-    return chosen
