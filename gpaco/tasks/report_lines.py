@@ -15,11 +15,9 @@ SHOWN = 10  # entries of a long list
 def size_facts(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return the most common image sizes (width, height) and the range of the shorter side."""
     sides = [min(size) for size in sizes] or [0]
+    common = Counter(sizes).most_common(SHOWN)
     return {
-        "common": [
-            {"width": width, "height": height, "images": number}
-            for (width, height), number in Counter(sizes).most_common(SHOWN)
-        ],
+        "common": [{"width": width, "height": height, "images": number} for (width, height), number in common],
         "smallest": min(sides),
         "median": int(np.median(sides)),
         "largest": max(sides),

@@ -40,8 +40,8 @@ def class_gradient_norms(
 
     The loss is that of the run, at its saved weights, in a step like those of training: the same views, the same prior,
     and for contrastive methods the saved memory and a batch drawn as in training. Only dropout and batch-norm
-    statistics are those of evaluation, and labels are not mixed. For each view x of an
-    image, the gradient of its loss at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
+    statistics are those of evaluation, and labels are not mixed. For each view x of an image, the gradient of its loss
+    at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
 
         (probability of center c in the softmax over centers and references - target of c) * features(x)
 

@@ -81,14 +81,10 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     text = report_lines.opening(facts)
     if facts["imbalance_factor"] is not None:
         text.append(f"imbalance factor: {facts['imbalance_factor']:.4g}; Gini: {facts['gini']:.3f}")
-    groups = facts["groups"]
-    text.append(
-        "training images per class: "
-        + "; ".join(
-            f"{name} ({rule}) {groups[name]['classes']} classes, {groups[name]['images']} images"
-            for name, rule in (("many", f"> {MANY}"), ("medium", f"{FEW} to {MANY}"), ("few", f"< {FEW}"))
-        )
-    )
+    rules = {"many": f"> {MANY}", "medium": f"{FEW} to {MANY}", "few": f"< {FEW}"}
+    groups = [(f"{name} ({rule})", facts["groups"][name]) for name, rule in rules.items()]
+    sizes = [f"{title} {group['classes']} classes, {group['images']} images" for title, group in groups]
+    text.append(f"training images per class: {'; '.join(sizes)}")
     if line := one_group(list(facts["counts"]["train"].values())):
         text.append(line)
     if facts["one_image"]:

@@ -111,11 +111,9 @@ class Classification:
         return replace(self, recipe=recipe, say=say)
 
     def sample(self) -> Self:
-        train = self.splits.train
-        chosen = np.random.default_rng(0).permutation(len(train))[: self.recipe.train.batch_size]
-        splits = replace(
-            self.splits, train=train.subset(chosen), val=_few(self.splits.val), test=_few(self.splits.test)
-        )
+        whole = self.splits
+        chosen = np.random.default_rng(0).permutation(len(whole.train))[: self.recipe.train.batch_size]
+        splits = replace(whole, train=whole.train.subset(chosen), val=_few(whole.val), test=_few(whole.test))
         return replace(self, splits=splits)
 
 

@@ -44,8 +44,8 @@ def predict_masks(
     """Return a row for each image, and write its masks to the folder `out`.
 
     A row has the path, the three files, the mean probability of the predicted classes, the share of each class, and
-    error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and
-    classes.csv with the colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
+    error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and classes.csv with the
+    colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
     """
     folder = None if out is None else Path(out)
     if folder is not None and (folder.suffix.lower() in (".csv", ".json", ".jsonl") or folder.is_file()):

@@ -1,7 +1,7 @@
 """Readers of the usual benchmarks in their usual folders. Each returns None where the folder is not of its kind.
 
-Class names are in classes/, one per line, in the order of the numbers in the mask files: ADE20K as
-in the list of the scene-parsing challenge (the first word of each line), the others as their authors publish them.
+Class names are in classes/, one per line, in the order of the numbers in the mask files: ADE20K as in the list of the
+scene-parsing challenge (the first word of each line), the others as their authors publish them.
 """
 
 from collections.abc import Sequence
