@@ -84,7 +84,8 @@ def train(
     paper: options.Paper = False,
     task: options.Task = None,
     method: Annotated[
-        str | None, typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal or class-balanced.")
+        str | None,
+        typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal, class-balanced or gaussian."),
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
@@ -105,6 +106,7 @@ def train(
     ] = None,
     device: options.Device = None,
     compile: Annotated[bool | None, typer.Option(hidden=True)] = None,
+    tune: options.Tune = None,
     tune_prior: options.TunePrior = False,
     seed: options.Seed = None,
     settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
@@ -117,7 +119,7 @@ def train(
 
     Rerun the same command to resume a run that was interrupted.
     """
-    given = {**locals(), "train": part, "tune_prior": tune_prior or None}
+    given = {**locals(), "train": part, "tune": options.minutes(tune), "tune_prior": tune_prior or None}
     flags = {name: given[name] for name in FLAGS if name in given}
     flags |= {name: given[name] for name in ("recipe", "paper", "settings", "device")}
     from gpaco.api.train import dry_run as train_two_steps

@@ -57,6 +57,11 @@ Set = Annotated[
     ),
 ]
 
+Tune = Annotated[
+    str | None,
+    typer.Option("--tune", metavar="<time>", help="Search for settings of a head for this long, such as 5m or 1h."),
+]
+
 # Inference
 Prior = Annotated[
     str | None, typer.Option("--prior", help="Class distribution expected at test time: uniform, train, or a CSV file.")
@@ -76,6 +81,22 @@ Window = Annotated[
     str | None,
     typer.Option("--window", help="Segmentation: sliding window, such as 480, 480x640 or 480/320 (stride 320)."),
 ]
+
+
+def minutes(text: str | None) -> float | None:
+    """Return a time in minutes.
+
+    >>> minutes("5m"), minutes("90s"), minutes("2h"), minutes("7")
+    (5.0, 1.5, 120.0, 7.0)
+    """
+    if text is None:
+        return None
+    units = {"s": 1 / 60, "m": 1.0, "h": 60.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "m")
+    try:
+        return float(number) * units[unit]
+    except ValueError:
+        raise UserError(f"--tune {text} is not a time", "for example --tune 5m, --tune 90s or --tune 1h") from None
 
 
 def inference_options(scales: str | None, flip: bool, window: str | None) -> dict[str, Any]:

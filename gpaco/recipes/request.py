@@ -32,6 +32,7 @@ FLAGS = {
     "ghost_batch": "model.ghost_batch",
     "on_bad_image": "data.on_bad_image",
     "compile": "train.compile",
+    "tune": "train.tune",
     "tune_prior": "method.tune_prior",
     "report": "train.report",
 }

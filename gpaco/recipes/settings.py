@@ -180,6 +180,7 @@ class Train:
     )
     lora_rank: int = setting(4, "rank of the LoRA adapters if part = lora", low=1)
     cached_views: int = setting(4, "views of each image embedded once if part = head; 0: embed in every step", low=0)
+    tune: float = setting(0.0, "minutes to search for settings of a head by cross-validation; 0: none", low=0)
     features: str = setting("", "folder of the embedded views, to share between runs; empty: inside the run")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     ema: float = setting(0.0, "decay of the averaged weights; 0: off", low=0, below=1)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpaco.errors import UserError
+from gpaco.system.allocator import keep_freed_memory
 
 
 def _many() -> bool:
@@ -153,7 +154,7 @@ class _Total(torch.autograd.Function):
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """Return the named device; by default CUDA if available, else the CPU. Each process gets its own GPU.
+    """Return the named device, ready for use; by default CUDA if available, else the CPU. Each process has its own GPU.
 
     Apple's mps is never the default: it is untested.
     """
@@ -170,4 +171,6 @@ def choose_device(name: str | None = None) -> torch.device:
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))  # as torchrun numbers processes
         torch.cuda.set_device(device)
+    if device.type == "cpu":
+        keep_freed_memory()
     return device

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from gpaco.data.samples import DataSplits
 from gpaco.errors import UserError, nearest
+from gpaco.recipes.recipe import fill, stages
 from gpaco.recipes.recipe import load as load_recipe
-from gpaco.recipes.recipe import stages
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say, quiet
 from gpaco.training import checkpoint
 
+TUNING = "tuning.json"  # in a run folder: settings that a search has chosen, and what it has tried
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
 
@@ -30,7 +31,9 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return load_recipe(self.folder / "recipe.toml")
+        """Everything that was set, with the settings that a search has chosen."""
+        recipe, tuning = load_recipe(self.folder / "recipe.toml"), self.folder / TUNING
+        return fill(recipe, json.loads(tuning.read_text())["chosen"]) if tuning.is_file() else recipe
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -64,6 +64,12 @@ class ImageSource:
     def __init__(self, recipe: Recipe, samples: Samples, views: list[View], card: Card, device: torch.device) -> None:
         self.recipe, self.samples, self.views, self.card, self.device = recipe, samples, views, card, device
 
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Return the same images for another recipe."""
+        other = copy(self)
+        other.recipe = recipe
+        return other
+
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """Return the batches of an epoch from step `start` on."""
         return batches(
@@ -103,11 +109,17 @@ class FeatureSource:
         if self.recipe.method.name not in methods.CLOSED_FORM:
             self.features = self.frozen.of_views(self.samples, self.cached)
 
-    def subset(self, rows: Indices, recipe: Recipe) -> Self:
-        """Return the same source with some of its training images, for another recipe."""
+    def subset(self, rows: Indices) -> Self:
+        """Return the same source with some of its training images."""
         part = copy(self)
-        part.rows, part.labels, part.recipe = self.rows[rows], self.labels[rows], recipe
+        part.rows, part.labels = self.rows[rows], self.labels[rows]
         return part
+
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Return the same images for another recipe."""
+        other = copy(self)
+        other.recipe = recipe
+        return other
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         labels = torch.from_numpy(self.labels)

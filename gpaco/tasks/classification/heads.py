@@ -1,5 +1,6 @@
 """Heads on cached features: the closed-form classifier, heads trained in memory, and logits of held-out images."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -70,7 +71,7 @@ def fit_head(recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, 
     return head.eval()
 
 
-def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress) -> HeldOut:
+def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress = lambda *_: None) -> HeldOut:
     """Train on all folds but one, and return the logits of that one; for as many folds as give enough images."""
     recipe, source = learner.recipe, learner.source
     if not isinstance(source, FeatureSource):
@@ -79,13 +80,13 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
     folds = stratified_folds(source.labels, FOLDS, recipe.data.seed)
     labels: list[NDArray[np.int64]] = []
     gaussians, heads = [], []
-    for number in range(FOLDS):
+    for number in range(folds_used(len(folds))):
         rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
-        if sum(map(len, labels)) >= _ENOUGH or not len(held):
+        if not len(held):
             break
         show(number, FOLDS)
         small = replace(recipe, train=replace(recipe.train, batch_size=min(recipe.train.batch_size, len(rest))))
-        part = source.subset(rest, small)
+        part = source.subset(rest).with_recipe(small)
         labels.append(source.labels[held])
         gaussians.append(_answers(closed_form(part), source, held))
         if trains:
@@ -93,6 +94,11 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
             heads.append(_answers(fit_head(small, splits, learner.card, part, device).classify, source, held))
     show(FOLDS, FOLDS)
     return HeldOut(np.concatenate(labels), np.concatenate(gaussians), np.concatenate(heads) if trains else None)
+
+
+def folds_used(images: int) -> int:
+    """Return how many of the five folds are held out in turn: as many as give enough images."""
+    return min(FOLDS, math.ceil(FOLDS * _ENOUGH / images))
 
 
 @torch.inference_mode()

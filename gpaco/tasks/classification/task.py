@@ -19,11 +19,13 @@ from gpaco.system.progress import Say
 from gpaco.tasks.classification.batches import FeatureSource, check_pixels, source_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
+from gpaco.tasks.classification.estimate import estimate_seconds, in_words
 from gpaco.tasks.classification.heads import first_result
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.results import write_results
 from gpaco.tasks.classification.splits import check_tuning, held_out, read_splits
 from gpaco.tasks.classification.start import choose_start
+from gpaco.tasks.classification.tuning import check_tunable, retuned, tuned_settings
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before
@@ -50,6 +52,10 @@ class Classification:
         *_, last = stages = recipes.stages(task.recipe)
         for stage in stages:
             check_pixels(stage)
+            check_tunable(stage)
+        if not begun:
+            seconds = sum(estimate_seconds(stage, splits, device) for stage in stages)
+            say(in_words(seconds, last))
         say(task.plan(last))
         return task
 
@@ -94,6 +100,8 @@ class Classification:
         if isinstance(source, FeatureSource):
             learner.gaussian = first_result(learner, self.say)
             source.embed_views()
+        if stage.train.tune:
+            learner = retuned(learner, tuned_settings(folder, learner, self.device, self.say))
         return learner
 
     def selects(self, stage: Recipe) -> bool:

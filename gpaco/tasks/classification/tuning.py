@@ -1,0 +1,96 @@
+"""A search for the settings of a head on cached features, by cross-validation within a time budget."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpaco import methods
+from gpaco.errors import UserError
+from gpaco.metrics.classification import summarize
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.progress import Say, told
+from gpaco.tasks.classification.batches import caches
+from gpaco.tasks.classification.heads import held_out_logits
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.training.run import TUNING
+
+# Settings that are searched: the lowest and highest factor on the default value.
+_ALL = {"optimizer.lr": (0.1, 4.0), "optimizer.weight_decay": (0.1, 10.0)}
+_CONTRASTIVE = {"method.alpha": (0.1, 4.0), "method.temperature": (0.25, 2.0)}
+_MOST = 200  # candidates
+
+
+def check_tunable(recipe: Recipe) -> None:
+    """Raise an error if a search was asked for where it would take days."""
+    if not recipe.train.tune:
+        return
+    if not caches(recipe) or recipe.method.name in methods.CLOSED_FORM:
+        raise UserError("--tune searches the settings of a head that trains on cached features", "add --train head")
+    if recipe.stage:
+        raise UserError("--tune does not work with stages", "leave out --tune")
+
+
+def candidates(recipe: Recipe) -> list[dict[str, float]]:
+    """Return what to try, by "section.key": the settings of the recipe first, then random ones, always the same."""
+    ranges = _ALL if recipe.method.name in methods.WITHOUT_PROJECTOR else _ALL | _CONTRASTIVE
+    usual = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in ranges}
+    draws = np.random.RandomState(0).uniform(size=(_MOST - 1, len(ranges)))
+    found = [usual]
+    for row in draws:
+        factors = [low * (high / low) ** u for (low, high), u in zip(ranges.values(), row, strict=True)]
+        found.append({key: float(f"{usual[key] * f:.3g}") for key, f in zip(ranges, factors, strict=True)})
+    return found
+
+
+def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.device, say: Say) -> dict[str, float]:
+    """Return the settings with the highest macro recall on held-out training images.
+
+    The search is stored in the folder of the run with everything that was tried; a run that resumes reads it.
+    """
+    path, recipe, card = folder / TUNING, learner.recipe, learner.card
+    (known,) = distributed.agree(int(path.is_file()))
+    if known:
+        chosen: dict[str, float] = json.loads(path.read_text())["chosen"]
+        return chosen
+    began, tried, budget = time.monotonic(), [], 60 * recipe.train.tune
+    show = told(say, "tuning, seconds")
+    for values in candidates(recipe):
+        (late,) = distributed.agree(int(bool(tried) and time.monotonic() - began > budget))
+        if late:
+            break
+        candidate = recipes.fill(recipe, values)
+        source = learner.source.with_recipe(candidate)
+        trial = ClassificationLearner(candidate, learner.splits, learner.model, card, source, select=False)
+        held = held_out_logits(trial, device)
+        if held.head is not None and np.isfinite(held.head).all():
+            found = summarize(held.head, held.labels, card.counts, card.classes, many=card.many, few=card.few)
+            tried.append({"settings": values, "macro": found["macro"], "top1": found["top1"]})
+        show(round(min(time.monotonic() - began, budget)), round(budget))
+    best = max(tried, key=lambda one: one["macro"])
+    if distributed.rank() == 0:
+        write_atomic(
+            path, json.dumps({"minutes": recipe.train.tune, "chosen": best["settings"], "tried": tried}, indent=1)
+        )
+    distributed.barrier()
+    words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
+    gain = 100 * (best["macro"] - tried[0]["macro"])
+    say(f"tuned on held-out training images, {len(tried)} candidates: {words}; macro recall there {gain:+.1f} points")
+    return dict(best["settings"])
+
+
+def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> ClassificationLearner:
+    """Return the learner with other settings, before its first step."""
+    recipe = recipes.fill(learner.recipe, values)
+    card = replace(learner.card, alpha=recipe.method.alpha)
+    source = learner.source.with_recipe(recipe)
+    other = ClassificationLearner(recipe, learner.splits, learner.model, card, source, select=learner.select)
+    other.gaussian = learner.gaussian
+    return other
