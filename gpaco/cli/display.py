@@ -84,7 +84,7 @@ class Display:
             if done >= total:
                 if last and self.live:
                     self.close()
-            elif now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
+            elif done > first and now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
                 text = f"{done:,} of {total:,}"
                 if not self.live:
                     self(f"{title}: {text}, {_left(began, done - first, total - done)} left")

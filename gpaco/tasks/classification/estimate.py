@@ -53,19 +53,11 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
 def in_words(seconds: float, recipe: Recipe) -> str:
     """Return a line about the time; if it is long, with what would be faster."""
     minutes = seconds / 60
-    words = (
-        "less than a minute"
-        if minutes < 1
-        else f"{minutes:.0f} minutes"
-        if minutes < 90
-        else f"{minutes / 60:.1f} hours"
-    )
-    text = f"estimated time on this machine: about {words}"
+    long = f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"
+    text = f"estimated time on this machine: about {long if minutes >= 1.5 else 'a minute'}"
     if seconds <= LONG:
         return text
-    faster = (
-        "--set train.cached_views=1" if caches(recipe) else "--train head with pretrained weights, or fewer --epochs"
-    )
+    faster = "--set train.cached_views=1" if caches(recipe) else "--weights auto --train head, or fewer --epochs"
     return f"{text}; faster: {faster}"
 
 

@@ -106,6 +106,7 @@ class Frozen:
         self.say(f"embedding {total - first:,} images{each}, once: {size / 1e6:,.1f} MB")
         blocks = [np.arange(start, min(start + BLOCK, total)) for start in range(first, total, BLOCK)]
         progress = told(self.say, "embedding images")
+        progress(first, total)
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
                 own = self._forward(pixels, pool)[: len(distributed.mine(len(block)))].contiguous()

@@ -60,7 +60,8 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     if known:
         chosen: dict[str, float] = json.loads(path.read_text())["chosen"]
         return chosen
-    began, tried, budget = time.monotonic(), [], 60 * recipe.train.tune
+    began, budget = time.monotonic(), 60 * recipe.train.tune
+    tried: list[dict[str, Any]] = []
     show = told(say, "tuning, seconds")
     for values in candidates(recipe):
         (late,) = distributed.agree(int(bool(tried) and time.monotonic() - began > budget))
