@@ -22,8 +22,11 @@ _FOLDER = Path(__file__).parent / "files"
 
 Table = dict[str, Any]
 
-# Defaults of `gpaco train` that no row of the paper has: all layers train from random weights, and nothing is added.
-_AS_PUBLISHED: Table = {"model": {"weights": "none"}, "train": {"part": "all"}, "method": {"fuse": False}}
+# Where the defaults of `gpaco train` differ from the paper: all layers train from random weights, and nothing is added.
+_AS_PUBLISHED: dict[str, Table] = {
+    "classification": {"model": {"weights": "none"}, "train": {"part": "all"}, "method": {"fuse": False}},
+    "segmentation": {"model": {"weights": "none"}},
+}
 
 
 def names() -> list[str]:
@@ -48,7 +51,7 @@ def tables(name: str, *, paper: bool = False) -> Table:
     source = {key: row.pop(key) for key in ("note", "assumed") if key in row}
     command = _command(f"{name} --paper" if paper else name, row, file)
     row["source"] = row["source"] | source | {"command": command, "hardware": file["hardware"]}
-    return _joined(_AS_PUBLISHED, row)
+    return _joined(_AS_PUBLISHED[row.get("train", {}).get("task", Train.task)], row)
 
 
 def _command(words: str, row: Table, file: Table) -> str:

@@ -52,7 +52,7 @@ class Model:
     name: str = setting("auto", "resnet8, resnet32, resnet50_cifar or any timm model; auto: chosen from the data")
     weights: str = setting(
         "auto",
-        "pretrained weights: a file, hub (timm's download), package (installed with pip) or none; auto: by the data",
+        "pretrained weights: a file, hub (download), package (pip) or none; auto: chosen from the data",
     )
     dim: int = setting(128, "dimension of the embeddings", low=1)
     projector: str = setting(

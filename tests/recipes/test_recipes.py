@@ -107,7 +107,7 @@ def test_the_command_of_each_recipe_runs_it_with_as_many_processes_as_share_a_ba
         else:  # one process, no batch norm, or nobody knows
             assert processes == 1 or "vit" in name or "model.ghost_batch" in recipe.source.assumed, name
         assert recipe.train.batch_size % (processes * recipe.train.accumulate) == 0
-        if recipe.model.weights:
+        if recipe.model.weights != "none":
             assert f"--weights {recipe.model.weights}" in command
 
 
@@ -464,7 +464,7 @@ def test_each_kind_of_recipe_takes_a_step_with_its_own_views_loss_precision_and_
     network = "vit_tiny_patch16_224" if whole.model.name.startswith("vit") else "resnet8"
     weights = None
     for recipe in recipes.stages(whole):
-        model = replace(recipe.model, name=network, weights="", size=32, resize=0)
+        model = replace(recipe.model, name=network, weights="none", size=32, resize=0)
         images = max(4, recipe.train.accumulate)
         recipe = replace(recipe, model=model, train=replace(recipe.train, batch_size=images, workers=0))
         splits = pretend(classes, images)
@@ -483,7 +483,7 @@ def test_each_kind_of_recipe_takes_a_step_with_its_own_views_loss_precision_and_
 
 def test_class_centers_of_a_vit_start_near_zero() -> None:
     recipe = load("imagenet-vit-b-gpaco")
-    model = replace(recipe.model, name="vit_tiny_patch16_224", weights="", size=32)
+    model = replace(recipe.model, name="vit_tiny_patch16_224", weights="none", size=32)
     task = learner_of(replace(recipe, model=model), pretend(1000))
     assert isinstance(task.model, Classifier)
     assert task.model.centers.weight.std().item() == pytest.approx(2e-5, rel=0.05)

@@ -27,6 +27,7 @@ HEAD: dict[str, Any] = {
     "train.batch_size": 128,
     "train.epochs": 60,
     "train.cached_views": 4,
+    "train.checkpoint_every": 10,
     "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
     "views.second": "plain",
 }

@@ -45,9 +45,14 @@ class Predictor(Normalized):
     def forward(self, images: Tensor) -> Tensor:
         return self.logits(self.model.backbone(self.normalized(images)))
 
+    def head(self, features: Tensor) -> Tensor:
+        """Return the logits of the trained head alone, without factor and shift."""
+        logits: Tensor = self.model.centers(self.model.hidden(features))
+        return logits
+
     def logits(self, features: Tensor) -> Tensor:
         """Return logits (N, C) of the features (N, F) of the backbone."""
-        logits: Tensor = self.factor * self.model.centers(self.model.hidden(features)) + self.shift
+        logits = self.factor * self.head(features) + self.shift
         return logits if self.gaussian is None else logits + self.gaussian_factor * self.gaussian(features)
 
 

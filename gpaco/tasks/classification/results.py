@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpaco import __version__
 from gpaco.data.inspection import LOOKED_AT
@@ -119,9 +121,9 @@ def _parts(predictor: Predictor, source: FeatureSource, samples: Samples) -> dic
     if card.calibration is None or gaussian is None or not card.calibration.head:
         return {}
     factors = card.calibration
-    alone = {
-        "head": (lambda x: factors.head * predictor.model.classify(x)),
-        "gaussian": (lambda x: factors.gaussian * gaussian(x)),
+    alone: dict[str, Callable[[Tensor], Tensor]] = {
+        "head": lambda features: factors.head * predictor.head(features),
+        "gaussian": lambda features: factors.gaussian * gaussian(features),
     }
     found = {}
     for name, answer in alone.items():

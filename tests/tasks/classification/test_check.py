@@ -1,6 +1,7 @@
 """`check`: what it finds in data with known trouble, and the settings it suggests; bad images left out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.groups import gini, imbalance_factor
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.defaults import suggest
 
@@ -39,7 +42,7 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
     root = troubled(tmp_path / "d")
     before = tree_hash(root)
     seen: list[tuple[int, int]] = []
-    facts = json.loads(json.dumps(check(root, gpu=False, progress=lambda done, total: seen.append((done, total)))))
+    facts = json.loads(json.dumps(check(root, progress=lambda done, total: seen.append((done, total)))))
     assert tree_hash(root) == before
     assert seen[-1] == (184, 184)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
@@ -77,7 +80,7 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_good_data_have_no_problems(tmp_path: Path) -> None:
-    facts = check(class_folders(tmp_path, {"a": 5, "b": 3}), gpu=False)
+    facts = check(class_folders(tmp_path, {"a": 5, "b": 3}))
     assert facts["problems"] == facts["bad"] == facts["odd"] == facts["leaks"] == facts["duplicates"] == []
     text = lines(facts)
     assert text[0] == "read as: folder of class folders"
@@ -87,7 +90,7 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
 
 
 def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:
-    facts = check(class_folders(tmp_path, {"a": 5, "b": 5, "gone": 0}), gpu=False)
+    facts = check(class_folders(tmp_path, {"a": 5, "b": 5, "gone": 0}))
     assert facts["no_image"]["train"] == ["gone"]
     remedy = "--set data.allow_empty_classes=true keeps them"
     assert facts["problems"] == [f"classes without a training image: 'gone' ({remedy})"]
@@ -100,7 +103,7 @@ def test_images_in_memory_are_checked_too() -> None:
     images[7] = images[2]
     train = Samples(np.arange(6) % 2, ("a", "b"), images=images[:6])
     test = Samples(np.arange(4) % 2, ("a", "b"), images=images[6:])
-    facts = check(Splits(train, None, test, "arrays"), gpu=False)
+    facts = check(Splits(train, None, test, "arrays"))
     assert facts["leaks"] == [["train: 2", "test: 1"]]
     assert facts["two_classes"] == facts["leaks"]
 
@@ -161,6 +164,9 @@ def test_an_inspection_of_a_file_that_is_gone_has_its_reason_and_no_digest(tmp_p
     assert find_bad(splits.train) == [(1, "the file does not exist")]
 
 
+SCRATCH = recipes.change(Recipe(), {"model.weights": "none", "train.part": "all"})
+
+
 def in_memory_set(images: int, side: int) -> Splits:
     pixels = np.zeros((images, side, side, 3), np.uint8)
     return Splits(Samples(np.arange(images) % 2, ("a", "b"), images=pixels), None, None, "arrays")
@@ -179,14 +185,15 @@ def in_memory_set(images: int, side: int) -> Splits:
     ],
 )
 def test_settings_for_images_in_memory(images: int, side: int, gpu: bool, expected: dict[str, object]) -> None:
-    found = suggest(in_memory_set(images, side), gpu=gpu)
+    found = suggest(SCRATCH, set(), in_memory_set(images, side).train, gpu=gpu)
     assert {key: found[key] for key in expected} == expected
 
 
 def test_views_go_with_the_number_of_steps_that_was_asked_for() -> None:
     data = in_memory_set(10_847, 32)
-    assert suggest(data, gpu=False, epochs=400)["views.first"] == "cifar_regular"
-    assert suggest(data, gpu=True, epochs=15)["views.first"] == "plain"
+    for gpu, epochs, view in ((False, 400, "cifar_regular"), (True, 15, "plain")):
+        recipe = replace(SCRATCH, train=replace(SCRATCH.train, epochs=epochs))
+        assert suggest(recipe, {"train.epochs"}, data.train, gpu=gpu)["views.first"] == view
 
 
 @pytest.mark.parametrize(
@@ -202,5 +209,5 @@ def test_settings_for_files(tmp_path: Path, side: int, gpu: bool, expected: dict
     for i in range(5):
         save(tmp_path / "ab"[i % 2] / f"{i}.png", i, width=side + 20 * i, height=side)
     (tmp_path / "a" / "bad.png").write_bytes(b"")
-    found = suggest(read(tmp_path), gpu=gpu)
+    found = suggest(SCRATCH, set(), read(tmp_path).train, gpu=gpu)
     assert {key: found[key] for key in expected} == expected
