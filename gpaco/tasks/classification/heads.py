@@ -13,12 +13,13 @@ from torch import Tensor
 from gpaco import methods
 from gpaco.data.holdout import stratified_folds
 from gpaco.data.samples import Splits
+from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Gaussian, fit_gaussian
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Progress, Say
-from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.card import Card, build_head
 from gpaco.tasks.classification.feature_cache import Indices
 from gpaco.tasks.classification.learner import ClassificationLearner
@@ -61,6 +62,12 @@ def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
 def uses_closed_form(recipe: Recipe) -> bool:
     """Whether the closed-form classifier is the model, or is added to it."""
     return recipe.method.fuse or recipe.method.name in methods.CLOSED_FORM
+
+
+def check_closed_form(recipe: Recipe) -> None:
+    """Raise an error if a method in closed form should train something."""
+    if recipe.method.name in methods.CLOSED_FORM and not caches(recipe):
+        raise UserError(f"{recipe.method.name} trains nothing, it is computed from features", "leave out --train")
 
 
 def fit_head(recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, device: torch.device) -> Classifier:

@@ -20,7 +20,7 @@ from gpaco.tasks.classification.batches import FeatureSource, check_pixels, sour
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.estimate import estimate_seconds, in_words
-from gpaco.tasks.classification.heads import first_result
+from gpaco.tasks.classification.heads import check_closed_form, first_result
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.results import write_results
 from gpaco.tasks.classification.splits import check_tuning, held_out, read_splits
@@ -53,6 +53,7 @@ class Classification:
         for stage in stages:
             check_pixels(stage)
             check_tunable(stage)
+            check_closed_form(stage)
         if not begun:
             seconds = sum(estimate_seconds(stage, splits, device) for stage in stages)
             say(in_words(seconds, last))

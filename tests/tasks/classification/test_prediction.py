@@ -57,15 +57,15 @@ def test_a_model_that_diverged_predicts_nothing(trained: Run, images: Path, monk
 
 def test_a_row_has_class_probability_group_and_the_top_five(trained: Run, images: Path) -> None:
     (row,) = gpaco.predict(trained, images / "00.png")
-    assert set(row) == {"path", "class", "probability", "group", "top", "error"}
+    assert set(row) == {"path", "class", "probability", "group", "train", "top", "error"}
     assert row["error"] is None
     assert (row["class"], row["probability"]) == tuple(row["top"][0])
     shares = [share for _, share in row["top"]]
     assert len(shares) == 5
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) <= 1 + 1e-5
-    per_class = {one["name"]: one["group"] for one in trained.metrics["per_class"]}
-    assert row["group"] == per_class[row["class"]]
+    per_class = {one["name"]: (one["group"], one["train"]) for one in trained.metrics["per_class"]}
+    assert (row["group"], row["train"]) == per_class[row["class"]]
 
 
 def test_files_folders_and_lists_are_all_taken_in_order(trained: Run, images: Path, tmp_path: Path) -> None:
@@ -142,8 +142,9 @@ def test_a_folder_without_images_is_refused(trained: Run, tmp_path: Path) -> Non
 def test_probabilities_follow_the_prior_and_the_correction(trained: Run, images: Path) -> None:
     plain = gpaco.predict(trained, images, top=10)
     counts = np.array(trained.metrics["counts"], dtype=float)
-    share = np.array(gpaco.load(trained).card.center_share)
-    factors = {"prior": counts / counts.sum(), "unbiased": 1 / share}
+    card = gpaco.load(trained).card
+    share, temperature = np.array(card.center_share), 1 / card.calibration.head
+    factors = {"prior": counts / counts.sum(), "unbiased": (1 / share) ** (1 / temperature)}
     wanted = {"prior": {"prior": "train"}, "unbiased": {"unbiased": True}}
     for name, factor in factors.items():
         rows = gpaco.predict(trained, images, top=10, **wanted[name])

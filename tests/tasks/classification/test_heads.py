@@ -1,0 +1,160 @@
+"""Heads on cached features: fused with the closed form, calibrated, searched; and the closed form alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import gpaco
+from gpaco.api.train import train
+from gpaco.data.readers.digits import read_digits
+from gpaco.errors import UserError
+from gpaco.metrics.calibration import cross_entropy
+from gpaco.models import backbones
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.calibration import fit_calibration
+from gpaco.tasks.classification.heads import folds_used
+from gpaco.tasks.classification.tuning import candidates
+from gpaco.training.run import Run
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(7)
+    path = tmp_path_factory.mktemp("weights") / "resnet8.safetensors"
+    save_file(backbones.build("resnet8").module.state_dict(), path)
+    return path
+
+
+def head(weights: Path, out: Path, *settings: str, say: Any = lambda _: None, **flags: Any) -> Run:
+    common = {"long_tail": 20, "epochs": 2, "model": "resnet8", "report": False, "weights": str(weights)} | flags
+    return train("digits", out=out, settings=[f"train.features={weights.parent}", *settings], say=say, **common)
+
+
+@pytest.fixture(scope="module")
+def fused(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return head(weights, tmp_path_factory.mktemp("runs") / "fused")
+
+
+def test_the_model_is_the_sum_of_both_calibrated_logits(fused: Run) -> None:
+    predictor = gpaco.load(fused)
+    card = predictor.card
+    assert card.calibration is not None
+    assert predictor.gaussian is not None
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, 8, 8), np.uint8))
+    with torch.inference_mode():
+        features = predictor.model.backbone((images / 255 - predictor.mean) / predictor.std)
+        one = predictor.model.centers(predictor.model.hidden(features))
+        expected = card.calibration.head * one + card.calibration.gaussian * predictor.gaussian(features)
+        torch.testing.assert_close(predictor(images), expected)
+
+
+def test_metrics_name_both_parts_and_are_those_of_a_later_evaluation(fused: Run) -> None:
+    metrics = fused.metrics
+    assert set(metrics["parts"]) == {"head", "gaussian"}
+    assert set(metrics["parts"]["head"]) == {"top1", "many", "medium", "few", "macro", "ece"}
+    again = gpaco.evaluate(fused, say=lambda _: None)
+    assert again["top1"] == metrics["top1"]
+    assert again["ece"] == pytest.approx(metrics["ece"], abs=1e-3)
+    assert metrics["assumes"] == "uniform"
+
+
+def test_without_fusing_the_head_is_calibrated_alone(weights: Path, tmp_path: Path) -> None:
+    run = head(weights, tmp_path / "alone", "method.fuse=false")
+    predictor = gpaco.load(run)
+    assert predictor.gaussian is None
+    assert predictor.card.calibration is not None
+    assert predictor.card.calibration.gaussian == 0
+    assert not run.metrics["parts"]
+    assert not (run.folder / "gaussian.safetensors").exists()
+
+
+def test_a_method_for_the_training_distribution_is_fused_for_a_uniform_one(weights: Path, tmp_path: Path) -> None:
+    run = head(weights, tmp_path / "ce", method="ce")
+    card = gpaco.load(run).card
+    assert card.assumes == "uniform"
+    assert card.calibration is not None
+    assert card.calibration.assumes == "train"
+    log_prior = np.log(np.asarray(card.shown))
+    shift = gpaco.load(run).shift.numpy()
+    np.testing.assert_allclose(shift, -card.calibration.head * log_prior, rtol=1e-4)
+
+
+def test_the_closed_form_alone_trains_nothing_and_is_a_run_like_any_other(weights: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    run = head(weights, tmp_path / "g", method="gaussian", say=said.append)
+    (first,) = [line for line in said if line.startswith("closed-form classifier: ")]
+    assert f"{100 * run.metrics['top1']:.1f} % of" in first
+    assert run.metrics["ece"] < 0.2
+    rows = gpaco.predict(run, digit_files(tmp_path))
+    assert all(row["error"] is None for row in rows)
+    assert head(weights, tmp_path / "g", method="gaussian").metrics == run.metrics  # again: nothing to do
+    with pytest.raises(UserError, match="gaussian trains nothing"):
+        head(weights, tmp_path / "all", method="gaussian", train="all")
+
+
+def digit_files(folder: Path) -> list[Path]:
+    from PIL import Image
+
+    images = read_digits().train.images
+    assert images is not None
+    for i in range(3):
+        Image.fromarray(images[i]).save(folder / f"{i}.png")
+    return sorted(folder.glob("*.png"))
+
+
+def test_a_changed_closed_form_is_found_when_the_model_is_loaded(weights: Path, tmp_path: Path) -> None:
+    run = head(weights, tmp_path / "run", method="gaussian")
+    path = run.folder / "gaussian.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="has changed since it was written"):
+        gpaco.load(run)
+    path.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        gpaco.load(run)
+
+
+def test_calibration_never_raises_cross_entropy_on_what_it_was_fitted_on(fused: Run) -> None:
+    card = gpaco.load(fused).card
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 300)
+    logits = rng.normal(size=(300, 10)).astype(np.float32)
+    logits[np.arange(300), labels] += 2
+    for factor in (0.05, 1, 30):
+        found = fit_calibration(card, labels, factor * logits, None)
+        weights = 1 / np.bincount(labels)[labels]
+        best = cross_entropy(found.head * factor * logits, labels, weights)
+        assert best <= cross_entropy(factor * logits, labels, weights) + 1e-6
+
+
+def test_folds_are_used_until_there_are_enough_images() -> None:
+    assert [folds_used(images) for images in (50, 2000, 4000, 9000, 1_000_000)] == [5, 5, 3, 2, 1]
+
+
+def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    run = head(weights, tmp_path / "run", tune=0.0001, say=said.append)
+    stored = json.loads((run.folder / "tuning.json").read_text())
+    assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
+    assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
+    assert any(line.startswith("tuned on held-out training images, 1 candidates") for line in said)
+    stored["chosen"]["method.alpha"] = 0.123
+    (run.folder / "tuning.json").write_text(json.dumps(stored))
+    assert Run(run.folder).recipe.method.alpha == 0.123
+    with pytest.raises(UserError, match="--tune searches the settings of a head"):
+        train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
+
+
+def test_candidates_are_always_the_same_and_start_with_the_recipe() -> None:
+    recipe = recipes.change(Recipe(), {"method.name": "balanced-softmax"})
+    found = candidates(recipe)
+    assert found == candidates(recipe)
+    assert found[0] == {"optimizer.lr": recipe.optimizer.lr, "optimizer.weight_decay": recipe.optimizer.weight_decay}
+    assert len({json.dumps(one) for one in found}) == len(found)
