@@ -59,6 +59,7 @@ def main() -> None:
         f"model.weights={options.weights}",
         f"model.size={options.size}",
         "model.hidden=512",
+        "method.fuse=false",
         "views.first=plain",
         "views.second=plain",
         "views.crop_scale=[0.25, 1]",

@@ -19,6 +19,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, Show, quiet
 from gpaco.training.run import Run
 
+FUSED = "fused"
 COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}
 
 
@@ -37,6 +38,7 @@ def compare(
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
     A method can have its own settings: "gpaco+prior=counts+start=released". Everything else is the same for all.
+    Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
     The page `report.html` in the same folder is about the first seed of each method.
     """
     check_is_list("methods", methods)
@@ -52,8 +54,10 @@ def compare(
         recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
         if recipe.train.task != "classification":
             raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
-        if recipe.train.part == "head" and "train.features" not in given:
+        if recipe.train.part in ("auto", "head") and "train.features" not in given:
             own.append(f"train.features={folder / 'features'}")  # images are embedded once for all cells
+        if "method.fuse" not in given:
+            own.append("method.fuse=false")
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []
@@ -68,6 +72,8 @@ def compare(
             run = train(data, out=cell, method=name, seed=seed, settings=both, say=tell, show=show or quiet, **flags)
             runs.append(run)
         metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
+        if sums := [run.metrics["parts"][FUSED]["top1"] for run in runs if FUSED in (run.metrics.get("parts") or {})]:
+            metrics[FUSED] = interval(sums)
         rows.append({"method": word, **metrics, "runs": [str(run.folder) for run in runs]})
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     if distributed.rank() == 0:
@@ -117,13 +123,16 @@ def interval(values: Sequence[float | None]) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Return the comparison as a Markdown table, in percent."""
     seeds = result["seeds"]
-    lines = [f"| method | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    fused = {FUSED: FUSED} if any(FUSED in row for row in result["rows"]) else {}
+    columns = COLUMNS | fused
+    lines = [f"| method | {' | '.join(columns.values())} |", "|---" * (len(columns) + 1) + "|"]
     for row in result["rows"]:
         cells = []
-        for key in COLUMNS:
-            mean, half = row[key]["mean"], row[key]["interval"]
+        for key in columns:
+            mean, half = (row[key]["mean"], row[key]["interval"]) if key in row else (None, None)
             text = "none" if mean is None else f"{100 * mean:.1f}"
             cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
         lines.append(f"| {row['method']} | {' | '.join(cells)} |")
     what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
-    return "\n".join([*lines, "", f"Percent; {what}."])
+    about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
+    return "\n".join([*lines, "", f"Percent; {what}.{about}"])

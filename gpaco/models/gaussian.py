@@ -41,8 +41,15 @@ class Gaussian(nn.Module):
 
 
 @torch.no_grad()
-def fit_gaussian(blocks: Blocks, num_features: int, num_classes: int, shrinkage: float = SHRINKAGE) -> Gaussian:
-    """Return the classifier of these features, from two passes over them."""
+def fit_gaussian(
+    blocks: Blocks,
+    num_features: int,
+    num_classes: int,
+    *,
+    shrinkage: float = SHRINKAGE,
+    corrected: bool = True,
+) -> Gaussian:
+    """Return the classifier of these features, from two passes over them; without the last term if not `corrected`."""
     model = Gaussian(num_features, num_classes)
     negative = any(bool((features < 0).any()) for features, _ in blocks())
     model.root.fill_(0.0 if negative else 1.0)
@@ -65,8 +72,9 @@ def fit_gaussian(blocks: Blocks, num_features: int, num_classes: int, shrinkage:
     inverse = torch.linalg.inv(covariance + ridge * torch.eye(num_features, dtype=torch.float64))
     away = means - center
     weight = away @ inverse
-    noise = (inverse * covariance).sum() / number[:, 0]
-    bias = -0.5 * (weight * away).sum(1) - weight @ center + 0.5 * noise
+    bias = -0.5 * (weight * away).sum(1) - weight @ center
+    if corrected:
+        bias += 0.5 * (inverse * covariance).sum() / number[:, 0]
     model.weight.copy_(torch.where(seen[:, None], weight, 0.0))
     model.bias.copy_(torch.where(seen, bias, _NEVER))
     return model

@@ -5,17 +5,18 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gpaco.models.gaussian import Gaussian, fit_gaussian
 
 
-def blocks(features: Tensor, labels: Tensor, size: int = 7) -> "Iterator[tuple[Tensor, Tensor]]":
+def blocks(features: Tensor, labels: Tensor, size: int = 7) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(features.split(size), labels.split(size), strict=True)
 
 
-def fit(features: Tensor, labels: Tensor, classes: int, shrinkage: float = 3.0) -> Gaussian:
-    return fit_gaussian(lambda: blocks(features, labels), features.shape[1], classes, shrinkage)
+def fit(features: Tensor, labels: Tensor, classes: int, *, corrected: bool = True) -> Gaussian:
+    return fit_gaussian(
+        lambda: blocks(features, labels), features.shape[1], classes, shrinkage=3.0, corrected=corrected
+    )
 
 
 def test_logits_are_those_of_the_formula() -> None:
@@ -65,14 +66,7 @@ def test_correction_removes_the_bias_against_rare_classes() -> None:
             x = means[labels] + torch.randn(len(labels), dim, generator=generator)
             test_labels = torch.arange(classes).repeat_interleave(50)
             test = means[test_labels] + torch.randn(len(test_labels), dim, generator=generator)
-            model = fit(x, labels, classes)
-            if not corrected:
-                unit = F.normalize(x, dim=1).double()
-                center = torch.stack([unit[labels == c].mean(0) for c in range(classes)])
-                within = unit - center[labels]
-                s = within.T @ within / (len(labels) - classes)
-                a = torch.linalg.inv(s + 3.0 * s.trace() / dim * torch.eye(dim, dtype=torch.float64))
-                model.bias -= (0.5 * (a * s).sum() / number).float()
+            model = fit(x, labels, classes, corrected=corrected)
             right = model(test).argmax(1) == test_labels
             found += torch.stack([right[test_labels == c].float().mean() for c in range(classes)]) / 20
         recalls.append((found[:10].mean().item(), found[10:].mean().item()))

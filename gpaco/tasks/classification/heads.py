@@ -47,7 +47,7 @@ def closed_form(source: FeatureSource) -> Gaussian:
 def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
     """Fit the closed-form classifier, and print how good it is: the first result of a run."""
     recipe, source, card = learner.recipe, learner.source, learner.card
-    if not isinstance(source, FeatureSource) or not uses_closed_form(recipe):
+    if not isinstance(source, FeatureSource):
         return None
     gaussian = closed_form(source)
     split, samples = learner.splits.reported(recipe.data.evaluate_on)
@@ -57,11 +57,6 @@ def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
         few = "" if found["few"] is None else f", {100 * found['few']:.1f} % of the few-shot classes"
         say(f"closed-form classifier: {100 * found['top1']:.1f} % of {len(samples):,} {split} images right{few}")
     return gaussian
-
-
-def uses_closed_form(recipe: Recipe) -> bool:
-    """Whether the closed-form classifier is the model, or is added to it."""
-    return recipe.method.fuse or recipe.method.name in methods.CLOSED_FORM
 
 
 def check_closed_form(recipe: Recipe) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from gpaco import __version__
+from gpaco import __version__, methods
 from gpaco.data.inspection import LOOKED_AT
 from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.metrics.groups import one_group
-from gpaco.models.gaussian import Gaussian
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
@@ -27,9 +25,9 @@ from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.tasks.classification.analysis import analyze
-from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
-from gpaco.tasks.classification.card import Calibration, Tuned
+from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.heads import held_out_logits
 from gpaco.tasks.classification.learner import ClassificationLearner
@@ -59,8 +57,12 @@ def write_results(
         unbiased: tune the prior after the correction for the bias of the loss.
     """
     predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
+    models: dict[str, Predictor] = {}
     if learner is not None:
-        predictor = with_calibration(predictor, *calibrate(run, learner, predictor, device, say))
+        models = calibrated(learner, predictor, device, say)
+        predictor = models.get(used_part(recipe), predictor)
+        if predictor.card.calibration and distributed.rank() == 0:
+            write_calibration(run.folder, predictor.card.calibration, predictor.gaussian)
     source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
     if recipe.method.tune_prior:
         predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))
@@ -93,7 +95,7 @@ def write_results(
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     if source is not None:
-        result["parts"] = _parts(predictor, source, samples)
+        result["parts"] = _parts(models, source, samples)
     elif (run.folder / "metrics.json").is_file():  # of a finished run, whose prior was tuned
         result["parts"] = run.metrics.get("parts")
     predictions = BytesIO()
@@ -115,21 +117,12 @@ def _logits(predictor: Predictor, samples: Samples, source: FeatureSource | None
     return source.answers(predictor.logits, samples)
 
 
-def _parts(predictor: Predictor, source: FeatureSource, samples: Samples) -> dict[str, Any]:
-    """Return the main metrics of the trained head alone and of the closed-form classifier alone, if both are used."""
-    card, gaussian = predictor.card, predictor.gaussian
-    if card.calibration is None or gaussian is None or not card.calibration.head:
-        return {}
-    factors = card.calibration
-    alone: dict[str, Callable[[Tensor], Tensor]] = {
-        "head": lambda features: factors.head * predictor.head(features),
-        "gaussian": lambda features: factors.gaussian * gaussian(features),
-    }
+def _parts(models: Mapping[str, Predictor], source: FeatureSource, samples: Samples) -> dict[str, dict[str, Any]]:
+    """Return the main metrics of the trained head alone, of the closed-form classifier alone, and of their sum."""
     found = {}
-    for name, answer in alone.items():
-        whole = summarize(
-            source.answers(answer, samples), samples.labels, card.counts, card.classes, many=card.many, few=card.few
-        )
+    for name, model in models.items():
+        card, logits = model.card, source.answers(model.logits, samples)
+        whole = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few)
         found[name] = {key: whole[key] for key in MAIN}
     return found
 
@@ -145,26 +138,38 @@ def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
 
 
-def calibrate(
-    run: Run, learner: ClassificationLearner, predictor: Predictor, device: torch.device, say: Say
-) -> tuple[Calibration | None, Gaussian | None]:
-    """Fit factors on the logits of images that the model was not trained on, and store them with the run.
+def calibrated(
+    learner: ClassificationLearner, predictor: Predictor, device: torch.device, say: Say
+) -> dict[str, Predictor]:
+    """Return the model as "head", with factors fitted on the logits of images that it was not trained on.
 
-    A head on cached features is cross-validated; other models need validation data that are not reported on.
+    A head on cached features is cross-validated, and there are also "gaussian", the closed-form classifier, and
+    "fused", the sum of both. Other models need validation data that are not reported on; without them the result is
+    empty.
     """
-    recipe, card, val = learner.recipe, predictor.card, learner.splits.val
-    gaussian = learner.gaussian
-    if isinstance(learner.source, FeatureSource):
+    card, val, gaussian = predictor.card, learner.splits.val, learner.gaussian
+    if gaussian is not None:
         held = held_out_logits(learner, device, told(say, "cross-validating"))
-        found = fit_calibration(card, held.labels, held.head, None if gaussian is None else held.gaussian)
-    elif val is not None and learner.splits.reported(recipe.data.evaluate_on)[0] != "val" and card.classifies:
-        logits = logits_of(predictor, val, show=told(say, "calibrating"))
-        found = fit_calibration(card, val.labels, logits, None)
-    else:
-        return None, None
-    if distributed.rank() == 0:
-        found = write_calibration(run.folder, found, gaussian)
-    return found, gaussian
+        parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
+        if held.head is not None:
+            parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}
+        return {
+            name: with_calibration(
+                predictor, fit_calibration(card, held.labels, *logits), None if name == "head" else gaussian
+            )
+            for name, logits in parts.items()
+        }
+    if val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
+        return {}
+    logits = logits_of(predictor, val, show=told(say, "calibrating"))
+    return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
+
+
+def used_part(recipe: Recipe) -> str:
+    """Return which of the calibrated models of `calibrated` a run uses."""
+    if recipe.method.name in methods.CLOSED_FORM:
+        return "gaussian"
+    return "fused" if recipe.method.fuse and caches(recipe) else "head"
 
 
 def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show: Progress | None) -> Tuned:

@@ -56,7 +56,8 @@ def test_the_model_is_the_sum_of_both_calibrated_logits(fused: Run) -> None:
 
 def test_metrics_name_both_parts_and_are_those_of_a_later_evaluation(fused: Run) -> None:
     metrics = fused.metrics
-    assert set(metrics["parts"]) == {"head", "gaussian"}
+    assert set(metrics["parts"]) == {"head", "gaussian", "fused"}
+    assert {key: metrics[key] for key in metrics["parts"]["fused"]} == metrics["parts"]["fused"]
     assert set(metrics["parts"]["head"]) == {"top1", "many", "medium", "few", "macro", "ece"}
     again = gpaco.evaluate(fused, say=lambda _: None)
     assert again["top1"] == metrics["top1"]
@@ -70,7 +71,7 @@ def test_without_fusing_the_head_is_calibrated_alone(weights: Path, tmp_path: Pa
     assert predictor.gaussian is None
     assert predictor.card.calibration is not None
     assert predictor.card.calibration.gaussian == 0
-    assert not run.metrics["parts"]
+    assert run.metrics["top1"] == run.metrics["parts"]["head"]["top1"]
     assert not (run.folder / "gaussian.safetensors").exists()
 
 

@@ -1,0 +1,177 @@
+"""Heads on cached features: which settings, and what do the closed form and the sum of both add?
+
+    python benchmarks/heads.py DATA --out DIR [--name NAME] [--size 96] [--long-tail 100] [--seeds 3] [--grid]
+
+DATA is anything that `gpaco train` reads. It is embedded once by EfficientNet-Lite0. Then
+
+    gaussian               the closed-form classifier for several k, without and with the term for the noise of means,
+                           and the leave-one-fold-out cross entropy by which k is chosen
+    balanced-softmax, gpaco, gpaco+counts    heads with the default settings: alone, and added to the closed form
+    --grid                 the same heads with other rates, epochs, widths and weight decays, with one seed
+
+Rows are added to benchmarks/results/heads.csv as they come. Rerun the same command to resume. Nothing is chosen on test
+data: the table shows all that was tried.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from loss import machine
+
+from gpaco.data.holdout import stratified_folds
+from gpaco.data.samples import Samples
+from gpaco.metrics.calibration import balanced_weights, cross_entropy, fit_factor
+from gpaco.metrics.classification import summarize
+from gpaco.models.gaussian import Gaussian, fit_gaussian
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.calibration import fit_calibration
+from gpaco.tasks.classification.card import describe
+from gpaco.tasks.classification.heads import closed_form, fit_head, held_out_logits
+from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.task import Classification
+
+FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
+HEADER = ["dataset", "method", "settings", "seed", *FIGURES, "held_out", "seconds", "machine"]
+METHODS = {
+    "balanced-softmax": {"method.name": "balanced-softmax"},
+    "gpaco": {"method.name": "gpaco"},
+    "gpaco+counts": {"method.name": "gpaco", "method.prior": "counts"},
+}
+GRID: list[dict[str, Any]] = [
+    {"optimizer.lr": 0.01},
+    {"optimizer.lr": 0.15},
+    {"train.epochs": 20},
+    {"train.epochs": 200},
+    {"model.hidden": 0},
+    {"model.hidden": 1024},
+    {"optimizer.weight_decay": 5e-5},
+    {"optimizer.weight_decay": 2e-3},
+]
+CPU = torch.device("cpu")
+
+
+class Study:
+    """A data set with its features, and the rows that are known."""
+
+    def __init__(self, data: str, name: str, size: int, long_tail: float, out: Path, results: Path) -> None:
+        values: dict[str, Any] = {"data.path": data, "data.long_tail": long_tail, "model.weights": "auto"}
+        values |= {"data.allow_leakage": True, "train.features": str(out / "features"), "train.part": "head"}
+        values |= {"model.size": size} if size else {}
+        recipe = recipes.change(Recipe(), values)
+        out.mkdir(parents=True, exist_ok=True)
+        self.task = Classification.prepare(recipe, set(values), out, CPU, print)
+        (self.stage,) = recipes.stages(self.task.recipe)
+        learner = self.task.begin(self.stage, out / name, None)
+        assert isinstance(learner.source, FeatureSource)
+        self.source, self.learner, self.name, self.results = learner.source, learner, name, results
+        test = self.task.splits.reported("auto")[1]
+        assert test is not None
+        self.test: Samples = test
+
+    def rows(self) -> list[dict[str, str]]:
+        if not self.results.is_file():
+            return []
+        with self.results.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def has(self, method: str, settings: str, seed: int) -> bool:
+        wanted = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
+        return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows())
+
+    def add(self, method: str, settings: str, seed: int, logits: Any, held_out: float, seconds: float) -> None:
+        card, new = self.learner.card, not self.results.is_file()
+        found = summarize(logits, self.test.labels, card.counts, card.classes, many=card.many, few=card.few)
+        row = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
+        row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
+        row |= {"held_out": f"{held_out:.4f}", "seconds": f"{seconds:.1f}", "machine": machine()}
+        with self.results.open("a", newline="") as file:
+            writer = csv.DictWriter(file, HEADER)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+        print({key: row[key] for key in ("method", "settings", "seed", "top1", "few", "ece", "held_out")}, flush=True)
+
+
+def closed_forms(study: Study) -> None:
+    """The closed form for several k, with and without its last term; `held_out` is the balanced cross entropy."""
+    source, classes = study.source, len(study.task.splits.classes)
+    labels = source.labels
+    folds = stratified_folds(labels, 5, seed=0)
+    for k in (0.3, 1.0, 3.0, 10.0, 30.0):
+        for term in (True, False):
+            settings = f"k={k:g}" + ("" if term else " without the term")
+            if study.has("gaussian", settings, 0):
+                continue
+            began = time.perf_counter()
+
+            def fitted(part: FeatureSource, k: float = k, term: bool = term) -> Gaussian:
+                return fit_gaussian(part.as_tested, part.frozen.width, classes, shrinkage=k, corrected=term)
+
+            model = fitted(source)
+            seconds = time.perf_counter() - began
+            held, own = [], []
+            for number in range(5):
+                rows = np.flatnonzero(folds == number)
+                part = fitted(source.subset(np.flatnonzero(folds != number)))
+                held.append(part(source.tested(source.samples).take(rows, np.zeros_like(rows))).numpy())
+                own.append(labels[rows])
+            logits, truth = np.concatenate(held), np.concatenate(own)
+            weights = balanced_weights(truth, classes)
+            factor = fit_factor(logits, truth, weights)
+            score = cross_entropy(factor * logits, truth, weights)
+            study.add("gaussian", settings, 0, factor * source.answers(model, study.test), score, seconds)
+
+
+def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: str) -> None:
+    """A trained head alone and added to the closed form; `held_out` is the balanced accuracy on held-out images."""
+    if study.has(f"{method} fused", words, seed):
+        return
+    recipe = recipes.fill(study.stage, METHODS[method] | changes | {"train.seed": seed})
+    card, splits = describe(recipe, study.task.splits), study.task.splits
+    source = study.source.with_recipe(recipe)
+    began = time.perf_counter()
+    head = fit_head(recipe, splits, card, source, CPU)
+    seconds = time.perf_counter() - began
+    learner = ClassificationLearner(recipe, splits, head, card, source, select=False)
+    held = held_out_logits(learner, CPU)
+    assert held.head is not None
+    weights = balanced_weights(held.labels, len(card.classes))
+    score = float(np.average(held.head.argmax(1) == held.labels, weights=weights))
+    one, gaussian = source.answers(head.classify, study.test), source.answers(closed_form(source), study.test)
+    alone = fit_calibration(card, held.labels, held.head, None)
+    both = fit_calibration(card, held.labels, held.head, held.gaussian)
+    study.add(method, words, seed, alone.head * one, score, seconds)
+    study.add(f"{method} fused", words, seed, both.head * one + both.gaussian * gaussian, score, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--name")
+    parser.add_argument("--size", type=int, default=0)
+    parser.add_argument("--long-tail", type=float, default=0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--grid", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "heads.csv")
+    options = parser.parse_args()
+    name = options.name or Path(options.data).name
+    study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
+    closed_forms(study)
+    for seed in range(options.seeds):
+        for method in METHODS:
+            heads(study, method, {}, seed, "default")
+    for changes in GRID if options.grid else ():
+        for method in ("balanced-softmax", "gpaco"):
+            heads(study, method, changes, 0, " ".join(f"{key}={value:g}" for key, value in changes.items()))
+
+
+if __name__ == "__main__":
+    main()
