@@ -69,10 +69,12 @@ class Study:
         self.task = Classification.prepare(recipe, set(values), out, CPU, print)
         (self.stage,) = recipes.stages(self.task.recipe)
         learner = self.task.begin(self.stage, out / name, None)
-        assert isinstance(learner.source, FeatureSource)
+        if not isinstance(learner.source, FeatureSource):
+            raise TypeError("only heads on cached features")
         self.source, self.learner, self.name, self.results = learner.source, learner, name, results
         test = self.task.splits.reported("auto")[1]
-        assert test is not None
+        if test is None:
+            raise SystemExit("there is no test split")
         self.test: Samples = test
 
     def rows(self) -> list[dict[str, str]]:
@@ -141,7 +143,8 @@ def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: 
     seconds = time.perf_counter() - began
     learner = ClassificationLearner(recipe, splits, head, card, source, select=False)
     held = held_out_logits(learner, CPU)
-    assert held.head is not None
+    if held.head is None:
+        raise TypeError("only methods that train")
     weights = balanced_weights(held.labels, len(card.classes))
     score = float(np.average(held.head.argmax(1) == held.labels, weights=weights))
     one, gaussian = source.answers(head.classify, study.test), source.answers(closed_form(source), study.test)
