@@ -55,6 +55,7 @@ def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) 
         "name": one.name,
         "method": metrics["method"],
         "assumes": metrics["assumes"],
+        "fused": bool(one.metrics.get("calibration") and one.metrics["calibration"]["gaussian"]),
         "raw": whatif.raw_position(one, counts),
         "n": metrics["n"],
         "evaluated_on": metrics["evaluated_on"],

@@ -1,18 +1,19 @@
 """Where the numbers of a run come from: settings, seeds, versions, hashes, and the command to reproduce it."""
 
+import json
 import shlex
 
 from gpaco.errors import Problem
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts
 from gpaco.training import checkpoint
-from gpaco.training.run import Run, select_checkpoint
+from gpaco.training.run import TUNING, Run, select_checkpoint
 
 
 def provenance(one: Evidence) -> Facts:
     """Return how a run was made; None for what is not known."""
     folder = one.run.folder
-    recipe = folder / "recipe.toml"
+    recipe, tuning = folder / "recipe.toml", folder / TUNING
     return {
         "folder": str(folder),
         "recipe": recipe.read_text(encoding="utf-8"),
@@ -20,6 +21,9 @@ def provenance(one: Evidence) -> Facts:
         "seed": one.metrics["seed"],
         "data_seed": one.run.recipe.data.seed,
         "environment": one.metrics["environment"],
+        "calibration": one.metrics.get("calibration"),
+        "parts": one.metrics.get("parts") or {},
+        "tuning": json.loads(tuning.read_text()) if tuning.is_file() else None,
         "weights": weights_hash(one.run),
         "data": {name: part["sha256"] for name, part in one.data["parts"].items()} if one.data else None,
     }

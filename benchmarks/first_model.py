@@ -1,0 +1,191 @@
+"""The first model of a new user: `gpaco train DATA` with its defaults, against what they would do otherwise.
+
+    python benchmarks/first_model.py DATA --out DIR [--name NAME] [--long-tail 100] [--weights auto] [--seeds 3]
+
+    gpaco                  the default command, with its own time: reading, embedding, training, calibration, report
+    logistic-regression    scikit-learn's LogisticRegression(class_weight="balanced") on the same features, C and
+                           standardization chosen by GridSearchCV (5 folds, balanced accuracy)
+    nearest-class-mean     cosine to the class means of the same features
+    fine-tuning            torchvision's usual recipe: the same backbone and weights, all layers, SGD with a cosine
+                           rate, random resized crops, for as many minutes as gpaco took
+
+Times are of this machine, one after another; embedding is part of each. Rows are added to
+benchmarks/results/first_model.csv. Rerun the same command to resume.
+"""
+
+import argparse
+import csv
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from loss import machine
+from torch.nn import functional as F
+
+import gpaco
+from gpaco.data.batches import batches
+from gpaco.data.samples import Samples
+from gpaco.data.views.views import View
+from gpaco.metrics.classification import summarize
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.validation import SETTINGS
+from gpaco.tasks.classification.batches import FeatureSource
+from gpaco.tasks.classification.card import build_model, describe
+from gpaco.tasks.classification.evaluation import logits_of
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.classification.task import Classification
+from gpaco.training.run import Run
+
+FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
+HEADER = ["dataset", "method", "seed", *FIGURES, "seconds", "settings", "machine"]
+CPU = torch.device("cpu")
+
+
+def train_default(options: argparse.Namespace, seed: int) -> tuple[Run, float]:
+    """Return the run of the default command and its seconds."""
+    folder = options.out / f"gpaco-{seed}"
+    clock = folder / "seconds.txt"
+    if not clock.is_file():
+        began = time.perf_counter()
+        given: dict[str, Any] = {"seed": seed, "weights": options.weights}
+        if options.long_tail:
+            given["long_tail"] = options.long_tail
+        gpaco.train(options.data, out=folder, settings=["data.allow_leakage=true"], **given)
+        clock.write_text(f"{time.perf_counter() - began:.1f}")
+    return Run(folder), float(clock.read_text())
+
+
+def features(run: Run, out: Path) -> tuple[Any, Any, Any, Any]:
+    """Return features and labels of the training and test images, from the cache of the run."""
+    recipe = recipes.fill(run.recipe, {"train.features": str(run.folder / "features"), "method.name": "gaussian"})
+    task = Classification.prepare(recipe, set(SETTINGS), out / "none", CPU, lambda line: None)
+    learner = task.begin(recipes.stages(task.recipe)[-1], out / "none", None)
+    source = learner.source
+    if not isinstance(source, FeatureSource):
+        raise TypeError("the default command did not cache features")
+    test = task.splits.test
+    if test is None:
+        raise SystemExit("there is no test split")
+
+    def of(samples: Samples) -> Any:
+        found, rows = source.tested(samples), np.arange(len(samples))
+        return found.take(rows, np.zeros_like(rows)).numpy()
+
+    return of(task.splits.train), task.splits.train.labels, of(test), test.labels
+
+
+def logistic_regression(x: Any, y: Any, test: Any) -> tuple[Any, str]:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Normalizer, StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
+    grid = {
+        "standardscaler": [StandardScaler(), Normalizer(), "passthrough"],
+        "logisticregression__C": [0.01, 0.1, 1.0, 10.0],
+    }
+    search = GridSearchCV(model, grid, scoring="balanced_accuracy", cv=5).fit(x, y)
+    return search.predict_log_proba(test), str(search.best_params_)
+
+
+def nearest_class_mean(x: Any, y: Any, test: Any) -> tuple[Any, str]:
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    means = np.stack([unit[y == c].mean(0) for c in range(y.max() + 1)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return 20 * (test / np.linalg.norm(test, axis=1, keepdims=True)) @ means.T, ""
+
+
+def fine_tuning(run: Run, seconds: float, seed: int) -> tuple[Any, str]:
+    """Train all layers for about as long as the default command took; the first steps tell how many epochs fit."""
+    recipe = recipes.fill(run.recipe, {"method.name": "ce", "train.part": "all", "model.hidden": 0})
+    task = Classification.prepare(recipe, set(SETTINGS), Path("none"), CPU, lambda line: None)
+    train, test = task.splits.train, task.splits.test
+    if test is None:
+        raise SystemExit("there is no test split")
+    torch.manual_seed(seed)
+    card = describe(recipe, task.splits)
+    model = build_model(card, recipe.model.weights).to(memory_format=torch.channels_last)
+    rate, size = 0.01, 32
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4)
+    steps = math.ceil(len(train) / size)
+    began, done, total = time.perf_counter(), 0, 10**9
+    view = View("plain", recipe.model.size, (0.08, 1.0))
+    epoch = 0
+    while done < total:
+        shown = batches(
+            train, [view], epoch=epoch, start=0, mean=card.mean, std=card.std, workers=0, batch_size=size, seed=seed
+        )
+        for batch in shown:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * min(done / total, 1)))
+            optimizer.zero_grad()
+            logits, _ = model.train()(batch.views[0].contiguous(memory_format=torch.channels_last))
+            F.cross_entropy(logits, batch.labels).backward()
+            optimizer.step()
+            done += 1
+            if done == 5:
+                total = max(int(seconds / ((time.perf_counter() - began) / 5)), steps)
+            if done >= total:
+                break
+        epoch += 1
+    return logits_of(Predictor(model.eval(), card).eval(), test), f"{done / steps:.1f} epochs, lr {rate}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--name")
+    parser.add_argument("--long-tail", type=float, default=0)
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "first_model.csv")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = options.name or Path(options.data).name
+    known = set()
+    if options.results.is_file():
+        with options.results.open(newline="") as file:
+            known = {(row["dataset"], row["method"], row["seed"]) for row in csv.DictReader(file)}
+
+    def add(method: str, seed: int, metrics: dict[str, Any], seconds: float, settings: str = "") -> None:
+        row = {"dataset": name, "method": method, "seed": str(seed), "seconds": f"{seconds:.0f}", "settings": settings}
+        row |= {key: "" if metrics[key] is None else f"{metrics[key]:.4f}" for key in FIGURES}
+        new = not options.results.is_file()
+        with options.results.open("a", newline="") as file:
+            writer = csv.DictWriter(file, HEADER)
+            if new:
+                writer.writeheader()
+            writer.writerow(row | {"machine": machine()})
+        print({key: row[key] for key in ("dataset", "method", "seed", "top1", "few", "ece", "seconds")}, flush=True)
+
+    for seed in range(options.seeds):
+        run, seconds = train_default(options, seed)
+        metrics = run.metrics
+        if (name, "gpaco", str(seed)) not in known:
+            add("gpaco", seed, metrics, seconds)
+            for part, figures in metrics["parts"].items():
+                add(f"gpaco, {part}", seed, figures, seconds)
+        classes = [row["name"] for row in metrics["per_class"]]
+        others = {"logistic-regression": logistic_regression, "nearest-class-mean": nearest_class_mean}
+        for method, function in others.items() if seed == 0 else ():
+            if (name, method, "0") not in known:
+                x, y, test, labels = features(run, options.out)
+                began = time.perf_counter()
+                logits, words = function(x, y, test)
+                taken = time.perf_counter() - began
+                add(method, 0, summarize(logits, labels, metrics["counts"], classes), taken, words)
+        if (name, "fine-tuning", str(seed)) not in known:
+            labels = np.load(run.folder / "predictions.npz")["labels"]
+            began = time.perf_counter()
+            logits, words = fine_tuning(run, seconds, seed)
+            taken = time.perf_counter() - began
+            add("fine-tuning", seed, summarize(logits, labels, metrics["counts"], classes), taken, words)
+
+
+if __name__ == "__main__":
+    main()
