@@ -83,7 +83,8 @@ def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[st
     if gpu:
         return found | {"train.batch_size": 16, "train.epochs": 80}
     epochs = min(max(round(CROPS / max(images, 1)), 5), 100)
-    return found | {"train.batch_size": 4, "train.epochs": epochs, "segmentation.pixels": 1024}
+    found |= {"train.batch_size": 4, "train.epochs": epochs, "train.channels_last": True}
+    return found | {"segmentation.pixels": 1024}
 
 
 # Values of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.

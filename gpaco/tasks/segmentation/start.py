@@ -8,18 +8,20 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
 from gpaco.tasks.segmentation.network import check_known, timm_name
 
-MODEL = "fpn-efficientnet-lite0"  # benchmarks/first_segmenter.py measures it; see docs/segmentation.md
+MODEL = "upernet-efficientnet-lite0"  # compared with other decoders in docs/segmentation.md
+CHANNELS = 64  # of its decoder: wider ones are slower and no better
 
 
 def choose_start(recipe: Recipe, say: Say) -> Recipe:
     """Return the recipe with a network and weights for its encoder where it leaves them open; print one line."""
-    asked = recipe.model.weights
-    name = MODEL if recipe.model.name == "auto" else recipe.model.name
-    weights = asked
+    asked = weights = recipe.model.weights
+    name, channels = recipe.model.name, recipe.segmentation.channels
+    if name == "auto":
+        name, channels = MODEL, channels or CHANNELS
     if asked == "auto":
         weights = PACKAGE if package_of(timm_name(name)) else NONE
     say(_in_words(name, asked, weights))
-    return recipes.fill(recipe, {"model.name": name, "model.weights": weights})
+    return recipes.fill(recipe, {"model.name": name, "model.weights": weights, "segmentation.channels": channels})
 
 
 def check_start(name: str, weights: str) -> None:
