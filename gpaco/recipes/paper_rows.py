@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent / "files"
 
 Table = dict[str, Any]
 
-# Defaults of `gpaco train` that no row of the paper has: all layers train from random weights, and nothing is added.
+# Defaults of `gpaco train` that no row of a classifier has: all layers train from random weights, and nothing is added.
 _AS_PUBLISHED: Table = {"model": {"weights": "none"}, "train": {"part": "all"}, "method": {"fuse": False}}
 
 
@@ -48,7 +48,8 @@ def tables(name: str, *, paper: bool = False) -> Table:
     source = {key: row.pop(key) for key in ("note", "assumed") if key in row}
     command = _command(f"{name} --paper" if paper else name, row, file)
     row["source"] = row["source"] | source | {"command": command, "hardware": file["hardware"]}
-    return _joined(_AS_PUBLISHED, row)
+    classifies = row.get("train", {}).get("task", Train.task) == Train.task
+    return _joined(_AS_PUBLISHED, row) if classifies else row  # rows of segmentation name their weights
 
 
 def _command(words: str, row: Table, file: Table) -> str:
