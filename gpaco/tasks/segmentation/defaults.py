@@ -30,7 +30,7 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
     },
 }
-CROPS = 3600  # that a run on a CPU sees in training
+CROPS = 4800  # that a run on a CPU sees in training
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 
@@ -103,6 +103,11 @@ WARMUP = {"sgd": 0, "adamw": 1500}  # steps
 LITE_RATE = 1e-3  # of AdamW for EfficientNet-Lite: the best of four rates of AdamW and SGD, see docs/segmentation.md
 
 
+def is_lite(model: str) -> bool:
+    """Return whether the encoder is one that a package has weights of: a small one, with settings of its own."""
+    return package_of(timm_name(model)) is not None
+
+
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
     """Return the released values of settings that are not given, by "section.key"; `steps` are those of an epoch.
 
@@ -110,7 +115,7 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
     a sixth of training.
     """
     model, optimizer = recipe.model.name, recipe.optimizer.name
-    lite = package_of(timm_name(model)) is not None
+    lite = is_lite(model)
     if "optimizer.name" not in given and (lite or any(word in model for word in TRANSFORMERS)):
         optimizer = "adamw"
     warmup = round(min(WARMUP[optimizer] / steps, recipe.train.epochs / 6), 4)
@@ -135,7 +140,8 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
     recipe = recipes.change(recipe, guesses)
     usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
     if usual:
-        say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
+        source = "for EfficientNet-Lite" if is_lite(recipe.model.name) else "as released"
+        say(f"{source}: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
     recipe = recipes.change(recipe, usual)
     for one in recipes.stages(recipe):
         check_sizes(one)
