@@ -31,7 +31,7 @@ from gpaco.training.run import Run
 
 VARIANTS = {
     "CE": ["method.name=ce"],
-    "CE + GPaCo": ["method.name=gpaco"],
+    "CE + GPaCo": ["method.name=gpaco", "segmentation.weight=1"],
 }
 SETTINGS = [
     "data.validation=0",
