@@ -100,8 +100,8 @@ RELEASED: dict[str, dict[str, Any]] = {
 }
 ALIKE = {"schedule.name": "poly", "schedule.per": "step", "method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
-# For EfficientNet-Lite, chosen on CamVid's validation part (docs/segmentation.md): with a rate of 1e-3 a short run learns
-# too little, and with the released weight, 1, the pixel loss slows down the class scores.
+# For EfficientNet-Lite, chosen on CamVid's validation part (docs/segmentation.md): with a rate of 1e-3 a short run
+# learns too little, and with the released weight, 1, the pixel loss slows down the class scores.
 LITE_RATE, LITE_WEIGHT = 3e-3, 0.1
 
 
