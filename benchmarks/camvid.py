@@ -31,7 +31,7 @@ from gpaco.training.run import Run
 
 VARIANTS = {
     "CE": ["method.name=ce"],
-    "CE + GPaCo": ["method.name=gpaco"],
+    "CE + GPaCo": ["method.name=gpaco", "segmentation.weight=1"],
 }
 SETTINGS = [
     "data.validation=0",
@@ -42,6 +42,7 @@ SETTINGS = [
     "segmentation.output_stride=16",
     "segmentation.pixels=512",  # of 24 x 32 positions: two thirds of them, so that it matters how they are drawn
     "train.batch_size=4",
+    "optimizer.name=sgd",
     "optimizer.lr=0.05",  # of 0.01, 0.05, 0.1: the best of cross entropy on the validation part, four epochs
     "train.workers=0",
     "train.report=false",

@@ -22,7 +22,7 @@ def check(
     if task == "segmentation":
         if root is not None:
             raise UserError("--root is for tables and lists of images", "leave it out")
-        facts = segmentation.check(data, progress=progress, gpu=device.type != "cpu")
+        facts = segmentation.check(data, progress=progress, device=device)
         return facts, segmentation.lines(facts)
     facts = classification.check(data, root=root, progress=progress, device=device)
     return facts, classification.lines(facts)

@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
-from gpaco.models.weights.packaged import PACKAGE, check_installed
+from gpaco.models.weights.packaged import PACKAGE
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
@@ -84,12 +84,10 @@ def write_page(run: Run, task: Task, say: Say) -> None:
 
 def check_model(kind: type[Task], recipe: Recipe) -> None:
     """Raise an error if there is no such model or weights file, before all images are read."""
-    for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
-        kind.check_model(name)
     weights = recipe.model.weights
-    if weights == PACKAGE and recipe.model.name != "auto":
-        check_installed(recipe.model.name)
-    elif weights not in ("auto", NONE, PACKAGE) and not is_hub(weights):
+    for name in {stage.model.name for stage in recipes.stages(recipe)} - {"auto"}:
+        kind.check_model(name, weights)
+    if weights not in ("auto", NONE, PACKAGE) and not is_hub(weights):
         check_readable(Path(weights))
 
 

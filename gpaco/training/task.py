@@ -64,8 +64,8 @@ class Task(Protocol):
         """Data with `train` and `bad`, the images that were left out."""
 
     @staticmethod
-    def check_model(name: str) -> None:
-        """Raise an error if there is no model of this name."""
+    def check_model(name: str, weights: str) -> None:
+        """Raise an error if there is no model of this name, or if its weights are in a package that is missing."""
 
     @classmethod
     def prepare(cls, recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> Self:

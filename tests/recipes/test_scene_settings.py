@@ -12,10 +12,11 @@ from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import SECTIONS, Data, Recipe, Stage
-from gpaco.tasks.segmentation.defaults import HAS, check_settings, resolve, usual_size
+from gpaco.tasks.segmentation.defaults import HAS, LITE_RATE, check_settings, resolve, usual_size
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.tasks.segmentation.splits import scene_splits, with_parts
+from gpaco.tasks.segmentation.start import choose_start
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def resolved(splits: SceneSplits, *settings: str, **flags: Any) -> tuple[dict[st
     """Every setting by its name, and what was said."""
     recipe, given = requested("data", None, settings, {"task": "segmentation"} | flags)
     said: list[str] = []
-    result = resolve(recipe, given, splits, torch.device("cpu"), said.append)
+    result = resolve(choose_start(recipe, said.append), given, splits, torch.device("cpu"), said.append)
     check_settings(result)  # as when the run goes on
     return {
         f"{section}.{key}": value for section in SECTIONS for key, value in vars(getattr(result, section)).items()
@@ -65,6 +66,8 @@ def test_adamw_alone_brings_its_own_rate_and_sgd_stays_if_asked_for(splits: Scen
     found, _ = resolved(splits, model="upernet-swin-tiny", lr=1e-3)
     assert (found["optimizer.name"], found["optimizer.lr"], found["schedule.min_lr"]) == ("adamw", 1e-3, 0)
     found, _ = resolved(splits)
+    assert (found["optimizer.name"], found["optimizer.lr"]) == ("adamw", LITE_RATE)
+    found, _ = resolved(splits, model="deeplabv3plus-resnet18")
     assert (found["optimizer.name"], found["optimizer.lr"]) == ("sgd", 0.01)
 
 

@@ -137,7 +137,7 @@ def test_each_network_takes_a_step_with_gpaco_and_a_small_one_with_cross_entropy
     classes = tuple(map(str, range(DATA[data][-1])))
     small = {
         "model.name": network,
-        "model.weights": "",
+        "model.weights": "none",
         "segmentation.crop": (32, 64),
         "segmentation.base_size": (40, 56),
         "segmentation.channels": 16,

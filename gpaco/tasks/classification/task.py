@@ -13,6 +13,7 @@ from gpaco import methods
 from gpaco.data.samples import Samples, Splits
 from gpaco.models import backbones
 from gpaco.models.freezing import freeze
+from gpaco.models.weights.packaged import PACKAGE, check_installed
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
@@ -61,8 +62,10 @@ class Classification:
         return task
 
     @staticmethod
-    def check_model(name: str) -> None:
+    def check_model(name: str, weights: str) -> None:
         backbones.check_name(name)
+        if weights == PACKAGE:
+            check_installed(name)
 
     def plan(self, stage: Recipe) -> str:
         """Return a line about the split to report on and the one that selects the epoch."""

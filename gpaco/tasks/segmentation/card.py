@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from gpaco import __version__
 from gpaco.models.backbones import NONE
+from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.segmentation.defaults import usual_size
-from gpaco.tasks.segmentation.network import Segmenter, build, normalization
+from gpaco.tasks.segmentation.network import Segmenter, build, normalization, timm_name
 from gpaco.tasks.segmentation.scenes import SceneSplits
 
 
@@ -21,7 +22,7 @@ class Card:
     counts: tuple[int, ...]  # training pixels of each class
     images: dict[str, str]  # a hash of the list of images of each split
     model: str
-    weights: str
+    weights: str  # where pretrained weights came from
     dim: int
     aux: bool
     channels: int
@@ -41,6 +42,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
     """Return the card of a model that this recipe trains on these splits."""
     settings = recipe.segmentation
     mean, std = normalization(recipe.model.name)
+    package = package_of(timm_name(recipe.model.name)) if recipe.model.weights == PACKAGE else None
     return Card(
         task="segmentation",
         gpaco=__version__,
@@ -49,7 +51,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
         counts=splits.pixels,
         images={name: part.list_hash() for name, part in splits.parts()},
         model=recipe.model.name,
-        weights=recipe.model.weights,
+        weights=package.requirement if package else recipe.model.weights,
         dim=recipe.model.dim if recipe.method.name == "gpaco" else 0,
         aux=settings.aux_weight > 0,
         channels=settings.channels,

@@ -5,21 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpaco.errors import UserError
 from gpaco.metrics.groups import GROUPS, imbalance_factor
 from gpaco.metrics.segmentation import share_groups
-from gpaco.recipes.settings import Data
-from gpaco.system.progress import Progress
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Data, Recipe
+from gpaco.system.progress import Progress, quiet
 from gpaco.system.words import counted, some
 from gpaco.tasks import report_lines
-from gpaco.tasks.segmentation.defaults import suggest, usual_size
+from gpaco.tasks.segmentation.defaults import resolve
 from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
+from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.tasks.segmentation.splits import with_parts
+from gpaco.tasks.segmentation.start import choose_start
 
 
-def check(data: Path | str, *, progress: Progress | None = None, gpu: bool = False) -> dict[str, Any]:
+def check(data: Path | str, *, progress: Progress | None = None, device: torch.device | None = None) -> dict[str, Any]:
     """Return everything there is to know about the data, ready for JSON; `lines` puts it into words.
 
     The splits are those that training makes. `problems` has what would stop it.
@@ -66,8 +70,15 @@ def check(data: Path | str, *, progress: Progress | None = None, gpu: bool = Fal
         "sizes": report_lines.size_facts([one.size for part in found.values() for one in part if one.reason is None]),
     }
     if any(one.reason is None for one in found["train"]):
-        facts["suggested"] = suggest(usual_size(splits.train), gpu=gpu)
+        facts["start"], facts["suggested"] = suggestions(splits, device or torch.device("cpu"))
     return facts | {"problems": problems}
+
+
+def suggestions(splits: SceneSplits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
+    """Return how `gpaco train` would start on this data, in words, and the settings that it would choose."""
+    start: list[str] = []
+    recipe = resolve(choose_start(Recipe(), start.append), set(), splits, device, quiet)
+    return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:

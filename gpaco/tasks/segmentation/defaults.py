@@ -8,15 +8,15 @@ import torch
 
 from gpaco.data.batches import steps_per_epoch
 from gpaco.errors import UserError, nearest
-from gpaco.models.backbones import NONE
 from gpaco.models.weights.hub import is_hub
+from gpaco.models.weights.packaged import package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say
 from gpaco.tasks.segmentation.losses import METHODS
-from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step
+from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step, timm_name
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 
 # The settings that segmentation has, by section. Changing any other is an error, since it would have no effect.
@@ -30,6 +30,7 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
     },
 }
+CROPS = 4800  # that a run on a CPU sees in training
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
 TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
 
@@ -70,18 +71,20 @@ def usual_size(scenes: Scenes) -> tuple[int, int]:
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
 
 
-def suggest(size: tuple[int, int], *, gpu: bool = False) -> dict[str, Any]:
-    """Return settings for images of this height and width, by "section.key"."""
+def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[str, Any]:
+    """Return settings for so many training images of this height and width, by "section.key".
+
+    On a CPU a run sees about the same number of crops, whatever the number of images: some ten minutes on two cores.
+    """
     height, width = size
     base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
-    side = max(64, base[0] // 32 * 32)
-    return {
-        "model.name": "deeplabv3plus-resnet50" if gpu else "deeplabv3plus-resnet18",
-        "segmentation.crop": [side, side],
-        "segmentation.base_size": base,
-        "train.batch_size": 16 if gpu else 4,
-        "train.epochs": 80 if gpu else 20,
-    }
+    side = min(max(64, base[0] // 32 * 32), 512 if gpu else 256)
+    found: dict[str, Any] = {"segmentation.crop": [side, side], "segmentation.base_size": base}
+    if gpu:
+        return found | {"train.batch_size": 16, "train.epochs": 80}
+    epochs = min(max(round(CROPS / max(images, 1)), 5), 100)
+    found |= {"train.batch_size": 4, "train.epochs": epochs, "train.channels_last": True}
+    return found | {"segmentation.pixels": 1024}
 
 
 # Values of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.
@@ -97,18 +100,32 @@ RELEASED: dict[str, dict[str, Any]] = {
 }
 ALIKE = {"schedule.name": "poly", "schedule.per": "step", "method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
+# For EfficientNet-Lite, chosen on CamVid's validation part (docs/segmentation.md): with a rate of 1e-3 a short run
+# learns too little, and with the released weight, 1, the pixel loss slows down the class scores.
+LITE_RATE, LITE_WEIGHT = 3e-3, 0.1
+
+
+def is_lite(model: str) -> bool:
+    """Return whether the encoder is one that a package has weights of: a small one, with settings of its own."""
+    return package_of(timm_name(model)) is not None
 
 
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
     """Return the released values of settings that are not given, by "section.key"; `steps` are those of an epoch.
 
-    Transformers train with AdamW by default. Warm-up takes at most a sixth of training.
+    Transformers and EfficientNet-Lite, which has no released values, train with AdamW by default. Warm-up takes at most
+    a sixth of training.
     """
     model, optimizer = recipe.model.name, recipe.optimizer.name
-    if "optimizer.name" not in given and any(word in model for word in TRANSFORMERS):
+    lite = is_lite(model)
+    if "optimizer.name" not in given and (lite or any(word in model for word in TRANSFORMERS)):
         optimizer = "adamw"
     warmup = round(min(WARMUP[optimizer] / steps, recipe.train.epochs / 6), 4)
     usual = {"optimizer.name": optimizer} | RELEASED[optimizer] | ALIKE | {"schedule.warmup": warmup}
+    if lite and optimizer == "adamw":
+        usual["optimizer.lr"] = LITE_RATE
+    if lite and all(stage.method.name == "gpaco" for stage in recipes.stages(recipe)):
+        usual["segmentation.weight"] = LITE_WEIGHT
     if "swin" in model:
         usual["model.drop_path"] = 0.3
     if "optimizer.lr" in given:
@@ -118,17 +135,17 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
 
 def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
     """Return the recipe with open settings filled in; print each with the flag that overrides it."""
-    still_open = {"model.name": recipe.model.name == "auto", "train.workers": recipe.train.workers < 0}
-    still_open["model.weights"] = recipe.model.weights == "auto"
+    still_open = {"train.workers": recipe.train.workers < 0}
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
-    guesses = suggest(usual_size(splits.train), gpu=device.type != "cpu") | {"train.workers": 2, "model.weights": NONE}
+    guesses = suggest(usual_size(splits.train), len(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
     for key, value in guesses.items():
         say(f"{key} = {value}  ({overrides(key)} overrides)")
     recipe = recipes.change(recipe, guesses)
     usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
     if usual:
-        say(f"as released: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
+        source = "for EfficientNet-Lite" if is_lite(recipe.model.name) else "as released"
+        say(f"{source}: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
     recipe = recipes.change(recipe, usual)
     for one in recipes.stages(recipe):
         check_sizes(one)

@@ -6,6 +6,7 @@ last stage of the encoder.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ from torch.nn import functional as F
 
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.losses.checks import at_least_float32
+from gpaco.models import backbones
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import read_safetensors
+from gpaco.models.weights.packaged import PACKAGE
 from gpaco.tasks.segmentation.inference import resized
 
 DECODERS = {  # our names for its architectures
@@ -110,7 +113,8 @@ def build(
 
     Args:
         num_classes: C.
-        weights: safetensors file for the encoder, as timm or torchvision name its tensors; "none": from scratch.
+        weights: safetensors file for the encoder, as timm or torchvision name its tensors; "package": those of an
+            installed package; "none": from scratch.
         dim: length of an embedding; 0: no embeddings, for plain cross entropy.
         aux: with the auxiliary head.
         channels: width of the decoder; 0: its own.
@@ -136,8 +140,10 @@ def build(
             f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
             "choose a ResNet, Swin or another encoder that it or timm (tu-NAME) has",
         ) from error
-    if weights != NONE:
-        load_encoder(whole.encoder, Path(weights))
+    if weights == PACKAGE:
+        load_encoder(whole.encoder, backbones.build(timm_name(name), weights=PACKAGE).module.state_dict(), weights)
+    elif weights != NONE:
+        load_encoder(whole.encoder, read_safetensors(Path(weights)), weights)
     if len(whole.encoder.out_channels) < 6:
         _freeze_unused(whole.encoder)
     width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
@@ -146,9 +152,7 @@ def build(
 
 def check_known(name: str) -> None:
     """Raise an error if there is no network of this name."""
-    _, encoder = _parts(name)
-    _smp()
-    _encoder_name(encoder)
+    _encoder_name(_parts(name)[1])
 
 
 def _smp() -> Any:
@@ -165,11 +169,15 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation of images that the encoder of a model expects."""
     import timm
 
-    encoder = _encoder_name(_parts(name)[1])
-    if not encoder.startswith("tu-"):
-        return IMAGENET
-    config = timm.get_pretrained_cfg(encoder.removeprefix("tu-"), allow_unregistered=True)
+    encoder = timm_name(name)
+    config = timm.get_pretrained_cfg(encoder, allow_unregistered=True) if encoder else None
     return IMAGENET if config is None else (tuple(config.mean), tuple(config.std))
+
+
+def timm_name(name: str) -> str:
+    """Return timm's name of the encoder of a model; "" if the encoder is segmentation-models-pytorch's own."""
+    encoder = _encoder_name(_parts(name)[1])
+    return encoder.removeprefix("tu-") if encoder.startswith("tu-") else ""
 
 
 def crop_step(name: str, output_stride: int = 8) -> int:
@@ -177,9 +185,9 @@ def crop_step(name: str, output_stride: int = 8) -> int:
     return output_stride if _parts(name)[0] in DEEPLAB else STEP
 
 
-def load_encoder(encoder: nn.Module, path: Path) -> None:
+def load_encoder(encoder: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Load an encoder from the weights of a whole classifier, without its other layers."""
-    theirs = {_plain(key): value for key, value in read_safetensors(path).items()}
+    theirs = {_plain(key): value for key, value in tensors.items()}
     mine = {key: value for key, value in encoder.state_dict().items() if not key.endswith("num_batches_tracked")}
     names = {key: _plain(key.removeprefix("model.")) for key in mine}
     found = {key: theirs[name] for key, name in names.items() if name in theirs}
@@ -188,7 +196,7 @@ def load_encoder(encoder: nn.Module, path: Path) -> None:
     if missing or wrong:
         what = f"lacks {missing[0]}" if missing else f"has {wrong[0]} of another shape"
         raise UserError(
-            f"{path} does not fit this encoder: it {what} ({len(missing) + len(wrong)} tensors in all)",
+            f"{source} does not fit this encoder: it {what} ({len(missing) + len(wrong)} tensors in all)",
             "give weights of the same architecture",
         )
     encoder.load_state_dict(found, strict=False)
@@ -223,9 +231,8 @@ def _parts(name: str) -> tuple[str, str]:
 def _encoder_name(word: str) -> str:
     """Return the name of an encoder in segmentation-models-pytorch: one of its own, or "tu-" and a timm model."""
     import timm
-    from segmentation_models_pytorch.encoders import get_encoder_names
 
-    own, name = get_encoder_names(), word.removeprefix("tu-")
+    own, name = _smp().encoders.get_encoder_names(), word.removeprefix("tu-")
     if word in ENCODERS or word in own:
         return ENCODERS.get(word, word)
     if timm.is_model(name):

@@ -19,13 +19,14 @@ from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.losses import SceneLoss
-from gpaco.tasks.segmentation.network import Segmenter, check_known
+from gpaco.tasks.segmentation.network import Segmenter
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.results import write_results
 from gpaco.tasks.segmentation.scenes import SceneSplits, pixel_counts
 from gpaco.tasks.segmentation.splits import inspected, left_out, scene_splits
+from gpaco.tasks.segmentation.start import check_start, choose_start
 from gpaco.training import checkpoint
-from gpaco.training.run import Run
+from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before
 
 
@@ -77,6 +78,9 @@ class Segmentation:
     @classmethod
     def prepare(cls, recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> Self:
         check_settings(recipe)
+        recipe = choose_start(recipe, say)
+        if not has_begun(folder):
+            cls.check_model(recipe.model.name, recipe.model.weights)
         splits = scene_splits(recipe, say, run=folder)
         if left_out(recipe, folder) is None:
             splits = inspected(splits, recipe, say)
@@ -87,8 +91,8 @@ class Segmentation:
         return cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
 
     @staticmethod
-    def check_model(name: str) -> None:
-        check_known(name)
+    def check_model(name: str, weights: str) -> None:
+        check_start(name, weights)
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> SegmentationLearner:
         begun = bool(checkpoint.find(folder / "checkpoints"))

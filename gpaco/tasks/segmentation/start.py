@@ -1,0 +1,51 @@
+"""Where training starts: which network, and with which weights in its encoder."""
+
+from gpaco.errors import UserError
+from gpaco.models.backbones import NONE
+from gpaco.models.weights.packaged import PACKAGE, check_installed, package_of
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import Recipe
+from gpaco.system.progress import Say
+from gpaco.tasks.segmentation.network import check_known, timm_name
+
+MODEL = "upernet-efficientnet-lite0"  # compared with other decoders in docs/segmentation.md
+CHANNELS = 64  # of its decoder: wider ones are slower and no better
+
+
+def choose_start(recipe: Recipe, say: Say) -> Recipe:
+    """Return the recipe with a network and weights for its encoder where it leaves them open; print one line."""
+    asked = weights = recipe.model.weights
+    name, channels = recipe.model.name, recipe.segmentation.channels
+    if name == "auto":
+        name, channels = MODEL, channels or CHANNELS
+    if asked == "auto":
+        weights = PACKAGE if package_of(timm_name(name)) else NONE
+    say(_in_words(name, asked, weights))
+    return recipes.fill(recipe, {"model.name": name, "model.weights": weights, "segmentation.channels": channels})
+
+
+def check_start(name: str, weights: str) -> None:
+    """Raise an error if there is no network of this name, or if no installed package has weights of its encoder."""
+    check_known(name)
+    if weights != PACKAGE:
+        return
+    encoder = timm_name(name)
+    if package_of(encoder) is None:
+        raise UserError(
+            f"no package has pretrained weights for the encoder of {name}",
+            f"choose --model {MODEL}, or other weights: --weights FILE, --weights none",
+        )
+    check_installed(encoder)
+
+
+def _in_words(name: str, asked: str, weights: str) -> str:
+    if weights == PACKAGE:
+        return f"start: {name}, its encoder with ImageNet-1k weights (--weights none starts from scratch)"
+    if weights != NONE:
+        return f"start: {name}, its encoder with weights from {weights}"
+    if asked == NONE:
+        return f"start: {name} from scratch"
+    return (
+        f"start: {name} from scratch, since no package has weights of its encoder "
+        f"(--weights FILE.safetensors takes a classifier's; --model {MODEL} has some)"
+    )
