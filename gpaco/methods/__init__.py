@@ -30,6 +30,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
 ASSUMES_TRAIN = {"ce", "focal"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
 CLOSED_FORM = {"gaussian"}  # no step of training: computed from the features of a frozen backbone
+TRAINED = tuple(name for name in METHODS if name not in CLOSED_FORM)
 WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced", *CLOSED_FORM}
 
 

@@ -227,7 +227,9 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     (row,) = gpaco.predict(trained, image)
     assert json.loads(prints("predict", trained, image, "--json"))[0]["class"] == row["class"]
     assert not Path("predictions.csv").exists()
-    line = f"one.png: {row['class']} ({row['probability']:.3f})"
+    (_, second), share = row["top"][:2], f"{100 * row['probability']:.0f} %"
+    images = f"{row['group']}: {row['train']} training image{'s' * (row['train'] != 1)}"
+    line = f"one.png: {row['class']} {share} ({images}); {second[0]} {100 * second[1]:.0f} %"
     assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
     written = Path("predictions.csv").read_text()
     assert "--out predictions.csv" in refuses("predict", trained, "bad.png")
@@ -393,7 +395,13 @@ def test_a_folder_of_small_pictures_trains_and_the_guesses_are_said(tmp_path: Pa
     assert tree_hash(data) == before
     assert [row["name"] for row in result.metrics["per_class"]] == ["flat", "round", "tall"]
     text = "\n".join(said)
-    for guess in ("data: folder of class folders", "--model overrides", "--size overrides", "--lr overrides", "test:"):
+    for guess in (
+        "data: folder of class folders",
+        "model.name = resnet8",
+        "model.size = 16",
+        "optimizer.lr = ",
+        "test:",
+    ):
         assert guess in text
     rows = gpaco.predict(result, data / "tall")
     assert len(rows) == 4

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
 from gpaco.losses import self_similarity, similarity
-from gpaco.methods import METHODS
+from gpaco.methods import TRAINED
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_the_loss_of_pixels_never_waits(pixels: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_no_method_waits(name: str) -> None:
     with torch._subclasses.fake_tensor.unset_fake_temporarily():
         made = [make(name, f"method.rebalance={kind}", "method.momentum_keys=true") for kind in ("weights", "prior")]

@@ -455,7 +455,7 @@ def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_p
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet32", "resnet32 is not a timm model and has no weights on its hub"),
+        ("resnet32", "resnet32 is not a timm model and has no published weights"),
         ("gcvit_tiny", "timm has no weights for 'gcvit_tiny' on its hub"),  # pickled, elsewhere
         ("vit_tiny_patch16_244", "no model 'vit_tiny_patch16_244'; did you mean 'vit_tiny_patch16_224'"),
     ],

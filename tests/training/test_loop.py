@@ -21,7 +21,7 @@ from torch import nn
 import gpaco
 from gpaco.api.train import train
 from gpaco.errors import Diverged, UserError
-from gpaco.methods import METHODS
+from gpaco.methods import TRAINED
 from gpaco.recipes.recipe import dumps, override
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
@@ -115,7 +115,7 @@ def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_every_method_memorizes_32_images(method: str, tmp_path: Path) -> None:
     folder = tmp_path / "images" / "train"
     digits = gpaco_digits()

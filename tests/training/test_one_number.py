@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpaco.data.batches import Batch
-from gpaco.methods import METHODS
+from gpaco.methods import TRAINED
 from gpaco.recipes.recipe import change
 from gpaco.recipes.settings import Recipe
 from gpaco.training import loop
@@ -74,7 +74,7 @@ def test_a_step_of_every_method_reads_one_number(amp: str, tmp_path: Path, monke
 
     monkeypatch.setattr(loop, "check_step", counting)
     recipe = change(Recipe(), {"train.epochs": 1, "train.amp": amp, "train.ema": 0.9, "optimizer.clip": 1.0})
-    for method in METHODS:
+    for method in TRAINED:
         checked.clear()
         folder = tmp_path / method
         folder.mkdir()

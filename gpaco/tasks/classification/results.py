@@ -69,7 +69,7 @@ def write_results(
         if predictor.card.tuned:
             say(in_words(predictor.card.tuned))
     card = predictor.card
-    if recipe.train.report and distributed.rank() == 0:
+    if recipe.train.report and recipe.method.name in methods.TRAINED and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
         say(line)

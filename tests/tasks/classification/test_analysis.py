@@ -20,7 +20,7 @@ from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
-from gpaco.methods import METHODS
+from gpaco.methods import TRAINED
 from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
 from gpaco.tasks.classification.probe import Stage, measure
@@ -166,7 +166,7 @@ def trained(out: Path, method: str, *settings: str, epochs: int = 1, **flags: An
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """A short run of every method."""
     folder = tmp_path_factory.mktemp("runs")
-    return {method: trained(folder / method, method) for method in METHODS}
+    return {method: trained(folder / method, method) for method in TRAINED}
 
 
 def everything(value: Any) -> list[Any]:
@@ -176,7 +176,7 @@ def everything(value: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_training_leaves_an_analysis_with_all_that_the_method_has(method: str, runs: dict[str, Run]) -> None:
     text = (runs[method].folder / "analysis.json").read_text()
     found = json.loads(text)

@@ -367,9 +367,12 @@ def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs:
     # DESIGN.md section 2: of the positive mass of class c, the center has 1 / (1 + alpha * expected positives of c).
     extra = 2 * 64 + 64 - 1  # two views of a batch and the memory, without the anchor itself
     share = 1 / (1 + 0.05 * extra * counts / counts.sum())
-    loaded = gpaco.load(run).card.center_share
+    card = gpaco.load(run).card
+    loaded = card.center_share
     assert loaded is not None
-    corrected = summarize(logits - np.log(np.float32(loaded)), labels, counts, [str(c) for c in range(10)])
+    assert card.calibration is not None
+    shift = np.float32(card.calibration.head) * np.log(np.float32(loaded))
+    corrected = summarize(logits - shift, labels, counts, [str(c) for c in range(10)])
     assert gpaco.evaluate(run, unbiased=True) == corrected
     assert np.argsort(loaded).tolist() == np.argsort(share, kind="stable").tolist()
     np.testing.assert_allclose(loaded, share, rtol=0.1)

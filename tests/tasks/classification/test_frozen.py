@@ -79,7 +79,7 @@ def rows_in(folder: Path) -> int:
 def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     method: str, weights: Path, tmp_path: Path
 ) -> None:
-    settings = [*OFF, "model.hidden=48"]
+    settings = [*OFF, "model.hidden=48", "method.fuse=false"]
     cached = head(weights, tmp_path / "cached", settings, method=method, lr=0.01)
     anew = head(weights, tmp_path / "anew", [*settings, "train.cached_views=0"], method=method, lr=0.01)
     assert rows_in(cached.folder) > 400
@@ -148,8 +148,8 @@ def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, 
         long_tail=20,
     )
     cell = Run(tmp_path / "ce" / "seed-0")
-    assert len(caches(tmp_path)) == 3  # training images in views; validation and test images as they are tested
-    assert rows_in(tmp_path) == sum(cell.metrics["counts"]) + _held_back(cell.folder) + cell.metrics["n"]
+    assert len(caches(tmp_path)) == 3  # training images in views and as they are tested, and test images
+    assert rows_in(tmp_path) == 2 * sum(cell.metrics["counts"]) + cell.metrics["n"]
     assert not list(tmp_path.glob("*/seed-*/features"))
 
 
