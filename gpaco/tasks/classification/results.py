@@ -80,6 +80,7 @@ def write_results(
         say("there is no data to evaluate on: only the model was written")
         return
     logits = _logits(predictor, samples, source, say)
+    parts = None if source is None else _parts(models, source, samples)
     if distributed.rank():
         return
     state = newest(run, ()).state
@@ -94,10 +95,9 @@ def write_results(
         "shown": card.shown,
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
-    if source is not None:
-        result["parts"] = _parts(models, source, samples)
-    elif (run.folder / "metrics.json").is_file():  # of a finished run, whose prior was tuned
-        result["parts"] = run.metrics.get("parts")
+    if parts is None and (run.folder / "metrics.json").is_file():  # of a finished run, whose prior was tuned
+        parts = run.metrics.get("parts")
+    result["parts"] = parts
     predictions = BytesIO()
     np.savez_compressed(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
     data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)

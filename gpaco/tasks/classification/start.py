@@ -23,38 +23,31 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
 
     A head on cached features is trained on all images: no validation data are held out unless they are asked for.
     """
-    if not is_open(recipe):
-        return recipe
-    small = usual_side(samples) <= SMALL
-    gpu = device.type != "cpu"
-    chosen: dict[str, Any] = {}
-    weights, name = recipe.model.weights, recipe.model.name
-    if weights == "auto" and name == "auto":
-        weights = NONE if small and "model.weights" not in given else PACKAGE
-    elif weights == "auto":
+    small, gpu = usual_side(samples) <= SMALL, device.type != "cpu"
+    asked, name, part = recipe.model.weights, recipe.model.name, recipe.train.part
+    weights = asked
+    if asked == "auto" and name == "auto":
+        by_flag = "model.weights" in given and "model.name" not in given  # a recipe gives both
+        weights = NONE if small and not by_flag else PACKAGE
+    elif asked == "auto":
         weights = PACKAGE if package_of(name) else NONE
     if name == "auto" and weights != NONE:
         name = BETTER[0] if weights.startswith("hub") and gpu else BACKBONE
-        chosen["model.name"] = name
-    chosen["model.weights"] = weights
-    part = recipe.train.part
     if part == "auto":
         closed = recipe.method.name in methods.CLOSED_FORM
         part = "head" if closed or (weights != NONE and not gpu) else "all" if weights == NONE else "last-block"
-        chosen["train.part"] = part
+    chosen: dict[str, Any] = {"model.name": name, "model.weights": weights, "train.part": part}
     if part == "head" and "data.validation" not in given and not recipe.method.tune_prior:
         chosen["data.validation"] = 0.0
-    if small and weights != NONE and not recipe.model.size:
+    if small and weights == PACKAGE and not recipe.model.size:
         chosen["model.size"] = ENLARGED
-    say(_in_words(recipe.model.weights, weights, name, part, gpu))
-    if weights == NONE and small and has_color(samples) and recipe.model.weights == "auto":
-        say(f"--weights auto enlarges these small images to {ENLARGED} pixels for a pretrained backbone; often better")
+    if "auto" in (asked, recipe.train.part):
+        say(_in_words(asked, weights, name, part, gpu))
+        if weights == NONE and small and has_color(samples) and asked == "auto":
+            say(
+                f"--weights auto enlarges these small images to {ENLARGED} pixels for a pretrained backbone; often better"
+            )
     return recipes.fill(recipe, chosen)
-
-
-def is_open(recipe: Recipe) -> bool:
-    """Whether the recipe leaves weights or the part to train to the data."""
-    return recipe.model.weights == "auto" or recipe.train.part == "auto"
 
 
 def _in_words(asked: str, weights: str, name: str, part: str, gpu: bool) -> str:

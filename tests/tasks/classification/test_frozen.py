@@ -165,7 +165,7 @@ def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or
     other = tmp_path / "other.safetensors"
     torch.manual_seed(8)
     save_file(backbones.build("resnet8").module.state_dict(), other)
-    known = 3  # training, validation, test
+    known = 3  # training images in views and as they are tested, test images
     for name, first, tail, settings, new in (
         ("tail", weights, 40, [], 2),  # of the same test images
         ("views", weights, 20, ["views.first=cifar_aug", "views.second=cifar_aug"], 1),
@@ -189,15 +189,6 @@ def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> No
     assert len(caches(tmp_path)) == 3
     assert not torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[3])
-
-
-def _held_back(folder: Path) -> int:
-    """Validation images of a run: those that were embedded as tested only."""
-    from gpaco.tasks.classification.splits import splits_of
-
-    val = splits_of(Run(folder).recipe).val
-    assert val is not None
-    return len(val)
 
 
 @pytest.mark.slow

@@ -197,8 +197,9 @@ def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str,
 def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(name: str, runs: dict[str, Run]) -> None:
     run, card = runs[name], gpaco.load(runs[name]).card
     stored = np.load(run.folder / "predictions.npz")
+    assert card.calibration is not None
     logits, log_w = stored["logits"].astype(float), np.log(card.center_share)
-    by_hand = summarize(logits - log_w, stored["labels"], card.counts, card.classes)
+    by_hand = summarize(logits - card.calibration.head * log_w, stored["labels"], card.counts, card.classes)
     result = gpaco.evaluate(run, unbiased=True)
     assert result["top1"] == pytest.approx(by_hand["top1"], abs=0.003)
     assert result["top1"] != gpaco.evaluate(run)["top1"]
@@ -304,7 +305,8 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     raw = gpaco.load(folder, tuned=False)
     samples = read("digits").test
     assert samples is not None
-    by_hand = logits_of(raw, samples) - np.log(raw.card.center_share)
+    assert raw.card.calibration is not None
+    by_hand = logits_of(raw, samples) - raw.card.calibration.head * np.log(raw.card.center_share)
     by_hand += both["tuned"]["tau"] * log_prior(raw.card.counts)
     np.testing.assert_allclose(logits_of(gpaco.load(folder), samples), by_hand, atol=1e-4)
 

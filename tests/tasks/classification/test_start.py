@@ -16,6 +16,7 @@ from gpaco.models import backbones
 from gpaco.models.weights import packaged
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
+from gpaco.recipes.validation import SETTINGS
 from gpaco.tasks.classification.estimate import estimate_seconds, in_words
 from gpaco.tasks.classification.start import BACKBONE, BETTER, choose_start
 from gpaco.tasks.classification.task import Classification
@@ -66,7 +67,7 @@ def test_the_printed_line_says_how_to_change_it() -> None:
     assert "--weights none starts from scratch" in chosen(PHOTOS, {})[1][0]
     assert f"--model {BETTER[0]} --weights hub" in chosen(PHOTOS, {}, GPU)[1][0]
     assert "--weights hub downloads timm's" in chosen(PHOTOS, {"model.name": "resnet18"})[1][0]
-    assert "--weights auto enlarges" in chosen(32, {})[1][1]
+    assert "--weights auto: these small images, enlarged" in chosen(32, {})[1][1]
     gray: list[str] = []
     choose_start(Recipe(), set(), samples(32, color=False), CPU, gray.append)
     assert len(gray) == 1
@@ -77,7 +78,7 @@ def test_a_recipe_of_the_paper_starts_as_published() -> None:
     for name in ("cifar100-lt100-resnet32-gpaco", "imagenet-lt-resnet50-gpaco"):
         recipe = recipes.load(name)
         assert (recipe.model.weights, recipe.train.part, recipe.method.fuse) == ("none", "all", False)
-        assert choose_start(recipe, set(), samples(PHOTOS), CPU, print) == recipe
+        assert choose_start(recipe, set(SETTINGS), samples(PHOTOS), CPU, print) == recipe
 
 
 @pytest.fixture(scope="module")
