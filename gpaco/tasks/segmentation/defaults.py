@@ -74,7 +74,7 @@ def usual_size(scenes: Scenes) -> tuple[int, int]:
 def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[str, Any]:
     """Return settings for so many training images of this height and width, by "section.key".
 
-    On a CPU a run sees about the same number of crops, whatever the number of images: some ten minutes on two cores.
+    On a CPU a run sees about the same number of crops, whatever the number of images, for a quarter of an hour at most.
     """
     height, width = size
     base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]

@@ -9,7 +9,7 @@ from gpaco.system.progress import Say
 from gpaco.tasks.segmentation.network import check_known, timm_name
 
 MODEL = "upernet-efficientnet-lite0"  # compared with other decoders in docs/segmentation.md
-CHANNELS = 64  # of its decoder: wider ones are slower and no better
+CHANNELS = 64  # of its decoder: wider ones are slower
 
 
 def choose_start(recipe: Recipe, say: Say) -> Recipe:
