@@ -44,9 +44,7 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     if "auto" in (asked, recipe.train.part):
         say(_in_words(asked, weights, name, part, gpu))
         if weights == NONE and small and has_color(samples) and asked == "auto":
-            say(
-                f"--weights auto enlarges these small images to {ENLARGED} pixels for a pretrained backbone; often better"
-            )
+            say(f"--weights auto: a pretrained backbone for these images, enlarged to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
 
 

@@ -67,7 +67,7 @@ def test_the_printed_line_says_how_to_change_it() -> None:
     assert "--weights none starts from scratch" in chosen(PHOTOS, {})[1][0]
     assert f"--model {BETTER[0]} --weights hub" in chosen(PHOTOS, {}, GPU)[1][0]
     assert "--weights hub downloads timm's" in chosen(PHOTOS, {"model.name": "resnet18"})[1][0]
-    assert "--weights auto: these small images, enlarged" in chosen(32, {})[1][1]
+    assert "--weights auto: a pretrained backbone for these images" in chosen(32, {})[1][1]
     gray: list[str] = []
     choose_start(Recipe(), set(), samples(32, color=False), CPU, gray.append)
     assert len(gray) == 1
