@@ -143,7 +143,12 @@ def test_a_signal_to_the_loaders_too_saves_all_the_same(photographs: Path, tmp_p
     process = start("train", photographs, *words, "--out", tmp_path / "run", group=True)
     wait_until((tmp_path / "run" / "metrics.jsonl").exists, process)
     before = set(children(process.pid))
-    wait_until(lambda: any(apart(pid) for pid in set(children(process.pid)) - before), process)
+
+    def both_loaders_are_apart() -> bool:
+        new = set(children(process.pid)) - before
+        return sum(map(apart, new)) >= 2
+
+    wait_until(both_loaders_are_apart, process)
     os.killpg(process.pid, signal.SIGTERM)  # as `timeout` does
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, errors

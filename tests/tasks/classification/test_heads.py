@@ -61,7 +61,7 @@ def test_metrics_name_both_parts_and_are_those_of_a_later_evaluation(fused: Run)
     assert set(metrics["parts"]["head"]) == {"top1", "many", "medium", "few", "macro", "ece"}
     again = gpaco.evaluate(fused, say=lambda _: None)
     assert again["top1"] == pytest.approx(metrics["top1"], abs=3 / metrics["n"])  # half precision in the cache
-    assert again["ece"] == pytest.approx(metrics["ece"], abs=1e-3)
+    assert again["ece"] == pytest.approx(metrics["ece"], abs=0.01)
     assert metrics["assumes"] == "uniform"
 
 
