@@ -66,7 +66,7 @@ def read_image(path: str | os.PathLike[str], least: int = 0) -> Pixels:
     """Return the image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, turned upright.
 
     If `least` pixels of the shorter side are enough, a large JPEG is decoded at half, a quarter or an eighth of its
-    size, which takes a third of the time. At least twice as many pixels stay, so that resizing still smooths them.
+    size, which is faster. At least twice as many pixels stay, so that resizing still smooths them.
 
     Transparent parts become white. Animated and multi-page files give their first frame. 16-bit grays are scaled by the
     smallest of 8, 12 and 16 bits that holds the largest value: 12-bit scans are often stored in 16 bits and would be

@@ -25,7 +25,9 @@ def cross_entropy(logits: NDArray[np.floating], labels: Ints, weights: Floats) -
 
 
 def fit_factor(logits: NDArray[np.floating], labels: Ints, weights: Floats | None = None) -> float:
-    """Return the factor (1 / temperature) on the logits with the lowest cross entropy."""
+    """Return the factor (1 / temperature) on the logits with the lowest cross entropy; 1 without images."""
+    if not len(labels):
+        return 1.0
     from scipy.optimize import minimize_scalar
 
     each = np.ones(len(labels)) if weights is None else weights

@@ -1,8 +1,8 @@
 """The allocator of the C library, set up for tensors on a CPU.
 
 By default glibc returns large blocks to the system when they are freed. A network allocates the same tensors in every
-step, so the system clears every page again and again: half of the time of an embedding. `keep_freed_memory` keeps the
-blocks. `benchmarks/allocator.py` measures it.
+step, so the system clears every page again and again. `keep_freed_memory` keeps the blocks;
+`benchmarks/allocator.py` measures what that gives.
 """
 
 import ctypes

@@ -20,7 +20,7 @@ from gpaco.tasks.classification.priors import no_validation
 
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
-# A head on cached features: best or level on three data sets, see docs/benchmarks.md and benchmarks/heads.py.
+# A head on cached features. Tried on long-tailed pets only so far; benchmarks/heads.py compares others.
 HEAD: dict[str, Any] = {
     "model.hidden": 512,
     "optimizer.weight_decay": 5e-4,

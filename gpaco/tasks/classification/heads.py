@@ -18,6 +18,7 @@ from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Gaussian, fit_gaussian
 from gpaco.recipes.settings import Recipe
+from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.card import Card, build_head
@@ -80,14 +81,15 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
         raise TypeError("only heads on cached features are cross-validated")
     trains = recipe.method.name not in methods.CLOSED_FORM
     folds = stratified_folds(source.labels, FOLDS, recipe.data.seed)
-    labels: list[NDArray[np.int64]] = []
-    gaussians, heads = [], []
+    nothing = np.zeros((0, len(learner.card.classes)), np.float32)  # what is left if no class has two images
+    labels, gaussians, heads = [np.zeros(0, np.int64)], [nothing], [nothing]
     for number in range(folds_used(len(folds))):
         rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
         if not len(held):
             break
         show(number, FOLDS)
-        small = replace(recipe, train=replace(recipe.train, batch_size=min(recipe.train.batch_size, len(rest))))
+        most = len(rest) - len(rest) % distributed.world_size()
+        small = replace(recipe, train=replace(recipe.train, batch_size=min(recipe.train.batch_size, most)))
         part = source.subset(rest).with_recipe(small)
         labels.append(source.labels[held])
         gaussians.append(_answers(closed_form(part), source, held))

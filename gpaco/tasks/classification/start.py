@@ -13,7 +13,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
 
-BACKBONE = "tf_efficientnet_lite0"  # for photos; benchmarks/first_model.py compares it with lite2
+BACKBONE = "tf_efficientnet_lite0"  # for photos
 BETTER = ("vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_clip_224.openai")  # need a download, and best a GPU
 ENLARGED = 96  # side that small images are enlarged to for a pretrained backbone
 

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from gpaco import methods
-from gpaco.errors import UserError
+from gpaco.errors import Diverged, UserError
 from gpaco.metrics.classification import summarize
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, told
+from gpaco.system.words import counted
 from gpaco.tasks.classification.batches import caches
 from gpaco.tasks.classification.heads import held_out_logits
 from gpaco.tasks.classification.learner import ClassificationLearner
@@ -70,7 +71,14 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
         candidate = recipes.fill(recipe, values)
         source = learner.source.with_recipe(candidate)
         trial = ClassificationLearner(candidate, learner.splits, learner.model, card, source, select=False)
-        held = held_out_logits(trial, device)
+        try:
+            held = held_out_logits(trial, device)
+        except Diverged:
+            if not tried:  # the settings of the recipe: training would end the same way
+                raise
+            continue
+        if not len(held.labels):
+            raise UserError("no class has a second training image to hold out", "leave out --tune")
         if held.head is not None and np.isfinite(held.head).all():
             found = summarize(held.head, held.labels, card.counts, card.classes, many=card.many, few=card.few)
             tried.append({"settings": values, "macro": found["macro"], "top1": found["top1"]})
@@ -83,7 +91,9 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     distributed.barrier()
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])
-    say(f"tuned on held-out training images, {len(tried)} candidates: {words}; macro recall there {gain:+.1f} points")
+    say(
+        f"tuned on held-out training images, {counted(len(tried), 'candidate')}: {words}; macro recall there {gain:+.1f} points"
+    )
     return dict(best["settings"])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.images import save
 from safetensors.torch import save_file
 
 import gpaco
@@ -17,6 +18,7 @@ from gpaco.metrics.calibration import cross_entropy
 from gpaco.models import backbones
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification import tuning
 from gpaco.tasks.classification.calibration import fit_calibration
 from gpaco.tasks.classification.heads import folds_used
 from gpaco.tasks.classification.tuning import candidates
@@ -135,6 +137,33 @@ def test_calibration_never_raises_cross_entropy_on_what_it_was_fitted_on(fused: 
         assert best <= cross_entropy(factor * logits, labels, weights) + 1e-6
 
 
+def test_classes_of_one_image_each_give_a_model_without_calibration(weights: Path, tmp_path: Path) -> None:
+    """Nothing can be held out: the factors stay 1, and the closed form is the nearest class mean."""
+    for i, name in enumerate("abc"):
+        for split in ("train", "test"):
+            save(tmp_path / "data" / split / name / "0.png", seed=10 * i + (split == "test"), width=16, height=16)
+    for method in ("gaussian", "ce"):
+        run = train(
+            tmp_path / "data", out=tmp_path / method, method=method, model="resnet8", weights=str(weights), epochs=1,
+            say=lambda _: None, report=False,
+        )  # fmt: skip
+        calibration = gpaco.load(run).card.calibration
+        assert calibration is not None
+        assert (calibration.images, calibration.gaussian) == (0, 1)
+    assert run.metrics["n"] == 3
+
+
+def test_a_candidate_that_diverges_is_left_out_of_the_search(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, *_ = candidates(recipes.change(Recipe(), {"method.name": "ce"}))
+    wild = usual | {"optimizer.lr": 1e30}
+    monkeypatch.setattr(tuning, "candidates", lambda _: [usual, wild])
+    run = head(weights, tmp_path / "run", method="ce", tune=1.0)
+    stored = json.loads((run.folder / "tuning.json").read_text())
+    assert [one["settings"] for one in stored["tried"]] == [usual]
+
+
 def test_folds_are_used_until_there_are_enough_images() -> None:
     assert [folds_used(images) for images in (50, 2000, 4000, 9000, 1_000_000)] == [5, 5, 3, 2, 1]
 
@@ -145,7 +174,7 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
     stored = json.loads((run.folder / "tuning.json").read_text())
     assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
     assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
-    assert any(line.startswith("tuned on held-out training images, 1 candidates") for line in said)
+    assert any(line.startswith("tuned on held-out training images, 1 candidate:") for line in said)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123
