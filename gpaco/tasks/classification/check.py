@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpaco.system.progress import Progress, quiet
 from gpaco.system.words import counted, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.classification.defaults import resolve
+from gpaco.tasks.classification.estimate import estimate_seconds, in_words
 from gpaco.tasks.classification.start import choose_start
 
 
@@ -69,10 +71,12 @@ def check(
 
 
 def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
-    """Return how `gpaco train` would start on this data, in words, and the settings that it would choose."""
+    """Return how `gpaco train` would start on this data and how long it would take, and the settings it chooses."""
     start: list[str] = []
     recipe = choose_start(Recipe(), set(), splits.train, device, start.append)
     recipe = resolve(recipe, set(), splits, device, quiet)
+    with suppress(UserError):  # the image that is measured may be unreadable
+        start.append(in_words(estimate_seconds(recipe, splits, device), recipe))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 

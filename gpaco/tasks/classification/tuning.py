@@ -91,9 +91,8 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     distributed.barrier()
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])
-    say(
-        f"tuned on held-out training images, {counted(len(tried), 'candidate')}: {words}; macro recall there {gain:+.1f} points"
-    )
+    number = counted(len(tried), "candidate")
+    say(f"tuned on held-out training images, {number}: {words}; macro recall there {gain:+.1f} points")
     return dict(best["settings"])
 
 

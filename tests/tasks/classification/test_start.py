@@ -17,6 +17,7 @@ from gpaco.models.weights import packaged
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
+from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.estimate import estimate_seconds, in_words
 from gpaco.tasks.classification.start import BACKBONE, BETTER, choose_start
 from gpaco.tasks.classification.task import Classification
@@ -108,6 +109,15 @@ def test_photos_train_offline_from_pretrained_weights(
         assert torch.equal(tensor, stored[name]), name
     assert any(line.startswith("closed-form classifier: ") for line in said)
     assert any(line.startswith("estimated time") for line in said)
+
+
+def test_check_says_how_training_would_start_and_how_long_it_would_take(photos: Path) -> None:
+    facts = check(photos)
+    start, time = facts["start"]
+    assert start == chosen(PHOTOS, {})[1][0]
+    assert time.startswith("estimated time on this machine: about ")
+    assert facts["suggested"]["model.name"] == BACKBONE
+    assert lines(facts)[-1] == "no problems found"
 
 
 @pytest.mark.process
