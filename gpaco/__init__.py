@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco import analysis as analysis
     from gpaco.api.compare import compare as compare
+    from gpaco.api.estimator import TailClassifier as TailClassifier
     from gpaco.api.evaluate import evaluate as evaluate
     from gpaco.api.export import export as export
+    from gpaco.api.latency import latency as latency
     from gpaco.api.load import load as load
+    from gpaco.api.mine import mine as mine
     from gpaco.api.predict import predict as predict
+    from gpaco.api.push import push as push
     from gpaco.api.report import report as report
     from gpaco.api.robustness import robustness as robustness
+    from gpaco.api.serve import serve as serve
     from gpaco.api.train import train as train
     from gpaco.losses.classical import balanced_softmax_loss as balanced_softmax_loss
     from gpaco.losses.classical import class_balanced_weights as class_balanced_weights
@@ -29,11 +34,12 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
 
 __version__ = "0.1.0"
 
-_API = ("compare", "evaluate", "export", "load", "predict", "report", "robustness", "train")
+_VERBS = "compare evaluate export latency load mine predict push report robustness serve train"
 _HOME = {
     "Classifier": "gpaco.models.classifier",
     "GPaCoLoss": "gpaco.losses.criterion",
     "Memory": "gpaco.losses.memory",
+    "TailClassifier": "gpaco.api.estimator",
     "analysis": "gpaco.analysis",  # the module itself
     "balanced_softmax_loss": "gpaco.losses.classical",
     "class_balanced_weights": "gpaco.losses.classical",
@@ -42,7 +48,7 @@ _HOME = {
     "ldam_loss": "gpaco.losses.classical",
     "pixel_gpaco_loss": "gpaco.losses.pixels",
     "supcon_loss": "gpaco.losses.contrastive",
-} | {name: f"gpaco.api.{name}" for name in _API}
+} | {name: f"gpaco.api.{name}" for name in _VERBS.split()}
 __all__ = ["__version__", *_HOME]
 
 

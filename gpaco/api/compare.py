@@ -3,23 +3,28 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpaco.api.latency import latency, stored
 from gpaco.api.report import report
 from gpaco.api.train import train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
 from gpaco.recipes.request import FLAGS, check_is_list, requested
+from gpaco.recipes.settings import used
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
+from gpaco.system.outputs import mark_folder, output_folder
 from gpaco.system.progress import Say, Show, quiet
-from gpaco.training.run import Run
+from gpaco.tasks.classification.splits import read_splits
+from gpaco.training.run import Run, no_test_images
 
 FUSED = "fused"
+MARK = ".gpaco-compare"
 COLUMNS = {"top1": "all", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ECE"}
 
 
@@ -37,7 +42,8 @@ def compare(
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
-    A method can have its own settings: "gpaco+prior=counts+start=released". Everything else is the same for all.
+    A method can have its own settings: "gpaco+prior=counts+start=released". Everything else is the same for all;
+    `settings` in [method] go to the methods that have them.
     Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
     The page `report.html` in the same folder is about the first seed of each method.
     """
@@ -48,16 +54,21 @@ def compare(
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
-    folder = Path(out)
+    folder = output_folder(out, MARK, data=[data])
     short = {key: value for key, value in flags.items() if key in FLAGS}
+    shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
     for _, name, own in parsed:  # an error in the last method is found before the first one trains
-        recipe, given = requested(data, flags.get("recipe"), [*settings, *own], short | {"method": name})
+        own[:0] = shared(name, own)
+        recipe, given = requested(data, flags.get("recipe"), own, short | {"method": name})
         if recipe.train.task != "classification":
             raise UserError("compare trains classifiers", "train segmenters one by one, then `gpaco report RUN RUN`")
         if recipe.train.part in ("auto", "head") and "train.features" not in given:
             own.append(f"train.features={folder / 'features'}")  # images are embedded once for all cells
         if "method.fuse" not in given:
             own.append("method.fuse=false")
+    if read_splits(recipe).reported(recipe.data.evaluate_on)[1] is None:
+        raise no_test_images("a comparison on this data")
+    mark_folder(folder, MARK)
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []
@@ -68,13 +79,16 @@ def compare(
                 show({"title": f"{word}, seed {seed}"})
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
             tell = (details or say) if not rows and not runs else quiet  # the same lines for every cell
-            both = [*settings, *own]
-            run = train(data, out=cell, method=name, seed=seed, settings=both, say=tell, show=show or quiet, **flags)
+            run = train(data, out=cell, method=name, seed=seed, settings=own, say=tell, show=show or quiet, **flags)
             runs.append(run)
+            distributed.barrier()  # no process reads what the first has not yet written
         metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         if sums := [run.metrics["parts"][FUSED]["top1"] for run in runs if FUSED in (run.metrics.get("parts") or {})]:
             metrics[FUSED] = interval(sums)
-        rows.append({"method": word, **metrics, "runs": [str(run.folder) for run in runs]})
+        row = {"method": word, **metrics, "runs": [str(run.folder) for run in runs]}
+        if distributed.rank() == 0:  # a second is enough for a column; `gpaco latency` measures longer
+            row["latency"] = stored(runs[0]) or latency(runs[0], device=flags.get("device"), seconds=0.5)[0]
+        rows.append(row)
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     if distributed.rank() == 0:
         write_atomic(folder / "comparison.json", json.dumps(result, indent=1))
@@ -82,6 +96,26 @@ def compare(
         firsts = [row["runs"][0] for row in rows]
         report(firsts, folder / "report.html", names=[row["method"] for row in rows])
     return result
+
+
+def shared_settings(
+    settings: Sequence[str], methods: Sequence[tuple[str, list[str]]]
+) -> Callable[[str, list[str]], list[str]]:
+    """Return which of the settings for all methods are those of one; raise an error for a setting that none has."""
+
+    def keys(name: str, own: list[str]) -> set[str]:
+        first = next((one.partition("=")[2] for one in own if one.startswith("method.first=")), "")
+        return {f"method.{key}" for key in used(name, first)}
+
+    def of(name: str, own: list[str]) -> list[str]:
+        mine = keys(name, own)
+        return [one for one in settings if not one.startswith("method.") or one.partition("=")[0].strip() in mine]
+
+    every = set[str]().union(*(keys(name, own) for name, own in methods))
+    lost = [one for one in settings if one.startswith("method.") and one.partition("=")[0].strip() not in every]
+    for one in lost:
+        requested("", None, [one], {"method": methods[0][0]})  # raises the error
+    return of
 
 
 def split_methods(words: str) -> list[str]:
@@ -121,18 +155,20 @@ def interval(values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the comparison as a Markdown table, in percent."""
+    """Return the comparison as a Markdown table, in percent, with milliseconds per image in a batch of 64."""
     seeds = result["seeds"]
     fused = {FUSED: FUSED} if any(FUSED in row for row in result["rows"]) else {}
     columns = COLUMNS | fused
-    lines = [f"| method | {' | '.join(columns.values())} |", "|---" * (len(columns) + 1) + "|"]
+    lines = [f"| method | {' | '.join(columns.values())} | ms |", "|---" * (len(columns) + 2) + "|"]
     for row in result["rows"]:
         cells = []
         for key in columns:
             mean, half = (row[key]["mean"], row[key]["interval"]) if key in row else (None, None)
             text = "none" if mean is None else f"{100 * mean:.1f}"
             cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
+        cells.append(f"{row['latency']['batches']['64']['median']:.2f}" if "latency" in row else "none")
         lines.append(f"| {row['method']} | {' | '.join(cells)} |")
     what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
     about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
-    return "\n".join([*lines, "", f"Percent; {what}.{about}"])
+    time = " ms: per image in a batch of 64, first seed, median."
+    return "\n".join([*lines, "", f"Percent; {what}.{about}{time}"])

@@ -12,6 +12,7 @@ from gpaco.models.weights import layouts
 from gpaco.models.weights.foreign import Foreign, read_foreign
 from gpaco.models.weights.layouts import Layout
 from gpaco.system.files import write_atomic
+from gpaco.system.outputs import output_file, output_folder
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.released import write_run
 
@@ -40,8 +41,10 @@ def convert(
         say: called with a line for every decision.
     """
     path, target = Path(file), Path(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} already exists", "choose another --out, or remove it")
+    if target.suffix == ".safetensors":
+        output_file(target, {".safetensors": None})
+    else:
+        output_folder(target)
     foreign = read_foreign(path)
     shapes = {name: tuple(value.shape) for name, value in foreign.tensors.items()}
     layout = layouts.layout_of(shapes, str(foreign.values.get("arch") or foreign.values.get("model") or ""))

@@ -9,11 +9,15 @@ from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
+from gpaco.system.files import write_atomic
+from gpaco.system.outputs import output_file
 from gpaco.system.progress import Progress, Say, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run
 from gpaco.tasks.segmentation import evaluation as segmentation
 from gpaco.training.run import Runs, as_runs
+
+MARKS = {".json": '"written_by": "gpaco evaluate"'}
 
 
 def evaluate(
@@ -53,6 +57,7 @@ def evaluate(
         how: `scales`, `flip`, `window` and `stride` of a segmenter (gpaco/tasks/segmentation/inference.py).
     """
     several = as_runs(runs)
+    place = None if out is None else output_file(out, MARKS, [data, *(run.recipe.data.path for run in several)])
     where = choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():
@@ -82,7 +87,7 @@ def evaluate(
         result = classification.evaluate_runs(
             several, data, root=root, prior=prior, unbiased=unbiased, restrict=restrict, **common
         )
-    if out is not None and distributed.rank() == 0:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
-        Path(out).write_text(json.dumps(result, indent=1))
+    if place is not None and distributed.rank() == 0:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(place, json.dumps({"written_by": "gpaco evaluate"} | result, indent=1))
     return result

@@ -13,22 +13,25 @@ from typing import Any
 
 from safetensors.torch import save
 
-from gpaco.errors import UserError, nearest
+from gpaco import __version__
+from gpaco.errors import UserError
 from gpaco.models.exported import compare_logits, noise_images, write_onnx, write_torch
 from gpaco.system.faults import explained
 from gpaco.system.files import write
+from gpaco.system.outputs import output_file
 from gpaco.system.progress import Say, quiet
 from gpaco.tasks.classification import export as classification
 from gpaco.tasks.exportable import Size
 from gpaco.tasks.segmentation import export as segmentation
-from gpaco.training.run import Run, as_run
+from gpaco.training.run import Runs, as_runs
 
 KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of the backbone"}
+MARKS = {".onnx": '{"gpaco": "', ".pt2": '{"gpaco": "', ".safetensors": '"gpaco":"'}  # in the metadata
 EXPORTABLE = {"classification": classification.exportable, "segmentation": segmentation.exportable}
 
 
 def export(
-    run: Run | Path | str,
+    runs: Runs,
     out: Path | str,
     *,
     prior: str | None = None,
@@ -37,7 +40,9 @@ def export(
     which: str = "best",
     say: Say = quiet,
 ) -> dict[str, Any]:
-    """Write the model of a run to a file: .onnx, .pt2 (torch.export) or .safetensors (its backbone, for `--weights`).
+    """Write the model of a run, or the mean of the logits of several, to a file.
+
+    The file is .onnx, .pt2 (torch.export) or .safetensors (the backbone of one run, for `--weights`).
 
     Args:
         prior: for a classifier, the class distribution you expect: "uniform", "train" or a CSV file.
@@ -45,26 +50,25 @@ def export(
         size: for a segmenter, height and width of its images; by default the size it was trained for.
         which: "best" or "last".
     """
-    run, path = as_run(run), Path(out)
+    several = as_runs(runs)
+    path = output_file(out, MARKS, [run.recipe.data.path for run in several])
     kind = path.suffix.lower()
-    if kind not in KINDS:
-        raise UserError(
-            f"a model cannot be written to {path.name!r}{nearest(kind, KINDS)}",
-            f"use a name that ends with {', '.join(KINDS)}",
-        )
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent}", "make it first, or choose another --out")
     weights_only = kind == ".safetensors"
+    if weights_only and len(several) > 1:
+        raise UserError("an ensemble has several backbones", "export them one by one")
     if weights_only and (prior is not None or unbiased or size is not None):
         raise UserError("a backbone has neither classes nor a size", "leave out --prior, --unbiased and --size")
-    found = EXPORTABLE[run.recipe.train.task](run, prior=prior, unbiased=unbiased, size=size, which=which)
+    found = EXPORTABLE[several[0].recipe.train.task](several, prior=prior, unbiased=unbiased, size=size, which=which)
     about = json.loads(json.dumps(found.about))  # as it is in the file
     difference = None
     work = path.with_name(f".{path.stem}.writing{path.suffix}")  # gets its name if there was no error
     with explained(f"cannot write {path}", ""):
         try:
             if weights_only:
-                write(work, save({key: value.contiguous() for key, value in found.weights.items()}))
+                weights = {key: value.contiguous() for key, value in found.weights.items()}
+                write(work, save(weights, metadata={"gpaco": __version__}))
             else:
                 say(f"writing {KINDS[kind]}")
                 image_size = about["input"]["size"]

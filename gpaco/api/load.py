@@ -4,6 +4,9 @@ from pathlib import Path
 
 import torch
 
+from gpaco.api.published import is_published, load_folder
+from gpaco.errors import UserError
+from gpaco.models.weights.hub import fetch_model, is_hub
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.training.run import Run, as_run
@@ -14,12 +17,21 @@ def load(
 ) -> Predictor | ScenePredictor:
     """Return the model of a run: images (N, 3, H, W) -> logits (N, C), or (N, C, H, W) for a segmenter.
 
+    "hub:OWNER/NAME" is a model that `gpaco push` wrote to the Hugging Face hub; it is downloaded to the hub's cache. A
+    folder that `gpaco push --dry-run` wrote works too.
+
     Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
 
     Args:
         which: "best" on validation data (the last one if there is none) or "last".
         tuned: False leaves out a tuned prior.
     """
+    if isinstance(run, str) and is_hub(run):
+        run = fetch_model(run)
+    if isinstance(run, Path | str) and is_published(Path(run)):
+        if which != "best" or not tuned:
+            raise UserError("a model that was pushed is one checkpoint with its prior", "leave out which and tuned")
+        return load_folder(Path(run), device)
     run = as_run(run)
     if run.recipe.train.task == "segmentation":
         return load_segmenter(run, which=which, device=device)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpaco.api.exported import predict_file
 from gpaco.errors import UserError
-from gpaco.system.distributed import choose_device
+from gpaco.models.onnx_file import is_onnx
+from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.prediction import predict_classes
 from gpaco.tasks.segmentation.prediction import predict_masks
@@ -21,32 +23,39 @@ def predict(
     unbiased: bool = False,
     top: int = 5,
     batch_size: int = 64,
+    uncertain: float | None = None,
     device: str | None = None,
     show: Progress | None = None,
     **how: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image: path, class, probability, group of the class, `top` classes, error (or None).
 
-    For a segmenter, the rows are those of `tasks.segmentation.prediction.predict_masks`.
+    For a segmenter, the rows are those of `tasks.segmentation.prediction.predict_masks`. Of several processes, each
+    predicts its share, and all return the whole table; the first one writes it.
 
     Args:
-        runs: one run, or several as an ensemble.
+        runs: one run, or several as an ensemble; or an .onnx file that `gpaco export` wrote.
         paths: files, folders (searched for images) and .txt lists with a path in each line; a class number after the
             path is ignored.
-        out: .csv or .jsonl file that rows are written to as they come; for a segmenter, a folder for masks and
-            overlays.
+        out: .csv, .jsonl or .parquet file for the rows; for a segmenter, a folder for masks and overlays.
         prior: class distribution expected at test time, as for `evaluate`.
         unbiased: correct the bias of the loss, as for `evaluate`.
+        uncertain: rows with a probability below this are marked: `uncertain` is True.
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
     """
-    several, where = as_runs(runs), choose_device(device)
+    given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
+    if isinstance(runs, Path | str) and is_onnx(runs):
+        given |= {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size, "device": device}
+        return predict_file(runs, paths, **given, **how)
+    several, where = as_runs(runs), distributed.choose_device(device)
+    distributed.start(where, several[0].recipe.train.timeout)
     paths = [paths] if isinstance(paths, Path | str) else paths
     if several[0].recipe.train.task == "segmentation":
         if len(several) > 1 or prior is not None or unbiased:
             raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
-        return predict_masks(several[0], paths, out=out, device=where, show=show, **how)
+        return predict_masks(several[0], paths, device=where, **given, **how)
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation")
     return predict_classes(
-        several, paths, out=out, prior=prior, unbiased=unbiased, top=top, batch_size=batch_size, device=where, show=show
+        several, paths, prior=prior, unbiased=unbiased, top=top, batch_size=batch_size, device=where, **given
     )

@@ -7,6 +7,9 @@ from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.pages import segmentation
 from gpaco.pages.classification import page as classification
+from gpaco.pages.progress import write_progress
+from gpaco.pages.render import FOLDER_MARK, MARK, folder_of
+from gpaco.system.outputs import output_file, output_folder
 from gpaco.system.progress import Say, quiet
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import Runs, as_runs
@@ -28,7 +31,9 @@ def report(
 ) -> Path:
     """Write a page about runs with the same task and classes, and return its path.
 
-    The numbers of `report.html` are in the folder `report` beside it.
+    While a run still trains, the page shows its curves so far.
+
+    The numbers of `report.html` are in the folder `report_files` beside it.
 
     Args:
         names: names of the runs on the page; by default the parts of their folders in which they differ.
@@ -37,11 +42,13 @@ def report(
 
     For example `gpaco.report(["runs/ce", "runs/gpaco"], "report.html")`.
     """
-    page = Path(out)
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"the page cannot be called {page.name!r}", "give --out a name that ends in .html")
     several = as_runs(runs)
+    data = [run.recipe.data.path for run in several]
+    page = output_file(out, dict.fromkeys((".html", ".htm"), MARK), data)
+    output_folder(folder_of(page), FOLDER_MARK, data=data)
     task, *others = {run.recipe.train.task for run in several}
     if others:
         raise UserError("these runs have different tasks", "write one page for classifiers and one for segmenters")
+    if any(not (run.folder / "metrics.json").is_file() for run in several):
+        return write_progress(several, page, names)
     return PAGES[task](several, page, names=names, with_images=with_images, splits=splits, say=say)

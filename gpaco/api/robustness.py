@@ -6,12 +6,13 @@ from typing import Any
 
 from gpaco.data.corruption.corruptions import CONSTANTS, SEVERITIES
 from gpaco.errors import UserError, nearest
-from gpaco.system.distributed import choose_device
+from gpaco.system import distributed
+from gpaco.system.outputs import output_folder
 from gpaco.system.progress import Bar, Say, quiet
 from gpaco.tasks.classification import robustness as classification
-from gpaco.tasks.robustness import RobustnessSettings
+from gpaco.tasks.robustness import MARK, RobustnessSettings
 from gpaco.tasks.segmentation import robustness as segmentation
-from gpaco.training.run import Run, as_run
+from gpaco.training.run import RECIPE, Run, as_run
 
 MEASURES = {"classification": classification.measure_robustness, "segmentation": segmentation.measure_robustness}
 
@@ -71,12 +72,14 @@ def robustness(
             raise UserError(f"{what} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}", "see --help")
     if workers is not None and workers < 0:
         raise UserError(f"{workers} processes cannot load images", "--workers 2, or 0 for none beside this one")
-    run = as_run(run)
+    run, where = as_run(run), distributed.choose_device(device)
+    distributed.start(where, run.recipe.train.timeout)
+    labeled = [run.recipe.data.path, data, clean]
     options |= {
         "run": run,
         "severities": parse_severities(severities),
-        "device": choose_device(device),
-        "out": run.folder if out is None else Path(out),
+        "device": where,
+        "out": output_folder(run.folder if out is None else out, RECIPE, MARK, data=labeled),
         "bar": bar or (lambda title: nullcontext(lambda done, total: None)),
     }
     return MEASURES[run.recipe.train.task](RobustnessSettings(**options))

@@ -1,5 +1,6 @@
 """train(): from data and a recipe to a run folder, for either task."""
 
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +9,8 @@ from typing import Any
 
 from gpaco.api.report import report
 from gpaco.api.tasks import TASKS
-from gpaco.errors import UserError
+from gpaco.data.batches import steps_per_epoch
+from gpaco.data.published_lists import compared_with_published
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
@@ -20,11 +22,13 @@ from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
 from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
-from gpaco.system.locks import HOLDER, LOCK
+from gpaco.system.memory import peak_memory
+from gpaco.system.outputs import output_folder
 from gpaco.system.progress import Say, Show, quiet
-from gpaco.training.run import Run, has_begun, is_run
+from gpaco.training.run import RECIPE, SHARDS, Run, has_begun, stage_folder
 from gpaco.training.stages import run_folder, run_stages
 from gpaco.training.task import Task
+from gpaco.training.trackers import wanted_trackers
 
 
 def train(
@@ -41,7 +45,8 @@ def train(
 ) -> Run:
     """Train a classifier and write everything about it to the folder `out`. The same call again resumes.
 
-    With task="segmentation" it trains a segmenter, and `what` is a folder of images and masks.
+    With task="segmentation" it trains a segmenter, and `what` is a folder of images and masks. Under torchrun the first
+    process writes metrics and page after the others have returned.
 
     Args:
         what: data (a folder, table, list, archive, or "digits"), or a complete recipe.
@@ -56,13 +61,14 @@ def train(
     """
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
+    wanted_trackers(wanted)
     folder = Path(out)
     with explained():
         distributed.start(where, wanted.train.timeout)
         if distributed.rank():
             say = show = quiet
         else:
-            check_folder(folder, wanted.data.path)
+            output_folder(folder, RECIPE, SHARDS, data=[wanted.data.path])
         kind = TASKS[wanted.train.task]
         if not has_begun(folder):
             check_model(kind, wanted)
@@ -79,7 +85,6 @@ def write_page(run: Run, task: Task, say: Say) -> None:
     wanted = recipes.stages(task.recipe)[-1].train.report and (run.folder / "metrics.json").is_file()
     if wanted and not page.exists() and distributed.rank() == 0:
         report(run, page, splits=task.splits, say=say)
-    distributed.barrier()
 
 
 def check_model(kind: type[Task], recipe: Recipe) -> None:
@@ -91,18 +96,6 @@ def check_model(kind: type[Task], recipe: Recipe) -> None:
         check_readable(Path(weights))
 
 
-def check_folder(folder: Path, data: str) -> None:
-    """Raise an error if `folder` is a file, holds other files, or is inside the data."""
-    for place in (folder, *folder.absolute().parents):
-        if place.exists() and not place.is_dir():
-            raise UserError(f"{place} is a file, not a folder", "choose another --out")
-    if folder.is_dir() and not is_run(folder) and any(path.name not in (LOCK, HOLDER) for path in folder.iterdir()):
-        raise UserError(f"{folder} is not empty and is not a run", "choose another --out")
-    images = Path(data).expanduser().resolve()
-    if data not in ("", "digits") and images.is_dir() and folder.resolve().is_relative_to(images):
-        raise UserError(f"{folder} is inside the data, {images}", "choose an --out outside the data")
-
-
 def dry_run(
     what: Path | str | Recipe,
     *,
@@ -112,16 +105,24 @@ def dry_run(
     device: str | None = None,
     say: Say = print,
     **flags: Any,
-) -> None:
-    """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files."""
+) -> dict[str, Any]:
+    """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files.
+
+    Return what the whole training needs on this machine, from the second step: `hours` and `memory_gb`; and `lists`,
+    whether the files of the data are the published ones.
+    """
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
     kind = TASKS[wanted.train.task]
     check_model(kind, wanted)
+    lists = compared_with_published(Path(wanted.data.path))
+    for line in lists:
+        say(line)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole = kind.prepare(wanted, given, folder, where, say).sample()
-        short = replace(whole.recipe, train=replace(whole.recipe.train, features=""))
+        task = kind.prepare(wanted, given, folder, where, say)
+        images, whole = len(task.splits.train), task.sample()
+        short = replace(whole.recipe, train=replace(whole.recipe.train, features="", log=""))
         keys = [f"stage.{stage.name}.train.epochs" for stage in short.stage] or ["train.epochs"]
         for epochs in (1, 2):
             task = whole.with_recipe(recipes.change(short, dict.fromkeys(keys, epochs)), quiet)
@@ -129,4 +130,22 @@ def dry_run(
             run_stages(task, folder, where, quiet, quiet)
             (folder / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
+        needs = _needs(folder, whole.recipe, images) | {"memory_gb": round(peak_memory(where) / 1e9, 2)}
+    say(
+        f"the whole training: {needs['steps']:,} steps, about {needs['hours']:.2g} hours on this machine with one "
+        f"process, {needs['memory_gb']:.2g} GB of memory (from a step of {short.train.batch_size} images)"
+    )
     say("everything works: leave out --dry-run to train")
+    return {"images": images, "lists": lists} | needs
+
+
+def _needs(folder: Path, recipe: Recipe, images: int) -> dict[str, Any]:
+    """Return the steps and hours of a recipe, from the last step of each stage that was tried."""
+    steps, seconds, stages = 0, 0.0, recipes.stages(recipe)
+    for at, stage in enumerate(stages, 1):
+        log = (folder if at == len(stages) else stage_folder(folder, at, stage.name)) / "metrics.jsonl"
+        number = stage.train.epochs * steps_per_epoch(images, stage.train.batch_size)
+        if log.is_file():  # a closed form has no steps
+            last = json.loads(log.read_text().splitlines()[-1])["time"]["seconds"]
+            steps, seconds = steps + number, seconds + number * last
+    return {"steps": steps, "hours": seconds / 3600}

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from gpaco.cli.console import print_metrics
 from gpaco.cli.display import display, is_first_process
 from gpaco.errors import UserError
 from gpaco.recipes.request import FLAGS
+from gpaco.recipes.settings import METHODS
 from gpaco.system.words import counted
 
 app = typer.Typer(
@@ -60,16 +63,20 @@ def demo(
 
 @app.command()
 def check(
-    data: options.Data, root: options.Root = None, task: options.Task = None, as_json: options.Json = False
+    data: options.Data,
+    root: options.Root = None,
+    task: options.Task = None,
+    settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
+    as_json: options.Json = False,
 ) -> None:
     """Check data before training: counts, unreadable files, duplicates, leakage.
 
-    Also suggests settings. The exit code is 2 if something would stop training.
+    Also suggests settings. The exit code is 2 if there is a problem.
     """
     from gpaco.api.check import check as check_data
 
     with display(as_json).working("checking images") as progress:
-        result, lines = check_data(data, task=task or "classification", root=root, progress=progress)
+        result, lines = check_data(data, task=task or "classification", root=root, settings=settings, progress=progress)
     print(json.dumps(result) if as_json else "\n".join(lines))
     if result["problems"]:
         raise typer.Exit(2)
@@ -85,7 +92,7 @@ def train(
     task: options.Task = None,
     method: Annotated[
         str | None,
-        typer.Option(help="gpaco, paco, supcon, multitask, ce, balanced-softmax, focal, class-balanced or gaussian."),
+        typer.Option(help=f"One of {', '.join(METHODS)}; `gpaco show METHOD` explains it."),
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
@@ -109,9 +116,10 @@ def train(
     tune: options.Tune = None,
     tune_prior: options.TunePrior = False,
     seed: options.Seed = None,
+    log: Annotated[str | None, typer.Option(help="Send epochs to tensorboard, wandb or tensorboard,wandb too.")] = None,
     settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Test everything with two steps and keep nothing.")
+        bool, typer.Option("--dry-run", help="Test everything with two steps, estimate hours and memory, keep nothing.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -127,9 +135,9 @@ def train(
 
     screen = display(as_json)
     if dry_run:
-        train_two_steps(data, say=screen, **flags)
+        needs = train_two_steps(data, say=screen, **flags)
         if as_json:
-            print(json.dumps({"dry_run": "everything works"}))
+            print(json.dumps({"dry_run": "everything works"} | needs))
         return
     if out is None:
         raise UserError("train needs a folder for its results", "add --out FOLDER, or --dry-run to test only")
@@ -194,18 +202,27 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: options.Run,
-    paths: Annotated[list[Path], typer.Argument(help="Images, folders of images, or .txt lists.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN... PATH...",
+            help="One run, several as an ensemble, or an exported .onnx file; then images, folders of images, or .txt "
+            "lists.",
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="A .csv or .jsonl file; for a segmenter a folder for its masks. It is replaced if it exists. Default: "
-            "predictions.csv (no file with --json), or the folder predictions.",
+            help="A .csv, .jsonl or .parquet file; for a segmenter a folder for its masks. Earlier predictions are "
+            "replaced. Default: predictions.csv (no file with --json), or the folder predictions.",
         ),
     ] = None,
     prior: options.Prior = None,
     unbiased: options.Unbiased = False,
+    uncertain: Annotated[
+        float | None, typer.Option(help="Mark rows with a probability below this, such as 0.7, to look at.")
+    ] = None,
     scales: options.Scales = None,
     flip: options.Flip = False,
     window: options.Window = None,
@@ -214,37 +231,61 @@ def predict(
 ) -> None:
     """Predict the class of each image, or of each pixel.
 
-    A file that cannot be read gives a row with its error.
+    A file that cannot be read gives a row with its error. An .onnx file is used without torch.
     """
-    from gpaco.tasks.classification.priors import in_words, read_tuned
-    from gpaco.training.run import as_run, unfinished
-
-    segments = as_run(run).recipe.train.task == "segmentation"
+    names = ("prior", "unbiased", "uncertain", "device")
+    arguments = {name: value for name, value in locals().items() if name in names}
+    arguments |= options.inference_options(scales, flip, window)
+    exported = paths[0].suffix.lower() == ".onnx"
+    predicted, images, segments, notes = _file_predictor(paths) if exported else _run_predictor(paths)
+    if not images:
+        raise UserError("there is no image to predict", "give images or folders after the run")
     place = out or default_output(segments, as_json)
     screen = display(as_json)
-    inference = options.inference_options(scales, flip, window)
     with screen.working("predicting") as progress:
-        rows = gpaco.predict(
-            run, list(paths), out=place, prior=prior, unbiased=unbiased, device=device, show=progress, **inference
-        )
-    if as_json:
+        rows = predicted(images, out=place, show=progress, **arguments)
+    if as_json and is_first_process():
         print(json.dumps(rows))
     unreadable = sum(row["error"] is not None for row in rows)
     if unreadable == len(rows):
-        if out is None and place:
+        if out is None and place and is_first_process():
             (place / "predictions.csv" if segments else place).unlink()  # nothing in it is worth keeping
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
-    if line := unfinished(run):
+    for line in notes:
         screen(line)
-    if tuned := read_tuned(run):
-        screen(in_words(tuned))
-    if not (as_json or segments) and len(rows) <= 10:
+    if not (as_json or segments) and len(rows) <= 10 and is_first_process():
         for row in rows:
             print(row["error"] or answer_in_words(row))
     what = counted(len(rows), "image")
     if unreadable:
         what = f"{counted(len(rows), 'file')}, {unreadable} of them could not be read"
+    if uncertain is not None:
+        what += f", {sum(row['uncertain'] for row in rows):,} to look at (probability below {uncertain:g})"
     screen(f"{what}: {place}" if place else what)
+
+
+Predicted = tuple[Callable[..., list[dict[str, Any]]], list[Path], bool, list[str]]
+
+
+def _run_predictor(paths: list[Path]) -> Predicted:
+    """Return a function that predicts, the images, whether it segments, and lines about the runs."""
+    from gpaco.tasks.classification.priors import in_words, read_tuned
+    from gpaco.training.run import as_run, is_run, unfinished
+
+    runs = [path for path in paths if is_run(path)]
+    segments = as_run(runs[0] if runs else paths[0]).recipe.train.task == "segmentation"
+    tuned = [in_words(found) for found in map(read_tuned, runs) if found]
+    images = [path for path in paths if path not in runs]
+    return partial(gpaco.predict, runs), images, segments, [*filter(None, map(unfinished, runs)), *tuned]
+
+
+def _file_predictor(paths: list[Path]) -> Predicted:
+    """The same for an exported file, without torch."""
+    from gpaco.api.exported import predict_file
+    from gpaco.models.onnx_file import open_onnx
+
+    file, *images = paths
+    return partial(predict_file, file), images, open_onnx(file).about["task"] == "segmentation", []
 
 
 def answer_in_words(row: dict[str, Any]) -> str:
@@ -264,6 +305,34 @@ def default_output(segments: bool, as_json: bool) -> Path | None:
     if table.exists():
         raise UserError(f"{table} already exists", f"give another name, or replace it with --out {place}")
     return place
+
+
+@app.command()
+def mine(
+    run: options.Run,
+    pool: Annotated[list[Path], typer.Argument(help="Unlabeled images: files, folders, tar shards, or .txt lists.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="A .csv file. A page with thumbnails is written beside it, as .html.")
+    ],
+    classes: Annotated[
+        str, typer.Option(help="Classes to find images for, separated by commas; rare: those with few training images.")
+    ] = "rare",
+    n: Annotated[int, typer.Option("--n", help="Number of candidates, divided among the classes.")] = 200,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find the images that are most worth labeling for the rare classes.
+
+    Candidates are probable if all classes are equally likely, and differ from each other.
+    """
+    screen = display(as_json)
+    with screen.working("looking at images") as progress:
+        rows = gpaco.mine(run, list(pool), out=out, classes=classes, n=n, device=device, show=progress, say=screen)
+    if as_json and is_first_process():
+        print(json.dumps(rows))
+    found = len({row["class"] for row in rows})
+    what = f"{counted(len(rows), 'candidate')} for {counted(found, 'class')}"
+    screen(f"{what}: {out}, thumbnails: {out.with_suffix('.html')}")
 
 
 @app.command()
@@ -306,16 +375,34 @@ def compare(
 
 
 @app.command()
+def latency(
+    runs: Annotated[list[Path], typer.Argument(help="One or more runs.")],
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure the time of a model for an image, its parameters and operations.
+
+    The numbers are stored with the run, and the report of a comparison plots accuracy against them.
+    """
+    from gpaco.api.latency import table
+
+    with display(as_json).working("measuring"):
+        rows = gpaco.latency(list(runs), device=device)
+    print(json.dumps(rows) if as_json else table(rows))
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="One or more runs with the same classes.")],
-    out: Annotated[Path, typer.Option("--out", help="HTML file; its data is written to a folder beside it.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", help="HTML file; its numbers are written to the folder NAME_files beside it.")
+    ] = Path("report.html"),
     images: Annotated[bool, typer.Option(help="Show images of the data, if it is available.")] = True,
 ) -> None:
     """Write an HTML report about one or more runs.
 
-    It shows where they fail along the class frequencies, why, and what would help.
+    It shows where they fail along the class frequencies, why, and what would help. While a run still trains: its
+    curves so far.
     """
     print(gpaco.report(list(runs), out, with_images=images, say=display(as_json=True)))
 
@@ -359,7 +446,8 @@ def robustness(
 
     screen = display(as_json)
     result = gpaco.robustness(**arguments, say=screen, bar=screen.working)
-    print(json.dumps(result) if as_json else robustness_table(result))
+    if is_first_process():
+        print(json.dumps(result) if as_json else robustness_table(result))
     if data is None and out is None:
         command = shlex.join(["gpaco", "report", str(run), "--out", str(run / "report.html")])
         screen(f"Add these results to the report of the run: {command}")

@@ -32,4 +32,9 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
     for key, name in names.items():
         value, classes = result.get(key), result.get("groups", {}).get(key)
         size = "" if classes is None else f"   ({counted(classes, 'class')})"
+        if key == "miou":
+            size = f"   (over {result['measured']} of {counted(len(result['per_class']), 'class')})"
         print(f"{name:<18} {'none' if value is None else f'{100 * value:5.1f} %'}{size}")
+    if cost := result.get("cost"):
+        models = f"{counted(cost['models'], 'model')}, "
+        print(f"{'cost':<18} {models}{cost['parameters'] / 1e6:.2f} M parameters, {cost['gflops']:.3g} GFLOP an image")

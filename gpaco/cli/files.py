@@ -13,12 +13,12 @@ from gpaco.cli.commands import app
 from gpaco.cli.display import display
 from gpaco.recipes import listing
 from gpaco.recipes.recipe import dumps, load
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import METHODS, Recipe
 
 
 @app.command()
 def export(
-    run: options.Run,
+    runs: options.Runs,
     out: Annotated[
         Path,
         typer.Option("--out", help="A .onnx or .pt2 (torch.export) model, or a .safetensors file of the backbone."),
@@ -31,13 +31,13 @@ def export(
     checkpoint: options.Checkpoint = "best",
     as_json: options.Json = False,
 ) -> None:
-    """Export a model to one file for use elsewhere.
+    """Export a model, or an ensemble, to one file for use elsewhere.
 
     The file is kept only if its output matches that of the run.
     """
     screen = display(as_json)
     sides = None if size is None else options.pair(size, f"--size {size}")
-    result = gpaco.export(run, out, prior=prior, unbiased=unbiased, size=sides, which=checkpoint, say=screen)
+    result = gpaco.export(list(runs), out, prior=prior, unbiased=unbiased, size=sides, which=checkpoint, say=screen)
     if as_json:
         print(json.dumps(result))
     difference = result["difference"]
@@ -64,11 +64,16 @@ def recipes(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name or file of a recipe, a run, or the word default.")],
+    name: Annotated[str, typer.Argument(help="Name or file of a recipe, a run, a method, or the word default.")],
     paper: options.Paper = False,
 ) -> None:
-    """Print every setting of a recipe or a run, each with a short explanation."""
-    print(dumps(Recipe() if name == "default" else load(name, paper=paper), explain=True), end="")
+    """Print every setting of a recipe or a run, each with a short explanation; or those of a method."""
+    if name in METHODS:
+        print(listing.method(name), end="")
+    elif name == "default":
+        print(dumps(Recipe(), explain=True, every=True), end="")
+    else:
+        print(dumps(load(name, paper=paper), explain=True), end="")
 
 
 @app.command()

@@ -6,12 +6,13 @@ from typing import Any, NoReturn
 import typer
 
 from gpaco import __version__
-from gpaco.cli import files  # noqa: F401 - adds its commands to the app
+from gpaco.cli import files, sharing  # noqa: F401 - they add their commands to the app
 from gpaco.cli.commands import app
 from gpaco.cli.console import print_error, print_usage_error
 from gpaco.cli.display import close
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.system.faults import problem_of
+from gpaco.system.signals import Stopped, end_with_first_signal
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -19,6 +20,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words  # before or after the command
     words = [word for word in words if word != "--debug"]
+    end_with_first_signal()
     try:
         try:
             code = _run(words)
@@ -32,8 +34,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except Exception as error:
-        from gpaco.system.signals import Stopped
-
         if hasattr(error, "format_message"):  # an error of click, of which some versions of typer have a copy
             print_usage_error(error)
             code = 2
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 "please report it, with the output of the same command and --debug",
             )
             code = 1
-    if "torch" in sys.modules:
+    if sys.modules.get("torch"):
         from gpaco.system.distributed import stop
 
         stop()

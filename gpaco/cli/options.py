@@ -11,6 +11,9 @@ Data = Annotated[
     str, typer.Argument(help="A folder, CSV table, .txt list or archive of labeled images, or the word digits.")
 ]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained run.")]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="The folder of a trained run, or several as an ensemble.")
+]
 Out = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Root = Annotated[str | None, typer.Option("--root", help="Folder that the paths in a table or list are relative to.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps. Default: cuda if available, else cpu.")]

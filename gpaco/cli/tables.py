@@ -12,9 +12,8 @@ def robustness_table(result: dict[str, Any]) -> str:
         lines = [f"{result['set']}: error {_percent(result['error']).strip()} %"]
         lines += [f"  {name:<8} {_percent(result['groups'][name]['error'])}" for name in GROUPS]
         return "\n".join(lines + _remarks(result))
-    head = (
-        f"{'error in %':<19}" + "".join(f"{s:>6}" for s in SEVERITIES) + "    mean" + "".join(f"{g:>8}" for g in GROUPS)
-    )
+    measure = f"{result.get('measure', 'error')} in %"
+    head = f"{measure:<19}" + "".join(f"{s:>6}" for s in SEVERITIES) + "    mean" + "".join(f"{g:>8}" for g in GROUPS)
     clean = [result["clean_error"], *(result["groups"][name]["clean_error"] for name in GROUPS)]
     lines = [head, f"{'clean':<19}{'':30}" + "".join(f"{_percent(value):>8}" for value in clean), ""]
     for name, row in result["corruptions"].items():

@@ -4,7 +4,8 @@ The order is a function of (seed, epoch), a view of (seed, epoch, index, view). 
 any number of workers and processes, and sees the same images.
 """
 
-import os
+import multiprocessing
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,6 +21,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased
 from gpaco.data.views.views import View, batch_view, normalize, photo_view
 from gpaco.errors import Problem
+from gpaco.system.signals import held_signals, leave_signals
 
 CPU = torch.device("cpu")
 
@@ -59,18 +61,27 @@ def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
     """Return how often a sampler shows each class, (C,), summing to 1.
 
     "shuffle": as in the data. "balanced": equally often. "sqrt": by the square root of their numbers of images.
+    "reversed": by one over these numbers.
 
     >>> class_shares(np.array([90, 10]), "sqrt").tolist()
     [0.75, 0.25]
     """
-    weights = {"shuffle": counts, "balanced": counts > 0, "sqrt": np.sqrt(counts)}[sampler]
+    reversed_ = (counts > 0) / np.maximum(counts, 1)
+    weights = {"shuffle": counts, "balanced": counts > 0, "sqrt": np.sqrt(counts), "reversed": reversed_}[sampler]
     return np.asarray(weights / weights.sum())
 
 
 def shown_counts(counts: Indices, sampler: str) -> NDArray[np.float64]:
-    """Images of each class that a sampler shows in an epoch, (C,); above 0, since methods take their logarithms."""
-    least = 1 if sampler == "shuffle" else 1e-9
-    return np.asarray(np.maximum(class_shares(counts, sampler) * counts.sum(), least))
+    """Images of each class that a sampler shows in an epoch, (C,).
+
+    A class that is never shown counts as one image, or as the rarest class if that has less: methods take logarithms,
+    and a much smaller number would let its logit drift up in training, where nothing else holds it down.
+
+    >>> shown_counts(np.array([6, 3, 0]), "balanced").tolist()
+    [4.5, 4.5, 1.0]
+    """
+    shown: NDArray[np.float64] = class_shares(counts, sampler) * counts.sum()
+    return np.where(counts > 0, shown, min(1.0, float(shown[counts > 0].min())))
 
 
 def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
@@ -105,11 +116,15 @@ def plan(
     seed: int,
     epoch: int,
     sampler: str = "shuffle",
+    second: str = "",
     start: int = 0,
     rank: int = 0,
     world: int = 1,
 ) -> Plan:
     """Return the plan of an epoch from step `start` on.
+
+    With a `second` sampler every batch is twice as large: its odd rows are drawn by that one, as another function of
+    (seed, epoch).
 
     Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
     is then seen in other views.
@@ -118,7 +133,18 @@ def plan(
     keys = order + len(labels) * again
     steps = steps_per_epoch(len(labels), batch_size)
     rows = [slice(step * batch_size + rank, (step + 1) * batch_size, world) for step in range(start, steps)]
-    return [(order[row], keys[row]) for row in rows]
+    first = [(order[row], keys[row]) for row in rows]
+    if not second:
+        return first
+    order, again = epoch_order(labels, second, seed + 2, epoch)
+    keys = order + len(labels) * (again + len(labels))  # other views than those of the first sampler
+    return [
+        (_alternate(one, order[row]), _alternate(key, keys[row])) for (one, key), row in zip(first, rows, strict=True)
+    ]
+
+
+def _alternate(one: Indices, other: Indices) -> Indices:
+    return np.stack([one, other], 1).ravel()
 
 
 def batches(
@@ -133,16 +159,19 @@ def batches(
     erase: float = 0.0,
     mixup: float = 0.0,
     cutmix: float = 0.0,
+    accumulate: int = 1,
     start: int = 0,
     device: torch.device = CPU,
+    rank: int = 0,
     **order: Any,
 ) -> Iterator[Batch]:
     """Yield the batches of one epoch that `plan` gives with these settings, from step `start` on.
 
-    `erase` is the chance that a rectangle of a view becomes noise; `mixup` and `cutmix` are as in `mix`. Pixels go to
-    the `device` as bytes, a quarter of what they are as numbers.
+    `erase` is the chance that a rectangle of a view becomes noise; `mixup` and `cutmix` are as in `mix`, drawn anew for
+    each of the `accumulate` parts that a batch is processed in, and in each process. Pixels go to the `device` as
+    bytes, a quarter of what they are as numbers.
     """
-    planned = plan(samples.labels, seed=seed, epoch=epoch, start=start, **order)
+    planned = plan(samples.labels, seed=seed, epoch=epoch, start=start, rank=rank, **order)
     labels = torch.from_numpy(samples.labels)
     pin = device.type == "cuda"
     pixels = views_of(samples, views, planned, seed=seed, epoch=epoch, workers=workers, pin=pin)
@@ -151,7 +180,15 @@ def batches(
         if erase:
             for v, images in enumerate(ready):
                 erased(images, erase, uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING))
-        yield mix(Batch(ready, labels[indices]), mixup, cutmix, len(samples.classes), seed, epoch, step)
+        shown = Batch(ready, labels[indices])
+        if mixup or cutmix:
+            parts = [
+                mix(part, mixup, cutmix, len(samples.classes), (seed, epoch, step, rank, number))
+                for number, part in enumerate(shown.chunks(accumulate))
+            ]
+            together = [torch.cat(views) for views in zip(*(part.views for part in parts), strict=True)]
+            shown = Batch(together, torch.cat([part.labels for part in parts]))
+        yield shown
 
 
 def views_of(
@@ -175,18 +212,37 @@ def loader(
     workers: int,
     ahead: int = 4,
     pin: bool = False,
-) -> DataLoader[Any]:
-    """Return a loader of these batches of items, each worker up to `ahead` batches in advance."""
-    return DataLoader(
+) -> Iterator[Any]:
+    """Return an iterator over these batches of items, each worker up to `ahead` batches in advance.
+
+    Workers start at once. They ignore the signals that stop a run: the main process handles them, and still needs the
+    workers for the batch of its last step. It kills those that do not end when they are asked to.
+    """
+    made = DataLoader(
         data,
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=collate,
-        worker_init_fn=apart,
+        worker_init_fn=_start_worker,
         prefetch_factor=ahead if workers else None,
         pin_memory=pin,
         generator=torch.Generator(),  # the global one would advance, and random initial weights depend on it
     )
+    before = set(multiprocessing.active_children())
+    with held_signals():
+        loaded = iter(made)
+    weakref.finalize(loaded, _kill, set(multiprocessing.active_children()) - before)
+    return loaded
+
+
+def _start_worker(worker: int) -> None:
+    leave_signals()
+
+
+def _kill(workers: Iterable[Any]) -> None:
+    for worker in workers:
+        worker.kill()
+        worker.join()
 
 
 def raised(loaded: Iterable[Any]) -> Iterator[Any]:
@@ -229,36 +285,32 @@ def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDAr
     return [np.stack(part) for part in zip(*items, strict=True)]
 
 
-def apart(worker: int) -> None:
-    """Keep a worker from signals to the process group (Ctrl-C, timeout): the main process handles them.
-
-    SIGTERM is not ignored, since it ends a worker that hangs.
-    """
-    if hasattr(os, "setpgid"):  # not on Windows
-        os.setpgid(0, 0)
-
-
-def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: int, epoch: int, step: int) -> Batch:
+def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: Sequence[int]) -> Batch:
     """Return the batch with each image and label mixed with those of another image, alike in all views.
 
-    `mixup` and `cutmix` are the parameters of their Beta distributions, 0 for off; with both on, one of them is drawn.
+    `mixup` and `cutmix` are the parameters of their Beta distributions, one of them may be 0 for off; with both on, one
+    is drawn. As in timm, one share is drawn for the whole batch, the first image is mixed with the last, the second
+    with the last but one and so on (of an odd number the one in the middle is mixed with itself), and a box of cutmix
+    has its center anywhere in the image: what lies beyond the border is cut off.
     """
-    if not mixup and not cutmix:
-        return batch
-    draw = np.random.default_rng((seed, epoch, step))
+    draw = np.random.default_rng(seed)
     cut = bool(cutmix) and (not mixup or draw.random() < 0.5)
     strength = cutmix if cut else mixup
     share = float(draw.beta(strength, strength))
-    other = torch.from_numpy(draw.permutation(len(batch))).to(batch.labels.device)
     rows = torch.nn.functional.one_hot(batch.labels, num_classes).float()
-    height, width = batch.views[0].shape[2:]
     if cut:
-        h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))
-        top, left = int(draw.integers(height - h + 1)), int(draw.integers(width - w + 1))
-        share = 1 - h * w / (height * width)
+        height, width = batch.views[0].shape[2:]
+        (top, bottom), (left, right) = (_side(draw, side, share) for side in (height, width))
+        share = 1 - (bottom - top) * (right - left) / (height * width)
         views = [view.clone() for view in batch.views]
         for mixed, view in zip(views, batch.views, strict=True):
-            mixed[:, :, top : top + h, left : left + w] = view[other, :, top : top + h, left : left + w]
+            mixed[:, :, top:bottom, left:right] = view.flip(0)[:, :, top:bottom, left:right]
     else:
-        views = [torch.lerp(view[other], view, share) for view in batch.views]
-    return Batch(views, torch.lerp(rows[other], rows, share))
+        views = [torch.lerp(view.flip(0), view, share) for view in batch.views]
+    return Batch(views, torch.lerp(rows.flip(0), rows, share))
+
+
+def _side(draw: np.random.Generator, side: int, share: float) -> tuple[int, int]:
+    """Return where a box of cutmix begins and ends along one side of an image that keeps this share."""
+    half, center = int(side * (1 - share) ** 0.5) // 2, int(draw.integers(side))
+    return max(center - half, 0), min(center + half, side)

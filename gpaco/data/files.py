@@ -3,29 +3,45 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpaco.data.archives import images_in
 from gpaco.data.images import SUFFIXES
+from gpaco.data.members import File, Member
 from gpaco.data.readers.rows import TABLES, read_text
 from gpaco.errors import UserError, nearest
 
-TAKEN = "give images, folders of images, or .txt lists with a path in each line"
+TAKEN = "give images, folders of images, tar shards, or .txt lists with a path in each line"
 
 
-def find_files(paths: Sequence[Path | str]) -> list[Path]:
-    """Return the images that the paths name, in order; those in folders sorted. A listed file need not exist."""
-    files: list[Path] = []
+def is_hidden(inside: Path) -> bool:
+    """Whether a file, given by its path inside a folder of images, was left there by some program, as ._a.png is."""
+    return any(part.startswith((".", "__MACOSX")) for part in inside.parts)
+
+
+def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> list[File]:
+    """Return the images that the paths name, in order; those in folders sorted. A listed file need not exist.
+
+    Hidden files in folders are left out, and so are earlier results: whatever is in the folder `out`.
+    """
+    files: list[File] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            inside = (file for file in path.rglob("*") if not is_hidden(file.relative_to(path)))
+            files += sorted(file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file())
         elif not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
         elif path.suffix.lower() in TABLES:
             raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
+        elif path.suffix.lower() == ".tar":
+            files += images_in(path)
         elif path.suffix.lower() == ".txt":
             text, _ = read_text(path)
             files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]
         else:
             files.append(path)
+    if out is not None:
+        results = Path(out).resolve()
+        files = [file for file in files if isinstance(file, Member) or not file.resolve().is_relative_to(results)]
     if not files:
         raise UserError(f"there is no image in {', '.join(map(str, paths))}", TAKEN)
     return files

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -15,14 +16,18 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from gpaco.data.members import File, Member
 from gpaco.errors import EnvironmentProblem, UserError
 
 Pixels = npt.NDArray[np.uint8]
 
 _MAX_ASPECT = 100
-_MAX_PIXELS = 2**29 // 3  # half a gigabyte as RGB
+_MAX_PIXELS = 2**27  # decoding takes up to 7 bytes for each: less than a gigabyte
+_STRIP = 2**20  # pixels that are converted together
 Image.MAX_IMAGE_PIXELS = None  # Pillow would warn at half of that; `_opened` checks the size of every image
 _PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is read again
+_HEIF = "HEIF"  # what iPhones write; Pillow needs a package for it
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 # Only these formats are opened, recognized by their contents and not by the suffix.
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -32,6 +37,7 @@ _SUFFIXES = {
     "TIFF": (".tif", ".tiff"),
     "GIF": (".gif",),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    _HEIF: (".heic", ".heif"),
 }
 SUFFIXES = frozenset(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 _ORIENTATION = 0x0112
@@ -41,7 +47,7 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 class BadImageError(UserError):
     """A file that is no image, with the reason."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: File, reason: str) -> None:
         super().__init__(
             f"cannot read image {str(path)!r}: {reason}",
             "repair or remove the file, or leave unreadable images out: on_bad_image = skip (--on-bad-image skip)",
@@ -49,7 +55,7 @@ class BadImageError(UserError):
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type["BadImageError"], tuple[Path, str]]:
+    def __reduce__(self) -> tuple[type["BadImageError"], tuple[File, str]]:
         return BadImageError, (self.path, self.reason)  # so that it gets out of a worker process
 
 
@@ -62,7 +68,7 @@ class Facts:
     odd: tuple[str, ...]
 
 
-def read_image(path: str | os.PathLike[str], least: int = 0) -> Pixels:
+def read_image(path: str | os.PathLike[str] | Member, least: int = 0) -> Pixels:
     """Return the image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, turned upright.
 
     If `least` pixels of the shorter side are enough, a large JPEG is decoded at half, a quarter or an eighth of its
@@ -72,29 +78,38 @@ def read_image(path: str | os.PathLike[str], least: int = 0) -> Pixels:
     smallest of 8, 12 and 16 bits that holds the largest value: 12-bit scans are often stored in 16 bits and would be
     black otherwise. PPM states its range.
     """
-    with _opened(Path(path)) as (image, data):
+    with _opened(path if isinstance(path, Member) else Path(path)) as (image, data):
+        return _decode(image, data, least)[0]
+
+
+def decode_image(data: bytes, name: str, least: int = 0, most: int = _MAX_PIXELS) -> Pixels:
+    """Return the image in the bytes of a file, as `read_image` does, if it has at most `most` pixels."""
+    with _opened(Path(name), data, most) as (image, _):
         return _decode(image, data, least)[0]
 
 
 def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], str]:
     """Return the values of a file as stored, (H, W) or (H, W, channels), and Pillow's mode of the image.
 
-    Palette and orientation are ignored: this is for masks, whose numbers are classes.
+    Palette and orientation are ignored: this is for masks, whose numbers are classes. Files with lossy compression, in
+    which numbers near edges are others than were saved, cannot be read.
     """
-    with _opened(Path(path)) as (image, _):
+    with _opened(Path(path)) as (image, data):
+        _check_lossless(image, data)
         image.load()
         return np.asarray(image), image.mode
 
 
 def stored_mode(path: str | os.PathLike[str]) -> str:
-    """Return Pillow's mode of an image, from its header."""
-    with _opened(Path(path)) as (image, _):
+    """Return Pillow's mode of a mask, from its header. Lossy files cannot be read, as in `read_stored`."""
+    with _opened(Path(path)) as (image, data):
+        _check_lossless(image, data)
         return image.mode
 
 
-def describe_image(path: str | os.PathLike[str]) -> Facts:
+def describe_image(path: str | os.PathLike[str] | Member) -> Facts:
     """Return size and oddities of an image file. It is decoded: an unreadable one is a `UserError`."""
-    path = Path(path)
+    path = path if isinstance(path, Member) else Path(path)
     with _opened(path) as (image, data):
         kind, mode = "JPEG" if image.format == "MPO" else str(image.format), image.mode
         transparent = _is_transparent(image)
@@ -114,24 +129,52 @@ def describe_image(path: str | os.PathLike[str]) -> Facts:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
-    """Yield the image with its header read, and the bytes of the file; any error inside becomes a `BadImageError`."""
-    data = _contents(path)
+def _opened(
+    path: File, data: bytes | None = None, most: int = _MAX_PIXELS
+) -> Iterator[tuple[ImageFile.ImageFile, bytes]]:
+    """Yield the image with its header read, and the bytes of the file; any error inside becomes a `BadImageError`.
+
+    Without `data`, the file is read.
+    """
+    data = _contents(path) if data is None else data
+    heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
+    if heif and not _can_read_heif():
+        raise BadImageError(path, "HEIC needs a package: pip install 'gpaco[heic]', or convert it to JPEG")
     try:
-        image = Image.open(io.BytesIO(data), formats=tuple(_SUFFIXES))
+        image = Image.open(io.BytesIO(data), formats=[_HEIF] if heif else [kind for kind in _SUFFIXES if kind != _HEIF])
         width, height = image.size
-        if width * height > _MAX_PIXELS:
-            raise ValueError(f"{width} x {height} pixels: more than {_MAX_PIXELS:,}")
+        if image.format == "WEBP":
+            most = min(most, _MAX_PIXELS // 3)  # its decoder takes 16 bytes a pixel
+        if width * height > most:
+            raise ValueError(f"{width} x {height} pixels: more than {most:,}")
         if max(width, height) > _MAX_ASPECT * min(width, height):
             raise ValueError(f"{width} x {height} pixels: one side is more than {_MAX_ASPECT} times the other")
         yield image, data
     except UnidentifiedImageError:
-        raise BadImageError(path, "not a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM image, or damaged") from None
+        raise BadImageError(path, "not a JPEG, PNG, WebP, BMP, TIFF, GIF, PPM or HEIC image, or damaged") from None
     except Exception as error:  # damaged files make decoders raise nearly anything
         raise BadImageError(path, (str(error).strip().splitlines() or [type(error).__name__])[0]) from error
 
 
-def _contents(path: Path) -> bytes:
+@cache
+def _can_read_heif() -> bool:
+    """Whether the package is installed; then Pillow is told about it."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def size_of(path: File) -> tuple[int, int]:
+    """Return width and height of the upright image, from the header of the file."""
+    with _opened(path) as (image, _):
+        turned = _orientation(image) >= 5 and image.format not in ("TIFF", _HEIF)
+        return (image.height, image.width) if turned else image.size
+
+
+def _contents(path: File) -> bytes:
     """Return the bytes of a file. Faults of a disk or network drive often pass: reading is tried four times."""
     for seconds in _PAUSES:
         try:
@@ -141,9 +184,9 @@ def _contents(path: Path) -> bytes:
     return _read_once(path)
 
 
-def _read_once(path: Path) -> bytes:
+def _read_once(path: File) -> bytes:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if isinstance(path, Path) and not stat.S_ISREG(os.stat(path).st_mode):
             raise BadImageError(path, "not a regular file")
         data = path.read_bytes()
     except PermissionError:
@@ -169,7 +212,7 @@ def _decode(image: ImageFile.ImageFile, data: bytes, least: int = 0) -> tuple[Pi
             return _upright(pixels, orientation), orientation
     stored = _orientation(image) if image.format == "TIFF" else None
     image.load()
-    pixels = np.array(_flat(_eight_bits(image)))
+    pixels = _in_rgb(image)
     if stored is not None:
         return pixels, stored  # Pillow turns TIFF by itself
     orientation = _orientation(image)  # of a PNG it may come after the pixels
@@ -191,6 +234,20 @@ def _plain_jpeg(data: bytes, part: int) -> Pixels | None:
     return None if pixels is None else np.asarray(pixels, np.uint8)
 
 
+def _check_lossless(image: ImageFile.ImageFile, data: bytes) -> None:
+    if image.format in ("JPEG", "MPO") or (image.format == "WEBP" and _is_lossy_webp(data)):
+        raise ValueError(f"lossy compression ({image.format}) has changed classes of its pixels; save masks as PNG")
+
+
+def _is_lossy_webp(data: bytes) -> bool:
+    """Whether the first image among the chunks of a WebP file is VP8, not VP8L."""
+    at = 12
+    while at + 8 <= len(data) and data[at : at + 4] not in (b"VP8 ", b"VP8L"):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8 + size + size % 2
+    return data[at : at + 4] == b"VP8 "
+
+
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION, 1)
@@ -209,15 +266,30 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return grays of more than 8 bits scaled to 8, since Pillow would clip them; other images as they are."""
+def _in_rgb(image: Image.Image) -> Pixels:
+    """Return the pixels as RGB, converted in strips: at once it takes three times the memory."""
+    width, height = image.size
+    rows = max(_STRIP // width, 1)
+    strips = [(0, top, width, min(top + rows, height)) for top in range(0, height, rows)]
+    largest = _largest_gray(image, strips)
+    pixels = np.empty((height, width, 3), np.uint8)
+    for box in strips:
+        strip = image.crop(box)
+        if largest:
+            strip = Image.fromarray(np.rint(np.asarray(strip) * (255 / largest)).astype(np.uint8))
+        pixels[box[1] : box[3]] = np.asarray(_flat(strip))
+    return pixels
+
+
+def _largest_gray(image: Image.Image, strips: list[tuple[int, int, int, int]]) -> int:
+    """Return the number that is white in grays of more than 8 bits, which Pillow would clip; 0 for other images."""
     if image.mode != "F" and not image.mode.startswith("I"):
-        return image
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        return 0
+    ranges = [(values.min(), values.max()) for values in (np.asarray(image.crop(box)) for box in strips)]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if image.mode == "F" or low < 0 or high > 65535:
         raise ValueError("its values are neither of 8 nor of 16 bits")
-    top = 65535 if image.format == "PPM" else next(top for top in (255, 4095, 65535) if values.max() <= top)
-    return Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
+    return 65535 if image.format == "PPM" else next(top for top in (255, 4095, 65535) if high <= top)
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpaco.data.images import BadImageError, describe_image
+from gpaco.data.members import File, Member
 from gpaco.data.samples import BadImage, Samples, Splits
 from gpaco.errors import UserError
+from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
 from gpaco.system.words import some
@@ -45,23 +47,26 @@ def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspecti
     return _each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
-def digests(samples: Samples, progress: Progress | None = None) -> list[str]:
-    """Return the SHA-256 of each image without decoding it; an empty text for an unreadable file."""
-    return _each(len(samples), lambda i: _digest(samples, i), progress)
+def digests(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[str]:
+    """Return the SHA-256 of each image without decoding it; an empty text for an unreadable file.
+
+    With `shared`, each process reads its share, and all get the whole.
+    """
+    return _each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
 
 
-def fingerprints(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
+def fingerprints(paths: Sequence[File], progress: Progress | None = None) -> list[str]:
     """Return a text for each file, the same only for files of the same bytes. Only files of equal size are read."""
-    sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
+    sizes = [_size(path) for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
     return _each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
 
 
-def find_bad(samples: Samples, progress: Progress | None = None) -> list[tuple[int, str]]:
-    """Return index and reason of each image that does not decode."""
+def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[tuple[int, str]]:
+    """Return index and reason of each image that does not decode; `shared` as in `digests`."""
     if samples.paths is None:
         return []
-    reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress)
+    reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress, shared=shared)
     return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
@@ -138,16 +143,24 @@ def read_bad(path: Path) -> list[BadImage]:
     )
 
 
-def _each(total: int, look: Callable[[int], Result], progress: Progress | None) -> list[Result]:
+def _each(
+    total: int, look: Callable[[int], Result], progress: Progress | None, *, shared: bool = False
+) -> list[Result]:
     """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock."""
-    chunks = [range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK)]
+    own = distributed.mine(total) if shared else range(total)
+    chunks = [own[start : start + _CHUNK] for start in range(0, len(own), _CHUNK)]
     results: list[Result] = []
     with ThreadPoolExecutor(_THREADS) as pool:
         for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):
             results += found
             if progress is not None:
-                progress(len(results), total)
-    return results
+                progress(len(results), len(own))
+    if not shared:
+        return results
+    everyone: list[Any] = [None] * total
+    for rank, found in enumerate(distributed.gather_json(results)):
+        everyone[rank :: distributed.world_size()] = found
+    return everyone
 
 
 def _inspected(samples: Samples, i: int, *, hashed: bool = True) -> Inspection:
@@ -168,8 +181,16 @@ def _digest(samples: Samples, i: int) -> str:
     return _file_digest(samples.paths[i])
 
 
-def _file_digest(path: Path) -> str:
+def _size(path: File) -> int:
+    if isinstance(path, Member):
+        return path.size
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _file_digest(path: File) -> str:
     try:
+        if isinstance(path, Member):
+            return hashlib.sha256(path.read_bytes()).hexdigest()
         if os.path.isfile(path):  # a pipe would never end
             with open(path, "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()

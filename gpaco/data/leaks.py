@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,11 @@ def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list
 def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
     """Return the same splits, or raise a `UserError` if images of one split are in another one too.
 
+    All processes must call it: each reads its share of the files.
+
     Published data sets have published splits, and some leak (10 images of CIFAR-100): that is only noted.
     """
-    groups = copies(splits, over_parts(splits, digests, progress))["in_two_parts"]
+    groups = copies(splits, over_parts(splits, partial(digests, shared=True), progress))["in_two_parts"]
     if not groups:
         return splits
     if splits.reader in PUBLISHED:

@@ -21,7 +21,8 @@ def class_sizes(num_classes: int, largest: int, factor: float) -> list[int]:
 def long_tailed(labels: npt.ArrayLike, factor: float, *, seed: int = 0) -> Indices:
     """Indices of a subset whose largest class is `factor` times its smallest, class after class.
 
-    The same images as in the CIFAR-LT of Cao et al., who shuffle each class in turn with NumPy's global generator.
+    The same images as in the CIFAR-LT of Cao et al., who shuffle each class in turn with NumPy's global generator, if
+    the images are in the order of the official archive; in another order it is another draw of the same sizes.
     `largest` is the largest class there is; a class that has fewer images than it should gives all of them.
     """
     classes = by_class(labels)

@@ -2,19 +2,24 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.images import Pixels, read_image
+from gpaco.data.images import Pixels, read_image, size_of
+from gpaco.data.members import File
 from gpaco.errors import UserError
 from gpaco.system.words import printable, some
 
 Labels = npt.NDArray[np.int64]
+
+_CHUNK = 1024
+_THREADS = 4
 
 # What people call the parts of a data set, in folder names, file names and columns.
 SPLIT_WORDS = {
@@ -39,7 +44,7 @@ class Samples:
     labels: Labels  # (N,), each an index into `classes`
     classes: tuple[str, ...]
     images: Pixels | None = None  # (N, H, W, 3) RGB
-    paths: tuple[Path, ...] | None = None
+    paths: tuple[File, ...] | None = None
     names: tuple[str, ...] = ()  # a printable name for each sample; paths or numbers unless given
 
     def __post_init__(self) -> None:
@@ -51,8 +56,8 @@ class Samples:
             raise ValueError(f"labels must be 0 to {len(self.classes) - 1}, got {labels.min()} to {labels.max()}")
         object.__setattr__(self, "labels", labels)
         if not self.names:
-            names = map(str, range(len(labels))) if self.paths is None else map(printable, self.paths)
-            object.__setattr__(self, "names", tuple(names))
+            names = map(str, range(len(labels)) if self.paths is None else self.paths)
+            object.__setattr__(self, "names", tuple(map(printable, names)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -190,28 +195,34 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     )
 
 
-def in_memory(splits: Splits, *, largest: int = 64, progress: Callable[[int, int], None] | None = None) -> Splits:
+def in_memory(
+    splits: Splits, limit: float, *, largest: int = 64, progress: Callable[[int, int], None] | None = None
+) -> Splits:
     """Return the splits with all images decoded, if all have one size of at most `largest` pixels a side.
 
-    Small images take longer to read and decode than to augment. Other splits are returned unchanged.
+    Small images take longer to read and decode than to augment. Other splits are returned unchanged, and so are those
+    that would take more than `limit` megabytes: that is known from the headers, before anything is decoded.
     """
     parts = dict(splits.parts())
     if any(part.paths is None or len(part) == 0 for part in parts.values()):
         return splits
-    shape = splits.train.load(0).shape
-    if max(shape) > largest:
+    shape, total = splits.train.load(0).shape, sum(map(len, parts.values()))
+    if max(shape) > largest or total * math.prod(shape) > limit * 1e6:
         return splits
-    decoded, done, total = {}, 0, sum(map(len, parts.values()))
-    for name, part in parts.items():
-        images = np.empty((len(part), *shape), np.uint8)
-        for i in range(len(part)):
-            image = part.load(i)
-            if image.shape != shape:
+    paths = [path for part in parts.values() for path in part.paths or ()]
+    decoded, done = {}, 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(paths), _CHUNK):
+            if any(size != shape[1::-1] for size in pool.map(size_of, paths[start : start + _CHUNK])):
                 return splits
-            images[i] = image
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        decoded[name] = replace(part, images=images, paths=None)
+        for name, part in parts.items():
+            images = np.empty((len(part), *shape), np.uint8)
+            for start in range(0, len(part), _CHUNK):
+                chunk = range(start, min(start + _CHUNK, len(part)))
+                images[chunk.start : chunk.stop] = list(pool.map(part.load, chunk))
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, total)
+            decoded[name] = replace(part, images=images, paths=None)
     note = f"decoded into memory: all images are {shape[1]} x {shape[0]} pixels"
     return replace(splits, train=decoded["train"], val=decoded.get("val"), test=decoded.get("test")).noting(note)

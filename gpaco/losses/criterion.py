@@ -40,7 +40,7 @@ class GPaCoLoss(nn.Module):
     has no parameters. Compile the model, not the criterion, whose memory changes its size; keep it in float32.
 
     Args:
-        num_classes: C.
+        num_classes: C, the number of classes.
         alpha, temperature, label_smoothing: as in `gpaco_loss`.
         memory: rows of the memory; the paper's length(queue). 0 for none.
         dim: length of an embedding.

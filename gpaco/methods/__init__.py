@@ -2,17 +2,26 @@
 
 A method is an `nn.Module` that holds its own state (a memory, a momentum copy), so that this is saved with the run. It
 is called with the model, the views of a batch and their labels, and returns the loss. method.py lists its hooks.
+recipes/settings.py has the settings of each, and `network` below what each changes of the network.
 """
 
 from collections.abc import Callable
 
 from torch import Tensor
 
+from gpaco.methods.bcl import Bcl
+from gpaco.methods.branches import Bbn, ResLt, Ride
 from gpaco.methods.contrastive import GPaCo, MultiTask, SupCon
+from gpaco.methods.decoupling import Crt, Lws, Mislas, Ncm, TauNorm
+from gpaco.methods.lift import Lift
+from gpaco.methods.memories import CausalNorm, Oltr
 from gpaco.methods.method import Method, Setup
 from gpaco.methods.paco import PaCo
 from gpaco.methods.plain import balanced_softmax, class_balanced, cross_entropy, focal
+from gpaco.methods.reweighted import CbFocal, LdamDrw
+from gpaco.models.backbones import NONE, can_be_narrow
 from gpaco.models.classifier import Classifier
+from gpaco.models.networks import Network
 from gpaco.recipes.settings import Recipe
 
 METHODS: dict[str, Callable[[Setup], Method]] = {
@@ -25,19 +34,97 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "focal": focal,
     "class-balanced": class_balanced,
     "gaussian": lambda _: Method(),
+    "cb-focal": CbFocal,
+    "ldam-drw": LdamDrw,
+    "bcl": Bcl,
+    "crt": Crt,
+    "lws": Lws,
+    "tau-norm": TauNorm,
+    "ncm": lambda _: Ncm(),
+    "mislas": Mislas,
+    "bbn": Bbn,
+    "causal-norm": CausalNorm,
+    "reslt": ResLt,
+    "ride": Ride,
+    "oltr": Oltr,
+    "lift": Lift,
 }
 # Methods whose raw logits assume the training class distribution at test time; the others assume a uniform one.
 ASSUMES_TRAIN = {"ce", "focal"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
-CLOSED_FORM = {"gaussian"}  # no step of training: computed from the features of a frozen backbone
-TRAINED = tuple(name for name in METHODS if name not in CLOSED_FORM)
-WITHOUT_PROJECTOR = {"ce", "balanced-softmax", "focal", "class-balanced", *CLOSED_FORM}
+CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone, whatever came before
+UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no step of training
+TRAINED = tuple(name for name in METHODS if name not in UNTRAINED)
+WITH_PROJECTOR = {"gpaco", "paco", "supcon", "multitask", "bcl"}
+THREE_VIEWS = {"bcl"}  # the third is like the second
+SECOND_SAMPLER = {"bbn": "reversed"}  # every other image of a batch is drawn by this sampler
+NEED_IMAGES = {"mislas", "bbn", "reslt", "ride", "oltr"}  # they change the backbone, or its batch norm
+# Analyzed at the end of training: methods with linear class centers whose loss is a mean over the anchors.
+ANALYZED = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced", "cb-focal")
 
 
-def build(recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor) -> Method:
-    """Return the method of a recipe, for data with these class counts."""
+def build(
+    recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor, train_counts: Tensor | None = None
+) -> Method:
+    """Return the method of a recipe, for data with these class counts: as the sampler shows them, and as they are."""
     views = 2 if recipe.views.second else 1
-    return METHODS[recipe.method.name](Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views))
+    own = class_counts if train_counts is None else train_counts
+    setup = Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views, own)
+    return METHODS[recipe.method.name](setup)
+
+
+def network(recipe: Recipe) -> Network:
+    """Return what the method of a recipe changes of the network: the one place where it says so."""
+    name, settings = recipe.method.name, recipe.method
+    if name in ("ldam-drw", "bcl"):
+        return Network("cosine", "prototyped" if name == "bcl" else "plain", scale=settings.scale)
+    if name in ("gpaco", "paco") and settings.center_temperature:
+        return Network("tempered", scale=settings.temperature)
+    if name in ("lws", "mislas"):
+        return Network("scaled")
+    if name == "ncm":
+        return Network("means")
+    if name == "bbn":
+        return Network(body="bilateral")
+    if name == "causal-norm":
+        return Network(
+            "causal",
+            scale=settings.causal_scale,
+            number=settings.heads,
+            gamma=settings.causal_gamma,
+            momentum=settings.causal_momentum,
+            effect=settings.effect,
+        )
+    if name == "reslt":
+        return Network("shared", "residual", number=3, power=settings.test_norm)
+    if name == "ride":
+        narrow = recipe.model.weights == NONE and can_be_narrow(recipe.model.name)
+        return Network("experts", "experts", scale=settings.scale, number=settings.experts, narrow=narrow)
+    if name == "oltr":
+        return Network("meta", "attentive", scale=16.0)
+    if name == "lift":
+        one_crop = not settings.crops or recipe.train.part == "head"
+        return Network(
+            "cosine", scale=settings.lift_scale, border=0 if one_crop else round(recipe.model.size * 24 / 224)
+        )
+    return Network()
+
+
+def projector(recipe: Recipe) -> str:
+    """Return the kind of projector; "none" for a method without embeddings."""
+    if recipe.method.name == "bcl":
+        return "paco"  # two layers with batch norm, as in its paper
+    return recipe.model.projector if recipe.method.name in WITH_PROJECTOR else "none"
+
+
+def carried(method: str, name: str) -> str:
+    """Return the name that a tensor of the stage before has in a stage of this method; "" for one that starts anew."""
+    if name.startswith("centers."):
+        if method == "crt":
+            return ""
+        if method == "oltr":
+            return name.replace("centers.", "centers.hallucinator.")
+    return name
 
 
 def assumed_prior(recipe: Recipe) -> str:

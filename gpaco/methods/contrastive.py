@@ -12,29 +12,42 @@ from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrastive import supcon_loss
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
+from gpaco.methods.keys import momentum_keys
 from gpaco.methods.method import Method, Setup, each_view, trial
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
+from gpaco.system import distributed
 
 
 class GPaCo(Method):
-    """`GPaCoLoss` with every view of every image as an anchor."""
+    """`GPaCoLoss` with every view of every image as an anchor, or as in the paper's text the first view only.
+
+    The last view is then a reference, with a gradient of its own.
+    """
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self.loss = gpaco_criterion(setup)
+        self.first_only = setup.settings.anchors == "first" and setup.views > 1
+        self.loss = gpaco_criterion(setup._replace(views=1) if self.first_only else setup)
         self.balanced = setup.settings.start == "balanced"
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, embeddings = model(*views)
-        loss: Tensor = self.loss(logits, embeddings, each_view(labels, views))
+        loss: Tensor = self.loss(*self.batch(model, views, labels))
         return loss
+
+    def batch(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> tuple[Tensor, ...]:
+        """Return the arguments of the criterion."""
+        logits, embeddings = model(*views)
+        rows = len(labels)
+        if self.first_only:
+            return logits[:rows], embeddings[:rows], labels, embeddings[-rows:]
+        return logits, embeddings, each_view(labels, views)
 
     def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
         if not self.balanced:
             return 0.0
         with trial(model):
-            logits, embeddings = model(*views)
-        return balanced_start(self.loss, model, logits, embeddings, each_view(labels, views))
+            batch = self.batch(model, views, labels)
+        return balanced_start(self.loss, model, *batch)
 
 
 def balanced_start(criterion: GPaCoLoss, model: Classifier, *batch: Tensor) -> float:
@@ -87,7 +100,7 @@ class SupCon(Method):
     """Supervised contrastive learning of the features; a later stage trains the classifier.
 
     With `momentum_keys` the anchors come from the first view, and a momentum copy of the network computes keys of the
-    last view, as in PaCo.
+    last view, as in PaCo. With `anchors` "first" the network itself computes them, with a gradient.
     """
 
     log_prior: Tensor
@@ -98,6 +111,9 @@ class SupCon(Method):
         settings = setup.settings
         self.memory = memory_of(setup)
         self.temperature, self.momentum, self.rebalance = settings.temperature, settings.momentum, settings.rebalance
+        self.first_only = settings.anchors == "first" and setup.views > 1
+        self.shuffle = settings.shuffle_keys
+        self.gathers = settings.contrast == "global"
         self.key_network = momentum_copy(setup.model) if settings.momentum_keys else None
         log_prior = log_frequencies(setup.class_counts, setup.num_classes).float()
         self.register_buffer("log_prior", log_prior, persistent=False)
@@ -112,23 +128,27 @@ class SupCon(Method):
     def see(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Seen:
         if self.key_network is None:
             logits, embeddings = model(*views)
-            return Seen(logits, embeddings, each_view(labels, views), embeddings[-len(labels) :])
+            rows = len(labels)
+            if self.first_only:
+                return Seen(logits[:rows], embeddings[:rows], labels, embeddings[-rows:])
+            return Seen(logits, embeddings, each_view(labels, views), embeddings[-rows:])
         logits, queries = model(views[0])
-        with torch.no_grad():
-            _, keys = self.key_network(views[-1])
-        return Seen(logits, queries, labels, keys)
+        return Seen(logits, queries, labels, momentum_keys(self.key_network, views[-1], shuffle=self.shuffle))
 
     def contrast(self, seen: Seen, labels: Tensor) -> Tensor:
         """Return the SupCon loss of the anchors, rebalanced as configured, then push the keys to the memory."""
         if labels.dim() == 2:
             self.memory.hold_probabilities(labels.shape[1])
         references, their_labels = self.memory.read()
-        if self.key_network is not None:
-            references = torch.cat([seen.keys, references])
-            their_labels = torch.cat([labels.to(their_labels.dtype), their_labels])
+        anchors, rows, keys, key_labels = seen.embeddings, seen.labels, seen.keys, labels
+        if self.gathers and self.training:  # every process computes the loss of all anchors
+            anchors, rows, keys, key_labels = map(distributed.gather, (anchors, rows, keys, key_labels))
+        if self.key_network is not None or self.first_only:
+            references = torch.cat([keys, references])
+            their_labels = torch.cat([key_labels.to(their_labels.dtype), their_labels])
         costs = supcon_loss(
-            seen.embeddings,
-            seen.labels,
+            anchors,
+            rows,
             references,
             their_labels,
             temperature=self.temperature,
@@ -138,7 +158,6 @@ class SupCon(Method):
         self.memory.push(seen.keys, labels)
         if self.rebalance != "weights":
             return costs
-        rows = seen.labels
         weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
         return (costs * weights).sum() / weights.sum()
 

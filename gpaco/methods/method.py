@@ -1,6 +1,6 @@
 """The interface of all methods, and what they are built from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import MethodSettings
+
+Blocks = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # features (B, F) and labels (B,), block by block
 
 
 class Setup(NamedTuple):
@@ -20,6 +22,7 @@ class Setup(NamedTuple):
     class_counts: Tensor  # images per class as the sampler shows them
     dim: int
     views: int
+    train_counts: Tensor  # images per class in the data
 
 
 class Method(nn.Module):
@@ -28,6 +31,13 @@ class Method(nn.Module):
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         """Return the loss of a batch: `views` are (B, 3, H, W) each, `labels` (B,) or (B, C)."""
         raise NotImplementedError
+
+    def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
+        """Called once before training, with the features of images as they are tested.
+
+        Args:
+            val: those of validation data; None if there are none that may select anything.
+        """
 
     def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
         """Called once with the first batch, before the first step; returns the shift of the bias of the centers."""
@@ -43,6 +53,23 @@ class Method(nn.Module):
 def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:
     """Return one label per row of logits: the labels repeated for each view."""
     return labels.repeat(len(views), *[1] * (labels.dim() - 1))
+
+
+def as_rows(labels: Tensor, like: Tensor) -> Tensor:
+    """Return labels as rows (N, C) of the type of `like`, whose last dimension is C; without waiting for the device."""
+    if labels.dim() == 2:
+        return labels.to(like)
+    return like.new_zeros(len(labels), like.shape[-1]).scatter_(1, labels[:, None], 1)
+
+
+def class_means(blocks: Blocks, num_classes: int, num_features: int) -> tuple[Tensor, Tensor]:
+    """Return the mean features of each class, (C, F), 0 for a class without images; and the number of its images."""
+    sums = torch.zeros(num_classes, num_features, dtype=torch.float64)
+    counts = torch.zeros(num_classes, dtype=torch.float64)
+    for features, labels in blocks():
+        sums.index_add_(0, labels.cpu(), features.cpu().double())
+        counts += torch.bincount(labels.cpu(), minlength=num_classes)
+    return (sums / counts.clamp_min(1)[:, None]).float(), counts
 
 
 @contextmanager

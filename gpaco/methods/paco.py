@@ -1,9 +1,9 @@
 """PaCo: the queries are anchors; a momentum copy of the network computes the keys, which get no gradient."""
 
-import torch
 from torch import Tensor, nn
 
 from gpaco.methods.contrastive import GPaCo, balanced_start
+from gpaco.methods.keys import momentum_keys
 from gpaco.methods.method import Setup, trial
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 
@@ -13,13 +13,12 @@ class PaCo(GPaCo):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup._replace(views=1))
-        self.momentum = setup.settings.momentum
+        self.momentum, self.shuffle = setup.settings.momentum, setup.settings.shuffle_keys
         self.key_network = momentum_copy(setup.model)
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         logits, queries = model(views[0])
-        with torch.no_grad():
-            _, keys = self.key_network(views[-1])
+        keys = momentum_keys(self.key_network, views[-1], shuffle=self.shuffle)
         loss: Tensor = self.loss(logits, queries, labels, keys)
         return loss
 

@@ -38,23 +38,33 @@ def cross_entropy(setup: Setup) -> Method:
 
 
 def balanced_softmax(setup: Setup) -> Method:
-    """Cross entropy of logits + log frequencies."""
+    """Cross entropy of logits + tau * log frequencies; tau other than 1 is the logit-adjusted loss."""
     smoothing = setup.settings.label_smoothing
     return Plain(
         lambda logits, labels, log_prior: F.cross_entropy(logits + log_prior, labels, label_smoothing=smoothing),
-        log_frequencies(setup.class_counts, setup.num_classes),
+        setup.settings.tau * log_frequencies(setup.class_counts, setup.num_classes),
     )
 
 
 def focal(setup: Setup) -> Method:
-    gamma = setup.settings.gamma
-    return Plain(lambda logits, labels, _: focal_loss(logits, labels, gamma=gamma), setup.class_counts)
+    gamma, smoothing = setup.settings.gamma, setup.settings.label_smoothing
+
+    def loss(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
+        if smoothing:
+            rows = F.one_hot(labels, logits.shape[1]).to(logits) if labels.dim() == 1 else labels
+            labels = (1 - smoothing) * rows + smoothing / logits.shape[1]
+        return focal_loss(logits, labels, gamma=gamma)
+
+    return Plain(loss, setup.class_counts)
 
 
 def class_balanced(setup: Setup) -> Method:
     """Cross entropy weighted by the effective number of images of each class."""
     smoothing = setup.settings.label_smoothing
-    return Plain(
-        lambda logits, labels, weights: F.cross_entropy(logits, labels, weights, label_smoothing=smoothing),
-        class_balanced_weights(setup.class_counts, beta=setup.settings.beta),
-    )
+
+    def loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        costs = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing)
+        each = weights[labels] if labels.dim() == 1 else labels @ weights
+        return costs.sum() / each.sum()  # of mixed labels too: F.cross_entropy would divide those by their number
+
+    return Plain(loss, class_balanced_weights(setup.class_counts, beta=setup.settings.beta))

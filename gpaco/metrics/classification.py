@@ -67,6 +67,19 @@ def reweighted_accuracy(recalls: ArrayLike, prior: ArrayLike) -> float | None:
     return float((prior[seen] * recalls[seen]).sum() / mass) if mass > 0 else None
 
 
+def accuracies(
+    predictions: ArrayLike, labels: ArrayLike, counts: ArrayLike | None, num_classes: int, *, many: float, few: float
+) -> dict[str, float | None]:
+    """Return the metrics of `summarize` that need only predicted classes (N,): top1, the groups and macro."""
+    predictions, labels = np.asarray(predictions), np.asarray(labels, np.int64)
+    correct = predictions == labels
+    test = np.bincount(labels, minlength=num_classes)
+    recalls = np.bincount(labels[correct], minlength=num_classes) / np.where(test, test, np.nan)
+    group = np.full(num_classes, "") if counts is None else groups(counts, many, few)
+    by_group = {name: mean(recalls[group == name]) for name in GROUPS}
+    return {"top1": mean(correct), **by_group, "macro": mean(recalls)}
+
+
 def summarize(
     logits: NDArray[Any],
     labels: ArrayLike,
@@ -108,10 +121,8 @@ def summarize(
     seen = recalls[~np.isnan(recalls)]
     return {
         "n": len(labels),
-        "top1": mean(correct),
+        **accuracies(predictions, labels, counts, num_classes, many=many, few=few),
         "top5": mean(rank < 5),
-        **{name: mean(recalls[group == name]) for name in GROUPS},
-        "macro": mean(recalls),
         "macro_f1": mean(f1),
         "geometric_mean": _geometric_mean(seen),
         "ece": ece(confidence, correct),

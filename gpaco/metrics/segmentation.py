@@ -16,6 +16,7 @@ from gpaco.metrics.arrays import Floats, Ints, mean, number
 from gpaco.metrics.groups import GROUPS, groups
 
 IGNORE = 255
+DRAWS, FEWEST = 1000, 5  # for intervals: test sets that are drawn, images that are needed
 
 
 @dataclass
@@ -31,15 +32,14 @@ class Tally:
         zeros = np.zeros(num_classes, np.int64)
         return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
 
-    def add(self, prediction: NDArray[Any], mask: NDArray[Any]) -> float:
-        """Count one image, predicted and true classes (H, W); return its mean IoU, NaN without labeled pixels."""
+    def add(self, prediction: NDArray[Any], mask: NDArray[Any]) -> Ints:
+        """Count one image, predicted and true classes (H, W); return its right, true and predicted pixels, (3, C)."""
         confusion = pixel_confusion(prediction, mask, len(self.confusion))
         self.confusion += confusion
         both, either = boundaries(prediction, mask, len(self.confusion))
         self.boundary_both += both
         self.boundary_either += either
-        own = mean(iou(confusion))
-        return np.nan if own is None else own
+        return np.stack([np.diag(confusion), confusion.sum(1), confusion.sum(0)])
 
 
 def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> Ints:
@@ -95,7 +95,44 @@ def iou(confusion: ArrayLike) -> Floats:
     confusion = np.asarray(confusion, np.float64)
     right = np.diag(confusion)
     union = confusion.sum(0) + confusion.sum(1) - right
-    return right / np.where(union > 0, union, np.nan)
+    result: Floats = right / np.where(union > 0, union, np.nan)
+    return result
+
+
+def image_iou(pixels: Ints | Floats) -> Floats:
+    """Return IoUs (..., C) from right, true and predicted pixels (..., 3, C); NaN for a class that does not occur."""
+    right, true, found = np.moveaxis(np.asarray(pixels, np.float64), -2, 0)
+    union = true + found - right
+    result: Floats = right / np.where(union > 0, union, np.nan)
+    return result
+
+
+def mean_ious(ious: Floats) -> Floats:
+    """Return the mean over classes that occur, (...) from (..., C); NaN if none does."""
+    there = np.isfinite(ious)
+    result: Floats = np.where(there, ious, 0).sum(-1) / np.where(there.any(-1), there.sum(-1), np.nan)
+    return result
+
+
+def iou_intervals(pixels: Ints, group: NDArray[np.str_]) -> dict[str, dict[str, float | None]]:
+    """Return 95 % intervals of mean IoU over all classes and each group, by drawing images again.
+
+    `pixels` (N, 3, C) are right, true and predicted pixels in each image; each of 1,000 times an image counts as often
+    as a Poisson draw says. With fewer than five images there is no interval.
+    """
+    count = len(pixels)
+    none: dict[str, dict[str, float | None]] = {key: {"low": None, "high": None} for key in ("miou", *GROUPS)}
+    if count < FEWEST:
+        return none
+    weights = np.random.default_rng(0).poisson(1, (DRAWS, count)).astype(np.float64)
+    drawn = image_iou((weights @ pixels.reshape(count, -1)).reshape(DRAWS, *pixels.shape[1:]))
+    for key, bounds in none.items():
+        values = mean_ious(drawn[:, (group == key) | (key == "miou")])
+        values = values[np.isfinite(values)]  # a draw may have no image with these classes
+        if len(values) > DRAWS // 2:
+            low, high = np.quantile(values, [0.025, 0.975])
+            bounds |= {"low": float(low), "high": float(high)}
+    return none
 
 
 def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDArray[np.str_]:
@@ -123,6 +160,7 @@ def summarize(
     return {
         "pixels": int(true.sum()),
         "miou": mean(each),
+        "measured": int(np.isfinite(each).sum()),  # classes that mean IoU is over
         "pixel_accuracy": float(right.sum() / true.sum()) if true.sum() else None,
         "mean_accuracy": mean(recall),
         "boundary_iou": mean(edges),

@@ -22,6 +22,7 @@ from gpaco.system.words import one_line
 
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # our models, for images that are used whole, without cropping
+_NARROW = {"channels": (64, 128, 192, 384)}
 NONE = "none"  # the word for random weights in a recipe
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models reject a setting
 
@@ -48,7 +49,13 @@ class Backbone(NamedTuple):
 
 
 def build(
-    name: str, *, size: int | None = None, drop_path: float = 0.0, pool: str = "", weights: str | Path = NONE
+    name: str,
+    *,
+    size: int | None = None,
+    drop_path: float = 0.0,
+    pool: str = "",
+    weights: str | Path = NONE,
+    narrow: bool = False,
 ) -> Backbone:
     """Return the backbone called `name`, in training mode, with the mean, deviation and size of its images.
 
@@ -68,17 +75,19 @@ def build(
             MAE's, lose their final norm, and fc_norm starts from scratch. Or "hub": timm's own weights, downloaded;
             `module.pretrained_cfg["hf_hub_id"]` then names the revision. Or "package": those of an installed package.
             "none": random weights.
+        narrow: three quarters of the channels in the last two stages of a ResNet, as the experts of RIDE have.
     """
     if name in SMALL_IMAGES:
-        module: nn.Module = _ours(name, drop_path, weights)
+        module: nn.Module = _ours(name, drop_path, weights, narrow)
     else:
-        module = _from_timm(name, size, drop_path, pool, weights)
+        module = _from_timm(name, size, drop_path, pool, weights, narrow)
     usual = usual_input(name)
-    width = 64 if name in _SMALL else _width(module, name, size or usual.size, usual.size)
-    return Backbone(module, width, usual.mean, usual.std, size or usual.size)
+    side = size or usual.size
+    width = module.num_features if isinstance(module, SmallResNet) else _width(module, name, side, usual.size)
+    return Backbone(module, width, usual.mean, usual.std, side)
 
 
-def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
+def _ours(name: str, drop_path: float, weights: str | Path, narrow: bool) -> nn.Module:
     if is_hub(weights) or weights == PACKAGE:
         raise UserError(
             f"{name} is not a timm model and has no published weights",
@@ -86,7 +95,7 @@ def _ours(name: str, drop_path: float, weights: str | Path) -> nn.Module:
         )
     if name in _SMALL and drop_path:
         raise UserError(f"{name} has no drop path", "leave drop_path at 0, or choose a timm model")
-    module = SmallResNet(_SMALL[name]) if name in _SMALL else _resnet50_cifar(drop_path)
+    module = SmallResNet(_SMALL[name], narrow=narrow) if name in _SMALL else _resnet50_cifar(drop_path, narrow)
     if weights != NONE:
         fill(module, read_safetensors(Path(weights)), weights)
     return module
@@ -139,9 +148,9 @@ def origin(name: str, module: nn.Module, weights: str) -> str:
     return package.requirement if package else weights
 
 
-def _resnet50_cifar(drop_path: float) -> Any:
+def _resnet50_cifar(drop_path: float, narrow: bool) -> Any:
     """Return a ResNet-50 that keeps the size of a small image until its second stage."""
-    model = _create("resnet50", drop_path_rate=drop_path, zero_init_last=False)
+    model = _create("resnet50", drop_path_rate=drop_path, zero_init_last=False, **(_NARROW if narrow else {}))
     model.conv1 = conv3x3(3, 64)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     model.maxpool = nn.Identity()
@@ -181,12 +190,19 @@ def _config(name: str) -> Any:
         ) from None
 
 
-def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path) -> Any:
+def can_be_narrow(name: str) -> bool:
+    """Whether the last stages can have fewer channels: ResNets and ResNeXts."""
+    from timm.models import is_model_in_modules
+
+    return name in SMALL_IMAGES or is_model_in_modules(name.split(".")[0], {"resnet"})
+
+
+def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights: str | Path, narrow: bool) -> Any:
     from timm.models import is_model_in_modules
 
     config = _config(name)
     # Not every model supports every option: pass only those that are set.
-    options: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    options: dict[str, Any] = ({"drop_path_rate": drop_path} if drop_path else {}) | (_NARROW if narrow else {})
     if pool == "mean" or (name.startswith("vit_") and name.endswith(".mae")):
         options["global_pool"] = "avg"  # as in MAE's fine-tuning: the mean of the patches, then a norm
     options |= {"zero_init_last": False} if is_model_in_modules(name.split(".")[0], {"resnet"}) else {}

@@ -1,7 +1,7 @@
 """The network that every method trains, and its momentum copy."""
 
 from copy import deepcopy
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ class Classifier(nn.Module):
             "two-layer": two with ReLU between, as in the paper; "mae": as "gpaco" with GELU; "none": embeddings are
             not computed and have shape (2B, 0).
         hidden: width of a linear layer with ReLU between the backbone and both heads; 0 for none.
+        centers: another head than a linear layer (models/heads.py).
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
     >>> logits, embeddings = model(torch.randn(3, 3, 2, 2), torch.randn(3, 3, 2, 2))
@@ -42,6 +43,7 @@ class Classifier(nn.Module):
         dim: int = 128,
         projector: str = "gpaco",
         hidden: int = 0,
+        centers: nn.Module | None = None,
     ) -> None:
         super().__init__()
         check_number(num_features, "num_features", 1)
@@ -52,10 +54,11 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.num_features = num_features
         self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
-        self.centers = nn.Linear(hidden or num_features, num_classes)
+        self.centers: Any = centers or nn.Linear(hidden or num_features, num_classes)
         self.projector = _projector(projector, hidden or num_features, dim)
         self.backbone_fixed = False  # set by `freeze`: the backbone then stays in evaluation mode
         self.fixed_norms: list[nn.Module] = []  # the same for some of its layers
+        self.shifted_norms: list[nn.Module] = []  # exceptions: they follow the mode of the model
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
         if not views:
@@ -63,9 +66,14 @@ class Classifier(nn.Module):
         logits, embeddings = [], []
         for view in views:
             features = self.features(view)
-            logits.append(self.centers(features))
+            logits.append(self.outputs(features))
             embeddings.append(self.embed(features))
         return torch.cat(logits), torch.cat(embeddings)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Return what a loss sees: logits (N, C), or (N, K, C) for a head with several parts."""
+        shown: Tensor = getattr(self.centers, "parts", self.centers)(features)
+        return shown
 
     def classify(self, images: Tensor) -> Tensor:
         """Return logits (N, C), without embeddings."""
@@ -74,7 +82,7 @@ class Classifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the input of the centers and the projector: (N, F), or (N, hidden)."""
-        features = self.backbone(images)
+        features = self.pooled(images)
         expected = (images.shape[0], self.num_features)  # len() would fix the batch size in an exported graph
         if not isinstance(features, Tensor) or features.shape != expected:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -83,6 +91,11 @@ class Classifier(nn.Module):
             )
         result: Tensor = self.hidden(features)
         return result
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """Return the features of the backbone, (N, F)."""
+        features: Tensor = self.backbone(images)
+        return features
 
     def embed(self, features: Tensor) -> Tensor:
         """Return embeddings (N, D) of unit length from features; (N, 0) without a projector."""
@@ -97,7 +110,14 @@ class Classifier(nn.Module):
             self.backbone.eval()
         for norm in self.fixed_norms:
             norm.eval()
+        for norm in self.shifted_norms:
+            norm.train(mode)
         return self
+
+    def shift_norms(self) -> None:
+        """Let the batch norms of a fixed backbone use and update the statistics of training batches."""
+        kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+        self.shifted_norms = [module for module in self.backbone.modules() if isinstance(module, kinds)]
 
 
 def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
@@ -114,9 +134,8 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
 def momentum_copy(model: Classifier) -> Classifier:
     """Return a copy of `model` without gradients, PaCo's key network, to be updated with `update_momentum`.
 
-    Keep it in training mode: its batch norm uses the statistics of the keys and has its own running statistics. The
-    released code also shuffles keys over GPUs before batch norm, so that a key does not share statistics with its
-    query. On one device that has no effect, and it is left out here.
+    Keep it in training mode: its batch norm uses the statistics of the keys and has its own running statistics
+    (`methods/keys.py` has the order in which it sees them).
     """
     return deepcopy(model).requires_grad_(False)
 

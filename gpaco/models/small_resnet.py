@@ -13,23 +13,35 @@ class SmallResNet(nn.Module):
 
     Three stages of n blocks, 16, 32 and 64 channels wide. Where the size halves, the shortcut takes every second pixel
     and pads the channels with zeros (option A). Convolutions start Kaiming normal. Any image size works, even 8 px.
+    `narrow` has 24 and 48 channels in the last two stages, as the experts of RIDE have.
     """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, *, narrow: bool = False) -> None:
         super().__init__()
+        second, third = (24, 48) if narrow else (32, 64)
+        self.num_features = third
         self.conv1 = conv3x3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
+        self.act1 = nn.ReLU(inplace=True)
         self.layer1 = nn.Sequential(*(_Block(16, 16) for _ in range(blocks)))
-        self.layer2 = nn.Sequential(*(_Block(32 if i else 16, 32) for i in range(blocks)))
-        self.layer3 = nn.Sequential(*(_Block(64 if i else 32, 64) for i in range(blocks)))
+        self.layer2 = nn.Sequential(*(_Block(second if i else 16, second) for i in range(blocks)))
+        self.layer3 = nn.Sequential(*(_Block(third if i else second, third) for i in range(blocks)))
+        self.pool = _Mean()
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(images)), inplace=True)
-        features: Tensor = self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
+        x = self.act1(self.bn1(self.conv1(images)))
+        features: Tensor = self.pool(self.layer3(self.layer2(self.layer1(x))))
         return features
+
+
+class _Mean(nn.Module):
+    """The mean of each map."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.mean((2, 3))
 
 
 class _Block(nn.Module):

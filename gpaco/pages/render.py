@@ -16,19 +16,37 @@ from numpy.typing import NDArray
 
 from gpaco import __version__
 from gpaco.system.files import write_atomic
+from gpaco.system.outputs import mark_folder
 
+MARK, FOLDER_MARK = '<meta name="generator" content="gpaco report">', ".gpaco-report"  # of a page and of its folder
 Facts = dict[str, Any]  # what a page shows, ready for JSON
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # header and rows
 
 
+def folder_of(page: Path) -> Path:
+    """Return the folder for the numbers of a page: `report_files` beside `report.html`."""
+    return page.with_name(f"{page.stem}_files")
+
+
 def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts: Any) -> Path:
     """Write the tables as CSV files into the folder beside the page, then the page; return its path."""
-    folder = page.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_of(page)
+    mark_folder(folder, FOLDER_MARK)
     for name, (header, rows) in tables.items():
         file = io.StringIO(newline="")
         csv.writer(file).writerows([header, *rows])
         write_atomic(folder / f"{name}.csv", file.getvalue().encode("utf-8", "backslashreplace"))
+    return write_html(page, template, folder=folder.name, **facts)
+
+
+def write_html(page: Path, template: str, **facts: Any) -> Path:
+    """Write a page from its template and facts, and return its path."""
+    write_atomic(page, rendered(template, facts).encode("utf-8", "backslashreplace"))
+    return page
+
+
+def rendered(template: str, facts: Facts) -> str:
+    """Return a page: a template filled with facts."""
     environment = Environment(
         loader=PackageLoader("gpaco.pages"),
         autoescape=True,
@@ -38,10 +56,8 @@ def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts:
     )
     environment.filters |= {"percent": percent, "points": points, "number": "{:,}".format}
     environment.filters["part"] = lambda name: {"train": "training", "val": "validation"}.get(name, name)
-    facts |= {"folder": folder.name, "style": template_text("page.css"), "version": __version__}
-    text = environment.get_template(template).render(facts)
-    write_atomic(page, text.encode("utf-8", "backslashreplace"))
-    return page
+    facts = {"mark": MARK, "style": template_text("page.css"), "version": __version__} | facts
+    return environment.get_template(template).render(facts)
 
 
 def template_text(name: str) -> str:

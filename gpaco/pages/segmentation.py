@@ -1,6 +1,7 @@
 """The page about segmenters: IoU against the share of pixels, confusions between classes, the worst images."""
 
-import math
+import base64
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.errors import UserError
-from gpaco.pages.render import Facts, Table, thumbnail, write_files
+from gpaco.pages.published import published
+from gpaco.pages.render import Facts, Table, percent, safe_json, template_text, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
+from gpaco.system.words import counted, listed
 from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
-from gpaco.tasks.segmentation.prediction import colored
+from gpaco.tasks.segmentation.masks import colored
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits, in_order_of
 from gpaco.training.run import Run
@@ -21,8 +24,8 @@ SHOWN = 6  # images
 SIDE, QUALITY = 360, 82  # pixels of the longer side at most; JPEG quality
 PAIRS = 20  # confusions listed
 MATRIX = 40  # classes at most for showing the whole matrix
-RED = (214, 39, 40)
-WIDTH = 1080  # of the chart, as wide as the page
+MARKED = (255, 0, 200)  # wrong pixels, in stripes: no class is drawn so
+SCRIPTS = ("charts.js", "saving.js", "segmentation.js")
 
 
 def write_page(
@@ -38,7 +41,23 @@ def write_page(
             facts["images"] = worst_images(runs[0], facts["runs"][0]["worst"], splits)
         except UserError as error:
             say(f"no images: {error.cause}")
+    script = "".join(map(template_text, SCRIPTS))
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
+    facts |= {"script": script, "script_hash": allowed, "json": safe_json(charted(facts))}
     return write_files(page, "segmentation.html", {"classes": _class_table(facts)}, **facts)
+
+
+def charted(facts: Facts) -> Facts:
+    """Return what the script of the page draws."""
+    first = facts["runs"][0]
+    return {
+        "runs": [run["name"] for run in facts["runs"]],
+        "cuts": {name: first["cuts"][name] / len(facts["classes"]) for name in ("many", "few")},
+        "classes": [
+            {"name": row["name"], "share": row["share"], "iou": [run["iou"] for run in row["runs"]]}
+            for row in facts["classes"]
+        ],
+    }
 
 
 def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
@@ -86,54 +105,31 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
             for i, j in wrong[:PAIRS]
         ],
         "matrix": shares.tolist() if len(names) <= MATRIX else None,
-        "chart": scatter(found, [count / total for count in found[0]["counts"]]),
+        "sentence": sentence(found),
         "robustness": robustness,
+        "paper": list(filter(None, (published(run, row["miou"]) for run, row in zip(runs, found, strict=True)))),
         "images": [],
     }
 
 
-def scatter(runs: Sequence[Facts], shares: Sequence[float]) -> Facts:
-    """Return positions of the dots in a chart of WIDTH x 340: share of pixels on a log axis against IoU from 0 to 1."""
-    known = [share for share in shares if share > 0]
-    low, high = math.floor(math.log10(min(known))), max(math.ceil(math.log10(max(known))), 0)
-    left, right, top, bottom = 46, WIDTH - 24, 12, 302
-
-    def across(share: float) -> float:
-        return round(left + (right - left) * (math.log10(share) - low) / max(high - low, 1), 1)
-
-    def down(value: float) -> float:
-        return round(bottom - (bottom - top) * value, 1)
-
-    dots = [
-        {"run": k, "x": across(shares[c]), "y": down(row["iou"]), "row": row, "share": shares[c]}
-        for k, run in enumerate(runs)
-        for c, row in enumerate(run["per_class"])
-        if row["iou"] is not None and shares[c] > 0
-    ]
-    _place_labels(dots)
-    cuts = {name: runs[0]["cuts"][name] / len(shares) for name in ("many", "few")}
-    edges = {name: across(cut) for name, cut in cuts.items() if 10.0**low < cut < 1}
-    return {
-        "dots": dots,
-        "x": [{"x": across(10.0**k), "text": f"{100 * 10.0**k:g} %"} for k in range(low, high + 1)],
-        "y": [{"y": down(k / 5), "text": f"{20 * k} %"} for k in range(6)],
-        "edges": edges,
-        "box": {"width": WIDTH, "left": left, "right": right, "top": top, "bottom": bottom},
-    }
-
-
-def _place_labels(dots: list[Facts]) -> None:
-    """Place the class name of each dot to its right or left; None where it would overlap something."""
-    taken = [(dot["x"] - 5, dot["x"] + 5, dot["y"]) for dot in dots]
-    for dot in dots:
-        wide = 7.5 * len(dot["row"]["name"])
-        dot["label"] = None
-        for start, anchor in ((dot["x"] + 8, "start"), (dot["x"] - 8 - wide, "end")):
-            free = all(start + wide < low or high < start or abs(dot["y"] - y) > 13 for low, high, y in taken)
-            if free and start > 46 and start + wide < WIDTH:
-                dot["label"] = {"x": start if anchor == "start" else dot["x"] - 8, "anchor": anchor}
-                taken.append((start, start + wide, dot["y"]))
-                break
+def sentence(runs: Sequence[Facts]) -> str:
+    """Say what stands out: the best run, how rare classes fare, and the worst class."""
+    best = max(runs, key=lambda run: run["miou"] or 0)
+    over = f"over {best['measured']} of {counted(len(best['per_class']), 'class')}"
+    words = [f"Mean IoU is {percent(best['miou'])} % {over}."]
+    if len(runs) > 1:
+        others = [f"{percent(run['miou'])} % by {run['name']}" for run in runs if run is not best]
+        words = [
+            f"{best['name']} has the highest mean IoU: {percent(best['miou'])} % {over}, against {listed(others)}."
+        ]
+    if best["few"] is not None and best["many"] is not None:
+        both = f"{percent(best['few'], 0)} % against {percent(best['many'], 0)} %"
+        words.append(f"Classes with few pixels reach {both} for those with many.")
+    known = [row for row in best["per_class"] if row["iou"] is not None and row["test"]]
+    if known:
+        worst = min(known, key=lambda row: row["iou"])
+        words.append(f"The worst class is {worst['name']}: {percent(worst['iou'])} %.")
+    return " ".join(words)
 
 
 def worst_images(run: Run, worst: Sequence[Facts], splits: SceneSplits | None) -> list[Facts]:
@@ -167,10 +163,13 @@ def worst_images(run: Run, worst: Sequence[Facts], splits: SceneSplits | None) -
 
 
 def errors_marked(image: NDArray[np.uint8], wrong: NDArray[np.bool_], labeled: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return the image in gray, wrong pixels red, unlabeled pixels nearly black."""
+    """Return the image in gray, wrong pixels in stripes, unlabeled pixels nearly black."""
     gray = np.repeat(image.mean(2, keepdims=True), 3, 2)
     gray[~labeled] *= 0.25
-    gray[wrong] = 0.35 * gray[wrong] + 0.65 * np.array(RED)
+    rows, columns = np.indices(wrong.shape)
+    stripe = (rows + columns) * 60 // sum(wrong.shape) % 2 == 0
+    gray[wrong & stripe] = MARKED
+    gray[wrong & ~stripe] = 0.5 * gray[wrong & ~stripe] + 0.5 * np.array(MARKED)
     marked: NDArray[np.uint8] = gray.round().astype(np.uint8)
     return marked
 

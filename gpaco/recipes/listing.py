@@ -1,11 +1,13 @@
 """The list of recipes, for the terminal and for docs/recipes.md."""
 
+import re
 from typing import NamedTuple
 
 from gpaco.errors import UserError, nearest
 from gpaco.recipes.paper_rows import differs, names
 from gpaco.recipes.recipe import diff, in_toml, load
-from gpaco.recipes.settings import PaperRow
+from gpaco.recipes.settings import METHODS, MethodSettings, PaperRow, used
+from gpaco.recipes.validation import FIELDS
 
 NOT_RUN = "not run by us"
 
@@ -88,6 +90,19 @@ def markdown() -> str:
     return "\n".join([*lines, ""])
 
 
+def coverage() -> str:
+    """Return the table of docs/paper_to_code.md that says which recipes belong to which table and figure."""
+    found: dict[str, list[str]] = {}
+    for name, _, source in rows():
+        noted = re.findall(r"(?:Also in|\() ?Tables? (\d+)(?: and (\d+))?", source.note)
+        also = [f"Table {number}" for pair in noted for number in pair if number]
+        for table in (source.table, *also):
+            found.setdefault(table, []).append(name)
+    places = sorted(found, key=lambda place: (place.split()[0], int("".join(filter(str.isdigit, place)) or 0)))
+    lines = [f"| {place} | {', '.join(f'`{name}`' for name in sorted(found[place]))} |" for place in places]
+    return "\n".join(["| in the paper | recipes |", "|---|---|", *lines])
+
+
 def by_the_text(name: str) -> list[str]:
     """Return a sentence with what --paper changes, if anything."""
     if not differs(name):
@@ -95,3 +110,23 @@ def by_the_text(name: str) -> list[str]:
     changed = diff(load(name), load(name, paper=True))
     values = [f"{key} = {in_toml(text)}" for key, (_, text) in changed.items() if not key.startswith("source.")]
     return [f"Text: {', '.join(values)}."]
+
+
+def method(name: str) -> str:
+    """Return a method as text: what it does, where it was published, and its settings with their defaults."""
+    about, lines = METHODS[name], []
+    defaults = MethodSettings()
+    for key, field in FIELDS["method"].items():
+        if key != "name" and key in used(name):
+            lines.append(f"  method.{key} = {in_toml(getattr(defaults, key))}  # {field.metadata['about']}")
+    paper = [about.paper] if about.paper else []
+    return "\n".join([f"{name}: {about.idea}", *paper, "settings (--set KEY=VALUE):", *lines, ""])
+
+
+def methods_markdown() -> str:
+    """Return the table of methods of docs/methods.md."""
+    lines = ["| method | reference | idea | settings |", "|---|---|---|---|"]
+    for name, about in METHODS.items():
+        settings = ", ".join(f"`{key}`" for key in about.uses)
+        lines.append(f"| `{name}` | {about.paper or '-'} | {about.idea} | {settings or '-'} |")
+    return "\n".join(lines)

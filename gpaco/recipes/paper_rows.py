@@ -2,8 +2,9 @@
 
 A file begins with what its rows share: `data` (the argument of `gpaco train`), `processes` and `hardware`. Each
 `[recipe.NAME]` is a row. It has a `source` (table, row and number of the paper) and lists its changes to `base`, a
-complete `[base.NAME]` of the same file. Values are those of the released code; where the paper's text differs, its
-values are under `paper.*`. `assumed` lists settings that neither gives. A `note` is appended to that of the base.
+complete `[base.NAME]` of the same file, of which it takes only what its methods use. Values are those of the released
+code; where the paper's text differs, its values are under `paper.*`. `assumed` lists settings that neither gives. A
+`note` is appended to that of the base.
 
 A row with `sweep = "section.key"` stands for several rows, one for each pair of value and number in `rows`; `{}` in its
 name and row is replaced by the value.
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.errors import UserError, nearest
-from gpaco.recipes.settings import Train
+from gpaco.recipes.settings import MethodSettings, Train, used
 
 _FOLDER = Path(__file__).parent / "files"
 
@@ -51,7 +52,11 @@ def tables(name: str, *, paper: bool = False) -> Table:
     source = {key: row.pop(key) for key in ("note", "assumed") if key in row}
     command = _command(f"{name} --paper" if paper else name, row, file)
     row["source"] = row["source"] | source | {"command": command, "hardware": file["hardware"]}
-    return _joined(_AS_PUBLISHED[row.get("train", {}).get("task", Train.task)], row)
+    row = _joined(_AS_PUBLISHED[row.get("train", {}).get("task", Train.task)], row)
+    every = [row["method"] | stage.get("method", {}) for stage in row.get("stage", [{}])]
+    known = {key for one in every for key in used(one.get("name", MethodSettings.name), one.get("first", ""))}
+    row["method"] = {key: value for key, value in row["method"].items() if key in known}
+    return row
 
 
 def _command(words: str, row: Table, file: Table) -> str:

@@ -17,13 +17,14 @@ from typing import Any
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import paper_rows
 from gpaco.recipes.paper_rows import names as names
-from gpaco.recipes.settings import PaperRow, Recipe, Stage
+from gpaco.recipes.settings import MethodSettings, PaperRow, Recipe, Stage, used
 from gpaco.recipes.validation import (
     FIELDS,
     KINDS,
     SETTINGS,
     check_combinations,
     check_exists,
+    check_used,
     checked,
     elsewhere,
     named,
@@ -86,7 +87,15 @@ def _from_tables(tables: dict[str, Any], name: str) -> Recipe:
     recipe = replace(recipe, name=_name(tables.pop("name", name)), source=PaperRow())
     if "stage" in tables:
         recipe = replace(recipe, stage=tuple(_read_stages(tables.pop("stage"))))
-    return _consistent(_with(recipe, _read_settings(tables)))
+    changes = list(_read_settings(tables))
+    recipe = _consistent(_with(recipe, changes))
+    own = [change for stage in recipe.stage for change in stage.changes]
+    check_used([f"{section}.{key}" for section, key, _ in [*changes, *own]], _methods(recipe), {})
+    return recipe
+
+
+def _methods(recipe: Recipe) -> list[MethodSettings]:
+    return [stage.method for stage in stages(recipe)]
 
 
 def _read_settings(tables: dict[str, Any]) -> Iterator[Change]:
@@ -136,6 +145,7 @@ def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str]
             *stage, section, key = name.split(".")
             new = section, key, checked(section, key, raw)
             recipe = _with_stage_change(recipe, stage[1], new) if stage else _with_base_change(recipe, new)
+    check_used(values, _methods(recipe), sources)
     return _consistent(recipe, sources)
 
 
@@ -229,13 +239,19 @@ def _consistent(recipe: Recipe, sources: dict[str, str] | None = None) -> Recipe
 # Writing
 
 
-def dumps(recipe: Recipe, *, explain: bool = False) -> str:
-    """Return TOML text with every setting, which loads back equal; `explain` adds a comment to each."""
+def dumps(recipe: Recipe, *, explain: bool = False, every: bool = False) -> str:
+    """Return TOML text with every setting, which loads back equal; `explain` adds a comment to each.
+
+    `every` includes settings of other methods, which a recipe may not have.
+    """
+    of_methods = {key for one in _methods(recipe) for key in used(one.name, one.first)}
     lines = [f"name = {in_toml(recipe.name)}"]
     for section, known in FIELDS.items():
         values = asdict(getattr(recipe, section))
         if section == "source":
             values = {key: value for key, value in values.items() if value or (key == "ours" and recipe.source.table)}
+        if section == "method" and not every:
+            values = {key: value for key, value in values.items() if key in of_methods}
         lines += ["", f"[{section}]"] if values else []
         for key, value in values.items():
             lines.append(f"{key} = {in_toml(value)}" + (f"  # {known[key].metadata['about']}" if explain else ""))

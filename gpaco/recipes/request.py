@@ -35,6 +35,7 @@ FLAGS = {
     "tune": "train.tune",
     "tune_prior": "method.tune_prior",
     "report": "train.report",
+    "log": "train.log",
 }
 
 

@@ -4,8 +4,142 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-METHODS = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced", "gaussian")
-VIEWS = ("plain", "sim", "rand", "rand_stack", "mae", "cifar_regular", "cifar_sim", "cifar_aug")
+
+@dataclass(frozen=True)
+class About:
+    """A method: where it was published, what it does, and the settings in [method] that it uses."""
+
+    paper: str
+    idea: str
+    uses: tuple[str, ...]
+
+
+_ANY = ("name", "tune_prior", "fuse")  # of every method
+_MIX = ("mixup", "cutmix")
+_GPACO = (
+    *("alpha", "temperature", "memory", "prior", "start", "contrast", "label_smoothing", "center_temperature"),
+    *_MIX,
+)
+_SUPCON = (
+    *("temperature", "memory", "start", "contrast", "momentum", "momentum_keys", "shuffle_keys", "anchors"),
+    *("rebalance", "beta", *_MIX),
+)
+_DRW = ("margin", "scale", "drw_start", "drw_beta", *_MIX)
+_DECOUPLING = "Kang et al., Decoupling Representation and Classifier for Long-Tailed Recognition, ICLR 2020"
+
+# In the order of gpaco.methods.METHODS. `gpaco show METHOD` prints a row.
+METHODS: dict[str, About] = {
+    "gpaco": About(
+        "Cui et al., Generalized Parametric Contrastive Learning, TPAMI 2023",
+        "class centers and past embeddings in one softmax; every view is an anchor",
+        (*_GPACO, "anchors"),
+    ),
+    "paco": About(
+        "Cui et al., Parametric Contrastive Learning, ICCV 2021",
+        "the same with keys of a momentum copy of the network",
+        (*_GPACO, "momentum", "shuffle_keys"),
+    ),
+    "supcon": About(
+        "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020",
+        "contrast between embeddings; a second stage trains the classifier",
+        (*_SUPCON, "label_smoothing", "tau"),
+    ),
+    "multitask": About(
+        "the baseline of the PaCo papers",
+        "cross entropy or balanced softmax, plus SupCon",
+        (*_SUPCON, "base", "weight", "label_smoothing"),
+    ),
+    "ce": About("", "cross entropy", ("label_smoothing", *_MIX)),
+    "balanced-softmax": About(
+        "Ren et al., Balanced Meta-Softmax, NeurIPS 2020; with another tau: Menon et al., Logit Adjustment, ICLR 2021",
+        "cross entropy of logits + tau * log frequencies",
+        ("tau", "label_smoothing", *_MIX),
+    ),
+    "focal": About(
+        "Lin et al., Focal Loss for Dense Object Detection, ICCV 2017",
+        "cross entropy times (1 - p)^gamma",
+        ("gamma", "label_smoothing", *_MIX),
+    ),
+    "class-balanced": About(
+        "Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019",
+        "cross entropy weighted by the effective number of images",
+        ("beta", "label_smoothing", *_MIX),
+    ),
+    "gaussian": About(
+        "docs/gaussian.md", "Gaussian classes with one covariance, in closed form on frozen features", ()
+    ),
+    "cb-focal": About(
+        "Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019",
+        "focal loss of one sigmoid for each class, weighted by the effective number of images",
+        ("cb_beta", "cb_gamma"),
+    ),
+    "ldam-drw": About(
+        "Cao et al., Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, NeurIPS 2019",
+        "cosine classifier with a larger margin for rarer classes; class weights late in training",
+        _DRW,
+    ),
+    "bcl": About(
+        "Zhu et al., Balanced Contrastive Learning for Long-Tailed Visual Recognition, CVPR 2022",
+        "logit-adjusted cross entropy, and contrast with class prototypes in which every class weighs the same",
+        ("scale", "bcl_logits", "bcl_weight", "bcl_temperature"),
+    ),
+    "crt": About(
+        _DECOUPLING, "first train the network, then a new classifier with class-balanced sampling", ("first",)
+    ),
+    "lws": About(
+        _DECOUPLING, "first train the network, then one scale for each class with class-balanced sampling", ("first",)
+    ),
+    "tau-norm": About(
+        _DECOUPLING,
+        "divide the weights of each class by their norm to the power tau; trains nothing after the first stage",
+        ("first", "norm_tau"),
+    ),
+    "ncm": About(
+        _DECOUPLING, "the class with the nearest mean of features; trains nothing after the first stage", ("first",)
+    ),
+    "mislas": About(
+        "Zhong et al., Improving Calibration for Long-Tailed Recognition, CVPR 2021",
+        "mixup first; then classifier and class scales, labels of frequent classes smoothed more, batch norm shifted",
+        ("first", "first_mixup", "smooth_head", "smooth_tail", "classifier_rate", "shift_norms"),
+    ),
+    "bbn": About(
+        "Zhou et al., BBN: Bilateral-Branch Network with Cumulative Learning, CVPR 2020",
+        "two last blocks, for a uniform and a reversed sampler, mixed with a weight that moves during training",
+        (),
+    ),
+    "causal-norm": About(
+        "Tang et al., Long-Tailed Classification by Keeping the Good and Removing the Bad Momentum Causal Effect, "
+        "NeurIPS 2020",
+        "normalized classifier with several heads; at test time the mean direction of features is taken out",
+        ("heads", "causal_scale", "causal_gamma", "causal_momentum", "effect", *_MIX),
+    ),
+    "reslt": About(
+        "Cui et al., ResLT: Residual Learning for Long-Tailed Recognition, TPAMI 2023",
+        "a branch for all classes, one for medium and rare ones, one for rare ones; their logits are summed",
+        ("branch_share", "medium", "tail", "test_norm"),
+    ),
+    "ride": About(
+        "Wang et al., Long-tailed Recognition by Routing Diverse Distribution-Aware Experts, ICLR 2021",
+        "experts that share the early layers, each with the LDAM-DRW loss, rewarded for being diverse (no router)",
+        (*_DRW[:4], "experts", "diversity", "spread"),
+    ),
+    "oltr": About(
+        "Liu et al., Large-Scale Long-Tailed Recognition in an Open World, CVPR 2019",
+        "first train the network; then attention, and features completed from a memory of class centroids",
+        ("first",),
+    ),
+    "lift": About(
+        "Shi et al., Long-Tail Learning with Foundation Model: Heavy Fine-Tuning Hurts, ICML 2024",
+        "adapters, a cosine classifier started from class means, logit-adjusted loss, mean over five test crops",
+        ("tau", "lift_scale", "crops"),
+    ),
+}
+TWO_STAGES = ("crt", "lws", "tau-norm", "ncm", "mislas", "oltr")  # they continue what another method has trained
+
+VIEWS = (
+    *("plain", "sim", "sim_warp", "rand", "rand_stack", "rand_blur", "mae"),
+    *("cifar_regular", "cifar_sim", "cifar_aug"),
+)
 SCHEDULES = ("cosine", "step", "step-released", "poly", "constant")
 
 
@@ -41,6 +175,7 @@ class Data:
     allow_empty_classes: bool = setting(False, "keep classes without training images")
     allow_leakage: bool = setting(False, "continue if the same image is in two splits")
     allow_outside: bool = setting(False, "follow paths in a table or list that lead out of its folder")
+    in_memory: float = setting(2000.0, "small images of one size are decoded once if they fit in so many MB", low=0)
     many: int = setting(100, "classes with more training images are 'many'", low=0)
     few: int = setting(20, "classes with fewer training images are 'few'", low=0)
     expect_images: int = setting(0, "required number of training images; 0: any", low=0)
@@ -91,7 +226,8 @@ class Views:
 
 @dataclass(frozen=True)
 class MethodSettings:
-    name: str = setting("gpaco", "training method", choices=METHODS)
+    name: str = setting("gpaco", "training method", choices=tuple(METHODS))
+    first: str = setting("ce", "method of the first stage, or the folder of a run to start from: crt, lws, ...")
     alpha: float = setting(0.05, "weight of a positive sample; that of the class center is 1", low=0, below=1e6)
     temperature: float = setting(0.2, "temperature of the similarities", low=1e-6)
     memory: int = setting(8192, "number of past embeddings to contrast with (the queue)", low=0)
@@ -110,6 +246,13 @@ class MethodSettings:
     )
     momentum: float = setting(0.999, "momentum of the key network", low=0, high=1)
     momentum_keys: bool = setting(False, "supcon, multitask: keys from a momentum network, as paco always has")
+    shuffle_keys: bool = setting(
+        False, "shuffle the images of momentum keys: batch norm mixes them with others than their queries"
+    )
+    anchors: str = setting(
+        "all", "gpaco, supcon, multitask: every view is an anchor, or the first only", choices=("all", "first")
+    )
+    center_temperature: bool = setting(False, "divide the logits of the class centers by the temperature too")
     base: str = setting("balanced-softmax", "loss that multitask adds SupCon to", choices=("balanced-softmax", "ce"))
     weight: float = setting(0.5, "weight of SupCon in multitask", low=0)
     rebalance: str = setting(
@@ -119,6 +262,40 @@ class MethodSettings:
     )
     beta: float = setting(0.999, "beta of the effective number: class-balanced, rebalance = weights", low=0, below=1)
     gamma: float = setting(2.0, "gamma of the focal loss", low=0)
+    tau: float = setting(1.0, "factor on the log frequencies: balanced-softmax, lift", low=0)
+    cb_beta: float = setting(0.9999, "beta of the effective number in cb-focal", low=0, below=1)
+    cb_gamma: float = setting(1.0, "gamma of cb-focal", low=0)
+    scale: float = setting(30.0, "factor on the cosines of ldam-drw, bcl and ride", above=0)
+    margin: float = setting(0.5, "margin of the rarest class: ldam-drw, ride", low=0)
+    drw_start: float = setting(
+        0.8, "share of the epochs after which classes are weighted: ldam-drw, ride", low=0, high=1
+    )
+    drw_beta: float = setting(0.9999, "beta of the effective number of these weights", low=0, below=1)
+    bcl_logits: float = setting(1.0, "weight of the logit-adjusted loss in bcl", low=0)
+    bcl_weight: float = setting(0.35, "weight of the contrast in bcl", low=0)
+    bcl_temperature: float = setting(0.1, "temperature of the contrast in bcl", above=0)
+    norm_tau: float = setting(-1.0, "power of the norm in tau-norm; -1: selected on validation data", low=-1)
+    first_mixup: float = setting(0.2, "alpha of mixup in the first stage of mislas", low=0)
+    smooth_head: float = setting(0.3, "label smoothing of the most frequent class in mislas", low=0, below=1)
+    smooth_tail: float = setting(0.0, "label smoothing of the rarest class in mislas", low=0, below=1)
+    classifier_rate: float = setting(0.1, "factor on the learning rate of the classifier of mislas", low=0)
+    shift_norms: bool = setting(True, "mislas: update batch-norm statistics under class-balanced sampling")
+    heads: int = setting(2, "heads of the classifier of causal-norm", low=1)
+    causal_scale: float = setting(16.0, "factor on the logits of causal-norm", above=0)
+    causal_gamma: float = setting(1 / 32, "added to the norms of the class weights in causal-norm", low=0)
+    causal_momentum: float = setting(0.9, "momentum of the mean feature in causal-norm", low=0, below=1)
+    effect: float = setting(1.5, "share of the mean direction that causal-norm takes out at test time", low=0)
+    branch_share: float = setting(
+        0.99, "weight of the branch losses in reslt; the fused loss has the rest", low=0, high=1
+    )
+    medium: float = setting(0.65, "share of the classes, the rarest, of the second branch of reslt", low=0, high=1)
+    tail: float = setting(0.3, "share of the classes, the rarest, of the third branch of reslt", low=0, high=1)
+    test_norm: float = setting(0.0, "reslt divides class weights by their norm to this power at test time", low=0)
+    experts: int = setting(3, "experts of ride", low=2, high=16)
+    diversity: float = setting(0.2, "weight of the diversity of experts in ride", low=0)
+    spread: float = setting(0.02, "how much the temperature of a class in ride follows its frequency", low=0, high=1)
+    lift_scale: float = setting(25.0, "factor on the cosines of lift", above=0)
+    crops: bool = setting(True, "lift: mean over five crops of a slightly larger image at test time")
     fuse: bool = setting(True, "add the logits of the closed-form classifier to those of a head on cached features")
     mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
@@ -134,6 +311,7 @@ class Segmentation:
     channels: int = setting(0, "width of the decoder; 0: its own default", low=0)
     output_stride: int = setting(8, "output stride of the DeepLab encoder; 16 is faster", choices=(8, 16))
     aux_weight: float = setting(0.4, "weight of the auxiliary head's cross entropy; 0: no such head", low=0)
+    dice: float = setting(0.0, "weight of the Dice loss, which weighs all classes of a batch the same", low=0)
     weight: float = setting(1.0, "weight of the GPaCo loss among pixels", low=0)
     pixels: int = setting(8192, "number of pixels sampled from each image; -1: all", low=-1)
     window: tuple[int, ...] = setting((), "height and width of the test-time window; []: whole images", low=1)
@@ -172,7 +350,9 @@ class Train:
     epochs: int = setting(30, "number of epochs", low=1)
     batch_size: int = setting(128, "images per step, summed over all processes", low=1)
     accumulate: int = setting(1, "number of parts that a batch is processed in", low=1)
-    sampler: str = setting("shuffle", "sampling of training images", choices=("shuffle", "balanced", "sqrt"))
+    sampler: str = setting(
+        "shuffle", "sampling of training images", choices=("shuffle", "balanced", "sqrt", "reversed")
+    )
     part: str = setting(
         "auto",
         "part of the model to train; auto: head of a pretrained one on a CPU",
@@ -190,6 +370,11 @@ class Train:
     timeout: float = setting(10.0, "minutes that processes wait for each other", above=0)
     seed: int = setting(0, "seed of weights, data order and augmentation", low=0)
     select: str = setting("best", "epoch to keep: best on validation data, or last", choices=("best", "last"))
+    log: str = setting(
+        "",
+        "trackers that epochs are sent to, besides metrics.jsonl",
+        choices=("", "tensorboard", "wandb", "tensorboard,wandb"),
+    )
     report: bool = setting(True, "write analysis.json and report.html at the end, in up to a minute")
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)
     keep: int = setting(2, "number of checkpoints to keep besides the best", low=1)
@@ -228,6 +413,11 @@ class Recipe:
     train: Train = Train()
     source: PaperRow = PaperRow()
     stage: tuple[Stage, ...] = ()
+
+
+def used(name: str, first: str = "") -> set[str]:
+    """Return the settings in [method] that a method uses, with those of the method of its first stage."""
+    return {*_ANY, *METHODS[name].uses, *(METHODS[first].uses if first in METHODS else ())}
 
 
 SECTIONS: dict[str, type] = {f.name: type(f.default) for f in fields(Recipe) if f.name not in ("name", "stage")}

@@ -2,14 +2,14 @@
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from numbers import Integral, Real
 from typing import Any, get_type_hints
 
 from gpaco.errors import UserError, nearest
-from gpaco.recipes.settings import SECTIONS, Recipe
+from gpaco.recipes.settings import METHODS, SECTIONS, MethodSettings, Recipe, used
 
 FIELDS: dict[str, dict[str, Field[Any]]] = {s: {f.name: f for f in fields(kind)} for s, kind in SECTIONS.items()}
 KINDS = {section: get_type_hints(kind) for section, kind in SECTIONS.items()}
@@ -100,6 +100,27 @@ def show(value: Any) -> str:
 # Combinations
 
 
+def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: Mapping[str, str]) -> None:
+    """Raise an error for a given setting in [method] that none of the methods uses; `sources` are for messages.
+
+    Args:
+        keys: "section.key" or "stage.NAME.section.key".
+        methods: those of all stages.
+    """
+    known = {key for one in methods for key in used(one.name, one.first)}
+    names = " and ".join(dict.fromkeys(one.name for one in methods))
+    for name in keys:
+        *_, section, key = name.split(".")
+        if section == "method" and key not in known:
+            having = [word for word in METHODS if key in METHODS[word].uses]
+            hint = nearest(key, known - {"name"})
+            with named(sources.get(name, "")):
+                raise UserError(
+                    f"{names} has no setting method.{key}{hint}",
+                    f"it is a setting of {', '.join(having)}; `gpaco show {methods[-1].name}` lists those of a method",
+                )
+
+
 def check_combinations(recipe: Recipe, stage: str = "", sources: dict[str, str] | None = None) -> None:
     """Raise an error if settings contradict each other; `sources` maps a setting to the option that it came from."""
     for is_wrong, name, message in _rules(recipe):
@@ -131,6 +152,8 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield too_far, "segmentation.stride", "must not be above segmentation.window"
     yield scenes.few > scenes.many, "segmentation.few", "must not be above segmentation.many"
     yield len(optimizer.betas) != 2, "optimizer.betas", "must have two numbers"
+    warm = recipe.method.center_temperature and recipe.method.start == "balanced"
+    yield warm, "method.center_temperature", 'needs method.start = "released"'
     yield _falls(schedule.steps), "schedule.steps", "must rise"
     yield schedule.min_lr > optimizer.lr, "schedule.min_lr", "must not be above optimizer.lr"
     yield schedule.name == "step-released" and odd_pace, "schedule.name", "goes per epoch, with warmup 0 or from 1"

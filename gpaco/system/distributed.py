@@ -1,6 +1,9 @@
 """Processes and devices: ranks, collectives, and which device to use. With one process collectives are identities."""
 
+import json
+import math
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from gpaco.errors import UserError
 from gpaco.system.allocator import keep_freed_memory
+from gpaco.system.work import Work
 
 
 def _many() -> bool:
@@ -58,12 +62,52 @@ def mine(n: int) -> range:
     return range(rank(), n, world_size())
 
 
-def in_order(rows: Tensor, n: int) -> Tensor:
-    """Return the rows of all n items in their order, from the rows of `mine(n)` in each process."""
+def rounds(n: int, size: int) -> list[range]:
+    """Return which of n items this process works on, in rounds of at most `size`: all processes have as many rounds."""
+    step = size * world_size()
+    return [range(start + rank(), min(start + step, n), world_size()) for start in range(0, n, step)]
+
+
+def shared_work() -> Work:
+    """Return how the processes share the items of some work."""
+    return Work(rounds, collect_in_order, first=rank() == 0, processes=world_size())
+
+
+def in_order(rows: Tensor, n: int, block: int = 256) -> Tensor:
+    """Return the rows of all n items in their order on the CPU, from the rows of `mine(n)` in each process.
+
+    They are gathered in blocks of so many rows, so that no device has to hold all of them.
+    """
     if not _many():
         return rows
-    order = torch.cat([torch.arange(n)[first :: world_size()] for first in range(world_size())])
-    return gather(rows)[order.argsort().to(rows.device)]
+    world = world_size()
+    result = torch.empty(n, *rows.shape[1:], dtype=rows.dtype)
+    for start in range(0, math.ceil(n / world), block):
+        own = rows[start : start + block].to(_place())
+        counts = row_counts(own)
+        for first, part in enumerate(gather(own, counts).cpu().split(counts)):
+            result[start * world + first :: world][: len(part)] = part
+    return result
+
+
+def gather_json(value: Any) -> list[Any]:
+    """Return the values of all processes in order of rank. They must be ready for JSON, and should be small."""
+    if not _many():
+        return [value]
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(_place())
+    counts = row_counts(content)
+    return [json.loads(part.cpu().numpy().tobytes()) for part in gather(content, counts).split(counts)]
+
+
+def collect(items: Sequence[Any]) -> list[Any]:
+    """Return the items of all processes in order of rank, as lists, texts and numbers that JSON knows."""
+    return [item for part in gather_json(list(items)) for item in part]
+
+
+def collect_in_order(items: Sequence[Any]) -> list[Any]:
+    """Return the items of all processes, the first of each, then the second of each, and so on; see `collect`."""
+    numbered = collect([(k, rank(), item) for k, item in enumerate(items)])
+    return [item for _, _, item in sorted(numbered, key=lambda one: (one[0], one[1]))]
 
 
 def sum_counts(counts: Tensor) -> Tensor:
@@ -79,9 +123,14 @@ def maximum(x: Tensor) -> Tensor:
 def _reduced(x: Tensor, operation: str) -> Tensor:
     if not _many():
         return x
-    result = x.detach().to("cuda" if dist.get_backend() == "nccl" else "cpu", copy=True)
+    result = x.detach().to(_place(), copy=True)
     dist.all_reduce(result, getattr(dist.ReduceOp, operation))
     return result.to(x.device)
+
+
+def _place() -> str:
+    """Where the backend wants its tensors."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 def share_statistics(model: torch.nn.Module) -> torch.nn.Module:
@@ -101,6 +150,13 @@ def share_buffers(module: torch.nn.Module) -> None:
     if _many():
         for buffer in module.buffers():
             dist.broadcast(buffer, 0)
+
+
+def from_first(x: Tensor) -> Tensor:
+    """Return the tensor of process 0, whose shape is that of every process."""
+    if _many():
+        dist.broadcast(x, 0)
+    return x
 
 
 def barrier() -> None:

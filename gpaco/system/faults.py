@@ -5,9 +5,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EACCES, EDQUOT, EFBIG, ENOSPC, EPERM, EROFS
+from errno import EACCES, EDQUOT, EFBIG, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 
-from gpaco.errors import EnvironmentProblem, Problem
+from gpaco.errors import EnvironmentProblem, Problem, UserError
 
 _RESUMES = "the same command resumes from the last checkpoint"
 
@@ -23,10 +23,10 @@ def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[No
         problem = disk_problem(error, then) if action else problem_of(error)
         if problem is None:
             raise
-        raise EnvironmentProblem(f"{action}: {problem.cause}" if action else problem.cause, problem.remedy) from error
+        raise type(problem)(f"{action}: {problem.cause}" if action else problem.cause, problem.remedy) from error
 
 
-def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
+def disk_problem(error: Exception, then: str = "") -> Problem | None:
     """Return why the system failed to read or write, or None for any other error."""
     text = " ".join(str(error).split())
     found = re.search(r"os error (\d+)", text)  # as reported by safetensors
@@ -37,12 +37,14 @@ def disk_problem(error: Exception, then: str = "") -> EnvironmentProblem | None:
     reason = os.strerror(number).lower()
     if number in (ENOSPC, EDQUOT, EFBIG):
         return EnvironmentProblem(f"the disk is full ({reason}{about})", f"free some space{then}")
+    if number == ENAMETOOLONG:  # wrong input, whatever the machine
+        return UserError(f"{reason}{about}", "check the path, or choose a shorter one")
     if number in (EACCES, EPERM, EROFS):
         return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another --out{then}")
     return EnvironmentProblem(f"{reason}{about}", f"check that the path exists and can be read and written{then}")
 
 
-def problem_of(error: Exception) -> EnvironmentProblem | None:
+def problem_of(error: Exception) -> Problem | None:
     """Return what is wrong with the machine, or None for any other error."""
     text = " ".join(str(error).split())
     short = re.search(r"out of memory|not enough memory|can(no|')t allocate memory", text, re.IGNORECASE)

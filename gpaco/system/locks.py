@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
 
@@ -18,6 +16,8 @@ LOCK, HOLDER = "run.lock", "in-use.txt"  # a second file names the holder: Windo
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a run folder. The system releases the lock however this process ends."""
+    from filelock import FileLock, Timeout  # only for those who lock: an exported file is used without it
+
     holder, held = folder / HOLDER, FileLock(folder / LOCK)
     with explained(f"cannot lock {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Graceful stopping: a signal sets a flag that the loop checks between steps. A second signal stops at once."""
+"""Graceful stopping: a signal sets a flag that the loop checks between steps."""
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -9,6 +10,9 @@ from types import FrameType
 CAUGHT = [signal.SIGINT, signal.SIGTERM]
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CAUGHT.append(signal.SIGUSR1)
+IMPATIENT = 3.0  # seconds: a Ctrl-C that long after the first signal stops at once
+
+_last_words = False
 
 
 class Stopped(Exception):
@@ -16,6 +20,7 @@ class Stopped(Exception):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name} after saving")
+        self.number = number
         self.exit_code = 130 if number == signal.SIGINT else 143
 
 
@@ -27,17 +32,24 @@ class Received:
 
 @contextmanager
 def catch_signals() -> Iterator[Received]:
-    """Record the first signal instead of stopping."""
+    """Record the first signal instead of stopping.
+
+    Repeated signals are ignored: torchrun passes on what its processes may also have received themselves. Only a later
+    Ctrl-C, by a person who does not want to wait, stops at once.
+    """
     received = Received()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may install handlers
         yield received
         return
     before = {number: signal.getsignal(number) for number in CAUGHT}
+    since = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        received.number = received.number or number
-        for caught in CAUGHT:
-            signal.signal(caught, before[caught])
+        nonlocal since
+        if not received.number:
+            received.number, since = number, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - since > IMPATIENT:
+            raise KeyboardInterrupt
 
     for number in CAUGHT:
         signal.signal(number, note)
@@ -45,4 +57,34 @@ def catch_signals() -> Iterator[Received]:
         yield received
     finally:
         for number in CAUGHT:
-            signal.signal(number, before[number])
+            signal.signal(number, signal.SIG_IGN if received.number and _last_words else before[number])
+
+
+def end_with_first_signal() -> None:
+    """Ignore signals that come after a run was stopped by one, since this process is about to end."""
+    global _last_words
+    _last_words = True
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Hold signals back while processes are forked: they inherit that, until each calls `leave_signals`."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_signals() -> None:
+    """Ignore signals in a process that works for another one, which handles them and then ends this one.
+
+    Ctrl-C, timeout, systemd and Slurm signal the whole group or every process of a run.
+    """
+    for number in CAUGHT:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)

@@ -23,6 +23,15 @@ def some(words: Sequence[str], limit: int = 5) -> str:
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
+def listed(words: Sequence[str]) -> str:
+    """Join words with commas and a final "and".
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def printable(path: os.PathLike[str] | str) -> str:
     """Return a path as text that any terminal or JSON file accepts, even if its bytes are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -26,7 +26,9 @@ class Exportable(NamedTuple):
     batches: tuple[int, ...]  # batch sizes to compare the file with the model at
 
 
-def describe_export(recipe: Recipe, card: Any, size: Size, output: list[str]) -> dict[str, Any]:
+def describe_export(
+    recipe: Recipe, card: Any, groups: list[str] | None, size: Size, output: list[str]
+) -> dict[str, Any]:
     """The part of `Exportable.about` that both tasks have; `output` is the shape of the logits."""
     return {
         "gpaco": __version__,
@@ -35,6 +37,7 @@ def describe_export(recipe: Recipe, card: Any, size: Size, output: list[str]) ->
         "method": recipe.method.name,
         "classes": list(card.classes),
         "counts": card.counts,
+        "groups": groups,
         "input": {"name": "images", "shape": ["N", 3, *size], "dtype": "uint8", "size": list(size)},
         "output": {"name": "logits", "shape": output, "dtype": "float32"},
     }

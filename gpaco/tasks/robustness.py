@@ -11,10 +11,14 @@ import torch
 
 from gpaco.data.corruption.distortions import frost_folder
 from gpaco.data.corruption.published import Condition
+from gpaco.system import distributed
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.system.outputs import mark_folder
 from gpaco.system.progress import Bar, Say
-from gpaco.training.run import Run, select_checkpoint
+from gpaco.system.words import counted
+from gpaco.training.run import Run, is_run, select_checkpoint
 
+MARK = ".gpaco-robustness"
 Row = dict[str, Any]
 Compute = Callable[[Sequence[Condition]], Iterator[tuple[Condition, Row]]]
 
@@ -50,6 +54,12 @@ class RobustnessSettings:
         return str(self.data) if self.data is not None else self.run.recipe.data.path
 
 
+def begin_output(settings: RobustnessSettings) -> None:
+    """Make the folder for the results, with a mark unless it is that of a run."""
+    if not is_run(settings.out):
+        mark_folder(settings.out, MARK)
+
+
 def check_frost(conditions: Iterable[Condition]) -> None:
     """Raise an error if frost is among the conditions and its photographs are not installed."""
     if any(name == "frost" for name, _ in conditions):
@@ -69,16 +79,19 @@ def complete(
     `arguments` are everything that a row depends on beside the model of the run, ready for JSON.
     """
     path = settings.out / "robustness.jsonl"
-    manifest = select_checkpoint(run, settings.which, parts=[]).path / "MANIFEST.json"  # has the SHA-256 of each file
+    manifest = select_checkpoint(run, settings.which).path / "MANIFEST.json"  # has the SHA-256 of each file
     model = hashlib.sha256(manifest.read_bytes()).hexdigest()
     key = json.loads(json.dumps({"model": model, "arguments": arguments}))
-    logged = [row for row in trim_jsonl(path, lambda row: "model" in row) if key.items() <= row.items()]
+    first = distributed.rank() == 0  # reads and writes the log
+    every = trim_jsonl(path, lambda row: "model" in row) if first else []
+    logged = [row for row in distributed.collect(every) if key.items() <= row.items()]
     known = {(row["condition"], row["severity"]): row for row in logged if accept(row)}
     rows = {condition: known[condition] for condition in conditions if condition in known}
     if rows and len(rows) < len(conditions):
         settings.say(f"{len(rows)} conditions are already in the log")
     for condition, row in compute([condition for condition in conditions if condition not in rows]):
-        append_jsonl(path, key | {"condition": condition[0], "severity": condition[1]} | row)
+        if first:
+            append_jsonl(path, key | {"condition": condition[0], "severity": condition[1]} | row)
         rows[condition] = row
     return {condition: rows[condition] for condition in conditions}
 
@@ -86,5 +99,12 @@ def complete(
 def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     """Write `robustness.json`, or `robustness-NAME.json` for data other than the run's own."""
     path = settings.out / (f"robustness-{name}.json" if name else "robustness.json")
+    if distributed.rank():
+        return
+    before = json.loads(path.read_bytes()).get("corruptions", {}) if path.is_file() else {}
+    if lost := [key for key in before if key not in result.get("corruptions", {})]:
+        settings.say(
+            f"{path.name} had {counted(len(lost), 'more corruption')}; without --corruptions all come back from the log"
+        )
     write_atomic(path, json.dumps(result, indent=1))
     settings.say(f"written: {path}")

@@ -4,7 +4,7 @@ A card is stored with every checkpoint. Its types are checked once, when it is r
 """
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -48,4 +48,7 @@ def _typed(value: Any, kind: Any) -> Any:
     if get_origin(kind) is dict and isinstance(value, dict):
         typed = {str(key): _typed(item, get_args(kind)[1]) for key, item in value.items()}
         return _WRONG if _WRONG in typed.values() else typed
+    if is_dataclass(kind) and isinstance(value, dict) and value.keys() == {field.name for field in fields(kind)}:
+        typed = {name: _typed(value[name], hint) for name, hint in get_type_hints(kind).items()}
+        return _WRONG if _WRONG in typed.values() else kind(**typed)  # type: ignore[operator] # a class, not an object
     return value if type(value) is kind else _WRONG

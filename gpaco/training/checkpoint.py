@@ -41,7 +41,8 @@ class Checkpoint:
 
     path: Path
     step: int
-    tensors: dict[str, dict[str, Tensor]]
+    parts: tuple[str, ...]  # all that it has
+    tensors: dict[str, dict[str, Tensor]]  # of the parts that were read
     state: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
@@ -50,7 +51,8 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     """Write a checkpoint and return its path. It is complete or does not exist, even after a crash.
 
     Args:
-        folder: where a run keeps its checkpoints; made if missing.
+        folder: where a run keeps its checkpoints; made if missing. The folder of the run must exist: one that was moved
+            away while it trained is not made anew with half of its files.
         step: its number. A checkpoint with the same number is replaced.
         tensors: parts such as {"model": ..., "optimizer": ...}, each written to its own file.
         state: everything else, ready for JSON; numbers must be finite.
@@ -60,7 +62,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     whole = {"format": FORMAT, "step": step, "parts": sorted(tensors), "state": state}
     content = json.dumps(whole, allow_nan=False).encode()
     with explained(f"cannot save the checkpoint {target}"):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for entry in folder.iterdir():  # left by a process that was killed here
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry)
@@ -83,7 +85,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        write_atomic(folder / "latest", f"{target.name}\n")
+        name_latest(target)
     return target
 
 
@@ -97,8 +99,9 @@ def find(folder: Path) -> list[Path]:
 def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
     """Load the newest good checkpoint of a folder, or the one at `path` itself; all its parts or only some.
 
-    Damaged checkpoints are skipped and named in the result's `warnings`; one that was asked for by its own path is an
-    error, and so is a folder that has no good one.
+    Parts that are not read are not verified: they may be damaged or deleted. Damaged checkpoints are skipped and named
+    in the result's `warnings`; one that was asked for by its own path is an error, and so is a folder that has no good
+    one.
     """
     if _CHECKPOINT.fullmatch(path.name):
         return _read(path, parts)
@@ -113,6 +116,17 @@ def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
             f"no checkpoint in {path} is whole: {'; '.join(warnings)}", "restore it from a copy, or train again"
         )
     raise UserError(f"there is no checkpoint in {path}", "give the folder of a run that has saved at least once")
+
+
+def name_latest(path: Path) -> None:
+    """Name a checkpoint in `latest`."""
+    write_atomic(path.parent / "latest", f"{path.name}\n")
+
+
+def latest_name(folder: Path) -> str:
+    """Return the name of the checkpoint that was written last; "" if that is not known."""
+    path = folder / "latest"
+    return path.read_text(errors="replace").strip() if path.is_file() else ""
 
 
 def hashes(path: Path) -> dict[str, str]:
@@ -131,7 +145,7 @@ def prune(folder: Path, keep: int, protect: Iterable[str] = ()) -> list[Path]:
 
     The last one written always stays, and so do newer ones, which were skipped, for example because they are damaged.
     """
-    latest = folder / (folder / "latest").read_text().strip()
+    latest = folder / latest_name(folder)
     old = [path for path in find(folder) if _step(path) <= _step(latest) and path.name not in protect]
     gone = [path for path in old[max(keep, 0) :] if path != latest]
     with explained(f"cannot delete old checkpoints in {folder}"):
@@ -157,7 +171,7 @@ def _read(path: Path, parts: Sequence[str] | None) -> Checkpoint:
                 raise UserError(f"{path} has no part {part!r}", f"it has {', '.join(whole['parts'])}")
             _verify(path, f"{part}.safetensors", expected)
             tensors[part] = load_file(path / f"{part}.safetensors")
-        return Checkpoint(path, whole["step"], tensors, whole["state"])
+        return Checkpoint(path, whole["step"], tuple(whole["parts"]), tensors, whole["state"])
 
 
 def _verify(path: Path, name: str, expected: Mapping[str, str]) -> None:
@@ -196,7 +210,10 @@ def _step(path: Path) -> int:
 
 
 def _damaged(path: Path, reason: str) -> DamagedError:
-    return DamagedError(f"the checkpoint {path} is damaged: {reason}", "use another checkpoint of the run")
+    return DamagedError(
+        f"the checkpoint {path} is damaged: {reason}",
+        "restore it from a copy, or delete that folder to use the checkpoint before it",
+    )
 
 
 def _other_format(path: Path, number: object) -> UserError:

@@ -1,5 +1,7 @@
 """The position of a run, saved in a checkpoint and loaded again."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,13 +77,29 @@ def resume(
     unpack_optimizer(optimizer, tensors["optimizer"], state["optimizer"])
     scaler.load_state_dict(state["scaler"])
     then = state["environment"]
-    torch.set_num_threads(int(then["threads"]))
+    notes = list(found.warnings)
+    available = torch.get_num_threads()
+    if then["threads"] < available:
+        torch.set_num_threads(then["threads"])  # sums depend on it in their last bits
+        notes.append(f"threads: {then['threads']}, as when the run began; {available} are available")
     now = environment(next(parts["model"].parameters()).device)
     differs = [f"{key} was {then[key]}, is {now[key]}" for key in now if then.get(key) != now[key]]
     position = Position(**state["position"])
     if distributed.rank() == 0:
+        if not found.warnings:
+            checkpoint.name_latest(found.path)  # a kill may have come between it and its name
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
-    return position, [*found.warnings, *(f"results may differ slightly: {what}" for what in differs)]
+    return position, notes + [f"results may differ slightly: {what}" for what in differs]
+
+
+@contextmanager
+def threads_restored() -> Iterator[None]:
+    """Set the number of threads back at the end: a resumed run takes no more than it began with."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say, quiet
 from gpaco.training import checkpoint
 
+RECIPE = "recipe.toml"  # in a run folder: every setting; the mark of a run
 TUNING = "tuning.json"  # in a run folder: settings that a search has chosen, and what it has tried
+SHARDS = "shards.json"  # in a run folder: the index of the tar shards it was trained on
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
 
@@ -38,10 +40,16 @@ class Run:
     @property
     def metrics(self) -> dict[str, Any]:
         """The final metrics; an error if the run has not finished."""
+        self.check_finished()
         return dict(json.loads(self._file("metrics.json").read_text()))
 
     def check_finished(self) -> None:
-        """Raise an error if the run has not finished."""
+        """Raise an error if the run has not finished, or if there was nothing to evaluate it on."""
+        written, begun = (self.folder / "metrics.json").is_file(), checkpoint.find(self.folder / "checkpoints")
+        if not written and begun and not unfinished(self):
+            split = "val" if stages(self.recipe)[-1].data.evaluate_on == "val" else "test"
+            if split not in newest(self).state["card"]["images"]:
+                raise no_test_images(str(self.folder))
         self._file("metrics.json")
 
     @property
@@ -58,9 +66,16 @@ class Run:
         return path
 
 
+def no_test_images(what: str) -> UserError:
+    return UserError(
+        f"{what} has no metrics: the data is too small for a test split, so there was nothing to evaluate on",
+        "give other data: gpaco evaluate RUN DATA, or add images, or folders train and test",
+    )
+
+
 def is_run(path: Path) -> bool:
     """A folder with a recipe.toml is a run, anything else is data."""
-    return (path / "recipe.toml").is_file()
+    return (path / RECIPE).is_file()
 
 
 def has_begun(path: Path) -> bool:
@@ -84,31 +99,34 @@ def as_run(run: "Run | Path | str") -> Run:
 def unfinished(run: "Run | Path | str") -> str:
     """Return a line about a run that has not finished; "" if it has."""
     run = as_run(run)
-    done, epochs = newest(run, ()).state["position"]["epoch"], stages(run.recipe)[-1].train.epochs
+    done, epochs = newest(run).state["position"]["epoch"], stages(run.recipe)[-1].train.epochs
     return "" if done >= epochs else f"{run.folder} has not finished: {done} of {epochs} epochs are done"
 
 
-def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
-    """Return the checkpoint that `which` names, all of it or only some parts."""
+def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) -> checkpoint.Checkpoint:
+    """Return the checkpoint that `which` names, with some of its parts."""
     if which not in ("best", "last"):
         raise UserError(
             f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
         )
-    found = newest(run, parts)
+    found = newest(run)
     best = found.state["position"]["best_step"]
-    if which == "last" or best is None:
-        return found
-    return checkpoint.load(run.folder / "checkpoints" / f"step-{best:08d}", parts)
+    path = found.path if which == "last" or best is None else found.path.with_name(f"step-{best:08d}")
+    if not path.is_dir():
+        raise UserError(f"{run.folder} no longer has its best checkpoint, {path.name}", "--checkpoint last")
+    return checkpoint.load(path, parts)
 
 
 def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = None) -> dict[str, Tensor]:
-    """Return all weights of the network; the averaged ones if the run averages, as in validation.
+    """Read all weights of the network; the averaged ones if the run averages, as in validation.
 
-    A frozen backbone is stored once, beside the checkpoints; `backbone` is its SHA-256.
+    No other part of the checkpoint is read. A frozen backbone is stored once, beside the checkpoints; `backbone` is its
+    SHA-256.
     """
-    part = "ema" if "ema" in found.tensors else "model"
+    part = "ema" if "ema" in found.parts else "model"
+    weights = checkpoint.load(found.path, [part]).tensors[part]
     if backbone is None:
-        return found.tensors[part]
+        return weights
     path = run.folder / "backbone.safetensors"
     try:
         content = path.read_bytes()
@@ -116,14 +134,20 @@ def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = No
         raise UserError(f"{run.folder} has no backbone.safetensors", "restore it from a copy") from None
     if hashlib.sha256(content).hexdigest() != backbone:
         raise UserError(f"{path} is damaged: its contents have changed", "restore it from a copy")
-    return found.tensors[part] | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
+    return weights | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
 
 
-def newest(run: Run, parts: Sequence[str] | None = None) -> checkpoint.Checkpoint:
-    """Return the newest checkpoint that is not damaged."""
-    if not checkpoint.find(run.folder / "checkpoints"):
+def newest(run: Run) -> checkpoint.Checkpoint:
+    """Return the newest checkpoint without its parts; an error if it is damaged, since others hold other models."""
+    folder = run.folder / "checkpoints"
+    if not checkpoint.find(folder):
         raise UserError(f"{run.folder} has no checkpoint yet", "rerun the same train command")
-    return checkpoint.load(run.folder / "checkpoints", parts)
+    found = checkpoint.load(folder, ())
+    if found.warnings and found.path.name != checkpoint.latest_name(folder):  # not one that training has passed by
+        raise checkpoint.DamagedError(
+            found.warnings[0], f"restore it from a copy, or delete that folder to use {found.path.name}"
+        )
+    return found
 
 
 def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) -> None:
@@ -131,7 +155,7 @@ def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) 
 
     It is an error if the split was drawn from training images: drawn again, it has some that the run was trained on.
     """
-    known = newest(run, ()).state["card"]["images"]
+    known = newest(run).state["card"]["images"]
     hashes = [part.list_hash() for own, part in splits.parts() if own == name]
     if not known or hashes in ([], [known.get(name)]):
         return

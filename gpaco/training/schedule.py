@@ -70,19 +70,21 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, An
 
     Without `decay_bias`, as in MAE, biases, norms, tokens and position tables are not decayed. With `layer_decay`,
     parameters at depth d of a ViT with L blocks train at layer_decay ^ (L + 1 - d) of the rate: the patch embedding at
-    depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate.
+    depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate. A method may give parameters a
+    `rate`, a further factor, and a `weight_decay` of their own.
     """
     depth_of, last = _depths(model) if settings.layer_decay != 1 else ({}, 0)
-    groups: dict[tuple[int, float], dict[str, Any]] = {}
+    groups: dict[tuple[int, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         depth = depth_of.get(name, last)
         spared = not settings.decay_bias and (parameter.ndim <= 1 or name.rpartition(".")[2] in _TABLES)
-        decay = 0.0 if spared else settings.weight_decay
-        scale = settings.layer_decay ** (last - depth)
-        group = {"params": [], "lr": settings.lr * scale, "lr_scale": scale, "weight_decay": decay}
-        groups.setdefault((depth, decay), group)["params"].append(parameter)
+        decay = 0.0 if spared else getattr(parameter, "weight_decay", settings.weight_decay)
+        rate = getattr(parameter, "rate", 1.0)
+        scale = rate * settings.layer_decay ** (last - depth)
+        group: dict[str, Any] = {"params": [], "lr": settings.lr * scale, "lr_scale": scale, "weight_decay": decay}
+        groups.setdefault((depth, decay, rate), group)["params"].append(parameter)
     if not groups:
         raise UserError("no parameter of the model is left to train", "train more of it: train.part = 'head' or 'all'")
     return [groups[key] for key in sorted(groups)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.inspection import write_bad
 from gpaco.errors import UserError
 from gpaco.models.lora import merged
@@ -19,15 +20,21 @@ from gpaco.system.locks import HOLDER, LOCK, lock
 from gpaco.system.progress import Say, Show
 from gpaco.system.words import counted
 from gpaco.training.loop import fit
+from gpaco.training.resume import threads_restored
 from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, stage_folder, weights_of
 from gpaco.training.task import Before, Learner, Task
+from gpaco.training.trackers import tracked
 
 # Settings that may change when a run resumes: no bit of its result depends on them.
-WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.checkpoint_every", "train.keep")
+WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.log", "train.checkpoint_every", "train.keep")
 
 
+@threads_restored()
 def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: Say) -> Run:
-    """Train the stages one after another, the last one in the folder itself, then evaluate."""
+    """Train the stages one after another, the last one in the folder itself, then evaluate.
+
+    The first process writes the results, which may take minutes; the others do not wait for it.
+    """
     run, stages = Run(folder), recipes.stages(task.recipe)
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
     if finished:
@@ -43,13 +50,13 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
                 home.mkdir(exist_ok=True)
                 write_atomic(home / "recipe.toml", recipes.dumps(stage))
         learner = task.begin(stage, home, before)
-        fit(learner, stage, home, device, show)
+        with tracked(show, stage, home) as show_and_send:
+            fit(learner, stage, home, device, show_and_send)
         if not last:
             backbone = getattr(learner.card, "backbone", None)
             weights = merged(weights_of(Run(home), newest(Run(home)), backbone))
             before = Before(weights, learner.card.weights)
     task.finish(run, learner)
-    distributed.barrier()  # no process reads before it is written
     return run
 
 
@@ -57,6 +64,7 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
 def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
     """The run folder, locked by the first process, with the recipe in it."""
     recipe = task.recipe
+    check_same_everywhere(task.splits)  # also what was held out and left out
     check_batches(recipe, len(task.splits.train))
     with ExitStack() as stack:
         if distributed.rank() == 0:

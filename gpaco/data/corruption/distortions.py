@@ -126,10 +126,7 @@ def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], dr
     moved = corners + draw.uniform(-shear, shear, (3, 2)).astype(np.float32)
     sheared = cv2.getAffineTransform(corners, moved)
     x = cv2.warpAffine(_unit(image).astype(np.float32), sheared, (width, height), borderMode=cv2.BORDER_REFLECT_101)
-    down, across = (
-        strength * _spread(height, sigma) @ draw.uniform(-1, 1, (height, width)) @ _spread(width, sigma).T
-        for _ in range(2)
-    )
+    down, across = (strength * _spread(draw.uniform(-1, 1, (height, width)), sigma) for _ in range(2))
     places = np.stack([np.arange(height)[:, None] + down, np.arange(width) + across])
     between = [map_coordinates(x[..., c], places, order=1, mode="reflect") for c in range(3)]
     return _bytes(np.stack(between, axis=2))
@@ -185,15 +182,25 @@ def _smooth(x: Floats, sigma: float) -> Floats:
     return np.asarray(gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4.0))
 
 
-@lru_cache(maxsize=20)
-def _spread(side: int, sigma: float) -> Floats:
-    """(side, side): what a Gaussian of three standard deviations does to a line that is mirrored at its ends.
+def _spread(x: Floats, sigma: float) -> Floats:
+    """A Gaussian of three standard deviations over rows and columns, which are mirrored at their ends.
 
-    As a matrix, since the widest one reaches over a thousand pixels.
+    The widest one reaches beyond the image. For cosines, mirrored at the ends, it is a factor: hence the transform.
     """
-    from scipy.ndimage import gaussian_filter
+    from scipy.fft import dctn, idctn
 
-    return np.asarray(gaussian_filter(np.eye(side), (sigma, 0), mode="reflect", truncate=3.0))
+    if sigma == 0:  # the mildest severity of small images
+        return x
+    rows, columns = (_damping(side, sigma) for side in x.shape)
+    return np.asarray(idctn(dctn(x) * rows[:, None] * columns))
+
+
+def _damping(side: int, sigma: float) -> Floats:
+    """What a Gaussian of three standard deviations leaves of each cosine of a line, (side,)."""
+    steps = np.arange(-int(3 * sigma + 0.5), int(3 * sigma + 0.5) + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    around = np.bincount(steps % (2 * side), weights / weights.sum(), minlength=2 * side)
+    return np.asarray(np.fft.rfft(around).real[:side])
 
 
 def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:

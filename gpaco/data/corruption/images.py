@@ -1,6 +1,7 @@
 """Images of any data set, clean or corrupted here; published corrupted sets are in published.py."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,9 @@ from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, SMALLEST,
 from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Tree
 from gpaco.data.images import Pixels
 from gpaco.data.samples import Labels, Samples
-from gpaco.data.views.eval import TestView, as_tested
+from gpaco.data.views.eval import as_tested
+from gpaco.data.views.tested import TestView
+from gpaco.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ def corrupted(image: Pixels, corruption: Callable[[Pixels], Pixels]) -> Pixels:
 
 
 def corrupted_side(samples: Samples, view: TestView) -> int:
-    """Return the shorter side of an image when it is corrupted."""
-    side = min(samples.load(0).shape[:2]) if view.whole else view.size
-    return max(side, SMALLEST)
+    """Return the shorter side of an image when it is corrupted: that of the first that can be read."""
+    if not view.whole:
+        return max(view.size, SMALLEST)
+    for i in range(len(samples)):
+        with suppress(UserError):
+            return int(max(min(samples.load(i).shape[:2]), SMALLEST))
+    raise UserError("no image can be read", "check the files")

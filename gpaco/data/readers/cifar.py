@@ -67,6 +67,16 @@ def cifar_folder(path: Path) -> Path | None:
     return found[0] if found else None
 
 
+def is_cifar(path: Path) -> bool:
+    """Whether the first file of a tar archive is in the folder of CIFAR's pickles; also if it cannot be opened."""
+    try:
+        with tarfile.open(path) as archive:
+            first = next((member.name for member in archive if member.isreg()), "")
+    except tarfile.TarError:
+        return True  # `read_cifar` explains it
+    return first.rpartition("/")[2] in _FILES
+
+
 def read_cifar(path: Path) -> Splits:
     """CIFAR-10 or CIFAR-100 (fine labels) from the folder of pickles or the archive, all images in memory."""
     packed = path.is_file()

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
@@ -17,12 +18,14 @@ from gpaco.system.words import printable, some
 def read_folder(path: Path) -> Splits:
     """The images below each class folder, at any depth; classes are the folder names, sorted.
 
+    Names that look the same are the same: macOS may write a letter with an accent as two characters, Linux as one.
+
     Hidden files and files without an image's suffix are left out. Nothing is opened.
     """
     splits = _split_folders(path)
     skipped, notes = Counter[str](), _beside(path)
     if splits is None:
-        classes = tuple(_folders(path))
+        classes = _classes(path)
         if not classes:
             raise _no_classes(path)
         _refuse_masks(path, classes)
@@ -33,18 +36,18 @@ def read_folder(path: Path) -> Splits:
     others = sorted(set(_folders(path)) - {folder.name for folder in splits.values()})
     if others:
         notes.append(f"left out, since train is here too: {some(others)}")
-    classes = tuple(_folders(splits["train"]))
+    classes = _classes(splits["train"])
     _refuse_masks(splits["train"], classes)
     parts = {}
     for name, folder in splits.items():
-        inside = _folders(folder)
+        inside = _by_class(folder)
         if not inside:
             notes.append(f"left out: {folder.name} has no class folders")
             continue
         notes += [f"{folder.name}: {note}" for note in _beside(folder)]
         parts[name] = _samples(path, folder, classes, skipped)
         for unknown in sorted(set(inside) - set(classes)):
-            if _images_below(folder / unknown, skipped):
+            if any(_images_below(folder / name, skipped) for name in inside[unknown]):
                 raise UserError(
                     f"class {unknown!r} is in {folder.name} but not in {splits['train'].name}",
                     f"add training images for it, or take it out of {folder.name}",
@@ -87,8 +90,9 @@ def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
 def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counter[str]) -> Samples:
     paths: list[str] = []
     labels: list[int] = []
+    inside = _by_class(folder)
     for label, name in enumerate(classes):
-        images = _images_below(folder / name, skipped) if (folder / name).is_dir() else []
+        images = [image for own in inside.get(name, []) for image in _images_below(folder / own, skipped)]
         paths += images
         labels += [label] * len(images)
     start = len(os.path.join(root, ""))
@@ -113,6 +117,18 @@ def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
             else:
                 skipped[os.path.splitext(entry.name)[1].lower() or "no suffix"] += 1
     return sorted(found)
+
+
+def _by_class(path: Path) -> dict[str, list[str]]:
+    """The class folders, by the names of their classes."""
+    found: dict[str, list[str]] = {}
+    for name in _folders(path):
+        found.setdefault(normalize("NFC", name), []).append(name)
+    return found
+
+
+def _classes(path: Path) -> tuple[str, ...]:
+    return tuple(sorted(_by_class(path)))
 
 
 def _folders(path: Path) -> list[str]:

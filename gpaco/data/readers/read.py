@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
-from gpaco.data.readers.cifar import cifar_folder, read_cifar
+from gpaco.data.readers.cifar import cifar_folder, is_cifar, read_cifar
 from gpaco.data.readers.digits import read_digits
 from gpaco.data.readers.folder import read_folder
 from gpaco.data.readers.idx import idx_folder, read_idx
 from gpaco.data.readers.lists import read_list
 from gpaco.data.readers.rows import TABLES
+from gpaco.data.readers.shards import read_shards, shards_at
 from gpaco.data.readers.table import read_table
 from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError, nearest
@@ -19,12 +20,18 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 UNDERSTOOD = (
     "understood are: a folder of class folders; a folder with train, val and test; a .csv, .tsv or .parquet table of "
-    "path,label[,split]; a .txt list of 'path label' lines; CIFAR-10/100, folder or .tar.gz; idx files; the word digits"
+    "path,label[,split]; a .txt list of 'path label' lines; tar shards, one or a folder of them; CIFAR-10/100, "
+    "folder or .tar.gz; idx files; the word digits"
 )
 
 
 def read(
-    path: Path | str, *, root: Path | str | None = None, allow_empty_classes: bool = False, allow_outside: bool = False
+    path: Path | str,
+    *,
+    root: Path | str | None = None,
+    allow_empty_classes: bool = False,
+    allow_outside: bool = False,
+    index: Path | None = None,
 ) -> Splits:
     """The data set at a path, or scikit-learn's digits for the word `digits` (a folder of that name is `./digits`).
 
@@ -33,6 +40,7 @@ def read(
         root: where the relative paths of a table or list start; its own folder unless given.
         allow_empty_classes: keep classes without a training image instead of refusing them.
         allow_outside: let tables and lists name absolute paths and `..`.
+        index: file in which the index of tar shards is kept; without it they are read through every time.
     """
     if str(path) == "digits":
         return read_digits()
@@ -43,7 +51,7 @@ def read(
     try:
         if not place.exists():
             raise _absent(place)
-        splits = _read(place, start or place.parent, allow_outside)
+        splits = _read(place, start or place.parent, allow_outside, index)
     except PermissionError as error:
         raise UserError(
             f"{str(error.filename or place)!r} may not be read by this user", "change its permissions"
@@ -55,7 +63,7 @@ def read(
     return with_training_images(splits, allow_empty_classes)
 
 
-def _read(path: Path, root: Path, allow_outside: bool) -> Splits:
+def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Splits:
     folder, name = path.is_dir(), path.name.lower()
     if folder and (path / "recipe.toml").is_file():
         raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give the data that it should use")
@@ -65,10 +73,12 @@ def _read(path: Path, root: Path, allow_outside: bool) -> Splits:
         return read_table(path, root, allow_outside)
     if not folder and name.endswith(_LISTS):
         return read_list(path, root, allow_outside)
-    if not folder and name.endswith(_ARCHIVES):
+    if not folder and name.endswith(_ARCHIVES) and (not name.endswith(".tar") or is_cifar(path)):
         return read_cifar(path)
     if idx := idx_folder(path):
         return read_idx(idx)
+    if shards := shards_at(path):
+        return read_shards(shards, index)
     if folder:
         return read_folder(path)
     if path.suffix.lower() in SUFFIXES:

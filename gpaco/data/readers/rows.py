@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -55,20 +56,24 @@ def read_text(path: Path) -> tuple[str, list[str]]:
 def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: bool) -> ListedImages:
     """Return the rows with the files they name.
 
-    Absolute paths and `..` are refused unless allowed; missing files are an error that counts them; a row that
-    repeats another is dropped with a note, and one that gives a file of its split a second label is an error.
+    Paths that lead out of `root` and `..` are refused unless allowed; absolute ones below it are made relative. A
+    letter with an accent may be one character or two, as systems differ in that. Missing files are an error that counts
+    them; a row that repeats another is dropped with a note, and one that gives a file of its split a second label is an
+    error.
     """
     kept: list[ListedImage] = []
     paths: list[Path] = []
     first: dict[tuple[str, str], ListedImage] = {}
     missing: list[ListedImage] = []
     seen = repeated = 0
+    roots = {os.path.abspath(root), os.path.realpath(root)}
     for row in rows:
         seen += 1
+        row = replace(row, path=_below(row.path, roots), label=normalize("NFC", row.label))
         if not allow_outside and (os.path.isabs(row.path) or ".." in Path(row.path).parts):
             raise UserError(
                 f"line {row.line} of {source.name} leads out of the data folder: {row.path!r}",
-                f"make it relative to {str(root)!r}, or allow it: --set data.allow_outside=true",
+                f"give a folder above it instead of {str(root)!r} (--root), or allow it: --set data.allow_outside=true",
             )
         key = row.split, os.path.normpath(row.path)
         earlier = first.setdefault(key, row)
@@ -81,8 +86,9 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
                 )
             repeated += 1
             continue
-        file = os.path.join(root, row.path)
-        if os.path.isfile(file):
+        forms = dict.fromkeys((row.path, normalize("NFC", row.path), normalize("NFD", row.path)))
+        there = (place for form in forms if os.path.isfile(place := os.path.join(root, form)))
+        if file := next(there, None):
             kept.append(row)
             paths.append(Path(file))
         else:
@@ -95,6 +101,14 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     if not kept:
         raise UserError(f"{str(source)!r} names no image", "it needs one line per image")
     return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
+
+
+def _below(path: str, roots: Iterable[str]) -> str:
+    """Return an absolute path below one of the roots relative to it, any other as it is."""
+    for root in roots if os.path.isabs(path) and ".." not in Path(path).parts else ():
+        if Path(path).is_relative_to(root):
+            return os.path.relpath(path, root)
+    return path
 
 
 def _missing(missing: list[ListedImage], seen: int, kept: int, source: Path, root: Path) -> UserError:

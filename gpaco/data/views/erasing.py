@@ -21,12 +21,17 @@ def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
 
     u: (B, DRAWS_OF_ERASING) uniform numbers; what happens to an image depends on its own row only.
     """
-    for image, (whether, *draws, seed) in zip(images, u.tolist(), strict=True):
-        box = erased_box(image.shape[1], image.shape[2], draws) if whether < chance else None
+    where, noise = torch.zeros(len(images), 1, *images.shape[2:], dtype=torch.bool), torch.zeros(images.shape)
+    for k, (whether, *draws, seed) in enumerate(u.tolist()):
+        box = erased_box(images.shape[2], images.shape[3], draws) if whether < chance else None
         if box is not None:
-            noise = torch.randn(3, box.height, box.width, generator=torch.Generator().manual_seed(int(seed * 2**53)))
-            image[:, box.top : box.top + box.height, box.left : box.left + box.width] = noise
-    return images
+            rows, columns = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
+            where[k, :, rows, columns] = True
+            noise[k, :, rows, columns] = torch.randn(
+                3, box.height, box.width, generator=torch.Generator().manual_seed(int(seed * 2**53))
+            )
+    device = images.device  # two copies to it for the batch, not one for each image
+    return images.copy_(noise.to(device, images.dtype).where(where.to(device), images))
 
 
 def erased_box(height: int, width: int, draws: Sequence[float]) -> Box | None:

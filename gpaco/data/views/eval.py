@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,31 +10,15 @@ import torch
 from torch import Tensor
 
 from gpaco.data.samples import Samples
-from gpaco.data.views.views import channels_first, eval_photo, resized
+from gpaco.data.views.tested import TestView, sized
+from gpaco.data.views.views import channels_first, resized_whole
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class TestView:
-    """How an image gets the size of a model."""
-
-    size: int  # side of the result, in pixels
-    resize: int  # the shorter side of the image before its center is cut out
-    whole: bool  # resize all of the image instead, as for small images in memory
-    interpolation: str  # "bilinear" or "bicubic"
-
-    @property
-    def least(self) -> int:
-        """Pixels of the shorter side that the view uses."""
-        return self.size if self.whole else self.resize
-
-
 def as_tested(image: Array, view: TestView) -> Array:
     """Return the image (H, W, 3) uint8 as (size, size, 3)."""
-    if view.whole:
-        return resized(image, view.size, view.interpolation)
-    return eval_photo(image, view.size, view.resize, view.interpolation)
+    return sized(image, view, resized_whole)
 
 
 def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) -> Iterator[Tensor]:

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from gpaco.data.views.policies import GEOMETRIC, Box, Fill, Matrix, Step, affine
+from gpaco.data.views.spline import spline_warp
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +27,7 @@ def apply(image: Array, step: Step) -> Array:
         return _ENHANCE[step.name](image, step.value)
     if step.name in GEOMETRIC:
         return warp(image, affine(step.name, step.value, *image.shape[:2]), step.resample, step.fill)
-    return _by_table(image, step)
+    return spline_warp(image, step.moves) if step.name == "warp" else _by_table(image, step)
 
 
 def resized_crop(image: Array, box: Box, height: int, width: int, resample: str = "bilinear") -> Array:

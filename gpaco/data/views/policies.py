@@ -18,12 +18,13 @@ IMAGENET_MEAN: Fill = (124, 116, 104)  # the released fill, on other data sets t
 
 
 class Step(NamedTuple):
-    """One operation. `resample` and `fill` matter to geometric ones only."""
+    """One operation. `resample` and `fill` matter to geometric ones only, `moves` to the warp."""
 
     name: str
     value: float = 0.0
     resample: str = "bilinear"  # or "nearest", "bicubic"
     fill: Fill = GRAY
+    moves: tuple[float, ...] = ()
 
 
 class Box(NamedTuple):

@@ -1,8 +1,10 @@
 """Views: the random versions of an image that a network is trained on, by name.
 
     sim             crop, color jitter, gray, blur                          (photographs: "sim" of the released code)
+    sim_warp        crop, color jitter, gray, warp, blur                     (SimAugment of Khosla et al., with "sim")
     rand            crop, color jitter, RandAugment                         ("randcls")
     rand_stack      crop, color jitter, gray, blur, RandAugment             ("randclsstack")
+    rand_blur       crop, color jitter, RandAugment, blur                    (the same in the paper's text)
     mae             bicubic crop, RandAugment whose levels all grow          (MAE's fine-tuning: "rand-m9-mstd0.5-inc1")
     cifar_regular   shift, AutoAugment, Cutout                               ("regular")
     cifar_sim       crop, color jitter with hue, gray, blur                 ("sim_cifar")
@@ -39,6 +41,8 @@ from gpaco.data.views.policies import (
     crop_box,
     rand_augment,
 )
+from gpaco.data.views.spline import DRAWS_OF_WARP, drawn_moves
+from gpaco.data.views.tested import TestView, sized
 
 Array = npt.NDArray[Any]
 
@@ -77,7 +81,7 @@ class View:
     @property
     def draws(self) -> int:
         """How many uniform numbers the view needs for one image."""
-        return _POLICY + max(DRAWS_OF_AUTO_AUGMENT, DRAWS_PER_RAND_STEP * self.ops)
+        return _POLICY + max(DRAWS_OF_AUTO_AUGMENT, DRAWS_PER_RAND_STEP * self.ops, DRAWS_OF_WARP)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,12 @@ def _sim(view: View, draws: Sequence[float]) -> list[Step]:
     return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _gray_and_blur(draws, 0.5)
 
 
+def _sim_warp(view: View, draws: Sequence[float]) -> list[Step]:
+    moves = drawn_moves(draws[_POLICY:])
+    warped = [Step("warp", moves=moves)] if moves else []
+    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _gray(draws) + warped + _blur(draws, 0.5)
+
+
 def _rand(view: View, draws: Sequence[float]) -> list[Step]:
     return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _rand_augment(view, draws)
 
@@ -150,14 +160,23 @@ def _rand_augment(view: View, draws: Sequence[float], increasing: bool = False) 
 
 
 def _gray_and_blur(draws: Sequence[float], blurred: float) -> list[Step]:
-    gray = [Step("color", 0.0)] if draws[_GRAYED] < 0.2 else []
-    return gray + ([Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < blurred else [])
+    return _gray(draws) + _blur(draws, blurred)
+
+
+def _gray(draws: Sequence[float]) -> list[Step]:
+    return [Step("color", 0.0)] if draws[_GRAYED] < 0.2 else []
+
+
+def _blur(draws: Sequence[float], blurred: float) -> list[Step]:
+    return [Step("blur", 0.1 + 1.9 * draws[_SIGMA])] if draws[_BLURRED] < blurred else []
 
 
 VIEWS = {
     "sim": _Kind((0.08, 1.0), _sim),
+    "sim_warp": _Kind((0.08, 1.0), _sim_warp),
     "rand": _Kind((0.08, 1.0), _rand),
     "rand_stack": _Kind((0.08, 1.0), lambda view, draws: _sim(view, draws) + _rand_augment(view, draws)),
+    "rand_blur": _Kind((0.08, 1.0), lambda view, draws: _rand(view, draws) + _blur(draws, 0.5)),
     "mae": _Kind((0.08, 1.0), lambda view, draws: _rand_augment(view, draws, increasing=True), resample="bicubic"),
     "cifar_regular": _Kind(None, lambda view, draws: auto_augment(draws[_POLICY:]), hole=True),
     "cifar_sim": _Kind((0.2, 1.0), lambda view, draws: _cifar(draws, 0.5)),
@@ -168,21 +187,16 @@ VIEWS = {
 
 def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
     """The image with its shorter side resized to `resize`, and of that the central (size, size, 3); size <= resize."""
-    height, width = image.shape[:2]
-    short = min(height, width)
-    # torchvision rounds the longer side down
-    tall, wide = (resize if side == short else int(resize * side / short) for side in (height, width))
-    out = photo_ops.resized_crop(image, Box(0, 0, height, width), tall, wide, resample)
-    top, left = round((tall - size) / 2), round((wide - size) / 2)
-    return np.ascontiguousarray(out[top : top + size, left : left + size])
+    return sized(image, TestView(size, resize, whole=False, interpolation=resample), resized_whole)
 
 
 def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
     """All of the image as (size, size, 3), its sides squeezed if they differ."""
-    height, width = image.shape[:2]
-    if height == width == size:
-        return image
-    return photo_ops.resized_crop(image, Box(0, 0, height, width), size, size, resample)
+    return sized(image, TestView(size, size, whole=True, interpolation=resample), resized_whole)
+
+
+def resized_whole(image: Array, height: int, width: int, resample: str) -> Array:
+    return photo_ops.resized_crop(image, Box(0, 0, *image.shape[:2]), height, width, resample)
 
 
 def channels_first(images: Array) -> Tensor:

@@ -1,5 +1,6 @@
-"""Pretrained weights from timm's repositories on the Hugging Face hub, downloaded only when asked for."""
+"""Pretrained weights and shared models from the Hugging Face hub, downloaded only when asked for."""
 
+import re
 from pathlib import Path
 
 from gpaco.errors import EnvironmentProblem, UserError
@@ -31,3 +32,29 @@ def fetch(name: str, weights: str = "hub") -> str:
             "check the name and the network (HF_HUB_OFFLINE=1: only the cache), or pass a local file: --weights FILE",
         ) from error
     return f"{owned}@{Path(kept).parent.name}"  # the cache has one folder per revision
+
+
+def check_name(name: str) -> str:
+    """Return a name on the hub, or raise an error."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UserError(f"{name!r} is not a name on the hub", "write OWNER/NAME, such as me/rare-birds")
+    return name
+
+
+def fetch_model(where: str) -> Path:
+    """Download the model "hub:OWNER/NAME" or "hub:OWNER/NAME@REVISION" to the hub's cache, and return its folder."""
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = where.removeprefix("hub:").partition("@")
+    try:
+        return Path(
+            snapshot_download(check_name(name), revision=revision or None, allow_patterns=["*.json", "*.safetensors"])
+        )
+    except UserError:
+        raise
+    except Exception as error:  # network errors differ between versions of the library
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise EnvironmentProblem(
+            f"cannot download {name} from the hub: {reason}",
+            "check the name and the network (HF_HUB_OFFLINE=1: only the cache)",
+        ) from error

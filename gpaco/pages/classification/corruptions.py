@@ -10,9 +10,9 @@ from gpaco.data.holdout import stratified_subset
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
-from gpaco.pages.classification.summary import listed
 from gpaco.pages.render import Facts, percent
 from gpaco.pages.runs import read_robustness
+from gpaco.system.words import listed
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
 KEYS = {"all": "error", **{name: name for name in GROUPS}}  # group on the page: key in robustness.json

@@ -15,7 +15,8 @@ from gpaco.metrics.arrays import Floats, Ints
 from gpaco.metrics.classification import adjust, reversed_prior
 from gpaco.pages.render import Facts
 from gpaco.pages.runs import short_names
-from gpaco.tasks.classification.priors import log_prior, log_shown
+from gpaco.tasks.classification.logits import log_prior
+from gpaco.tasks.classification.priors import log_shown
 from gpaco.training.run import Run
 
 

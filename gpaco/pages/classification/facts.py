@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from gpaco.data.samples import Splits
 from gpaco.metrics.arrays import Ints
 from gpaco.metrics.groups import GROUPS, gini, imbalance_factor
-from gpaco.pages.classification import calibration, corruptions, flows, theory, whatif
+from gpaco.pages import published
+from gpaco.pages.classification import calibration, corruptions, flows, latency, theory, whatif
 from gpaco.pages.classification.evidence import Evidence, log_priors
 from gpaco.pages.classification.images import Album, missed_images
 from gpaco.pages.classification.provenance import provenance
@@ -31,6 +32,7 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
         "train": counts.tolist(),
         "test": [row["test"] for row in first.metrics["per_class"]],
         "cuts": first.metrics["cuts"],
+        "bins": calibration.BINS,
         "imbalance": imbalance_factor(counts),
         "gini": gini(counts),
         "sentence": " ".join(filter(None, words)),
@@ -39,12 +41,19 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
         "runs": runs,
         "differences": differences,
         "robustness": corrupted,
+        "latency": latency.latency(found),
+        "paper": list(filter(None, (_beside_the_paper(one, run) for one, run in zip(found, runs, strict=True)))),
         "priors": {name: prior.tolist() for name, prior in log_priors(counts).items()},
         "thumbnails": album.thumbnails,
         "data": first.data,
         "single": [name for name, count in zip(first.classes, counts, strict=True) if count == 1],
         "untested": [row["name"] for row in first.metrics["per_class"] if row["test"] == 0],
     }
+
+
+def _beside_the_paper(one: Evidence, run: Facts) -> Facts | None:
+    figure = next(row for row in run["figures"] if row["figure"] == "top1")
+    return published.published(one.run, figure["value"], figure["low"], figure["high"])
 
 
 def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) -> Facts:

@@ -10,7 +10,7 @@ from gpaco.pages.classification.evidence import gather
 from gpaco.pages.classification.facts import collect
 from gpaco.pages.classification.images import read_data
 from gpaco.pages.classification.tables import tables
-from gpaco.pages.render import safe_json, template_text, write_files
+from gpaco.pages.render import folder_of, safe_json, template_text, write_files
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
 from gpaco.training.run import Run
@@ -28,5 +28,5 @@ def write_page(
     script = "".join(map(template_text, SCRIPTS))
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
     write_files(page, "classification.html", tables(data), data=data, json=text, script=script, script_hash=allowed)
-    write_atomic(page.with_suffix("") / "report.json", text)
+    write_atomic(folder_of(page) / "report.json", text)
     return page

@@ -32,7 +32,7 @@ def provenance(one: Evidence) -> Facts:
 def weights_hash(run: Run) -> Facts | None:
     """Return step and SHA-256 of the evaluated weights; None if the checkpoint is gone."""
     try:
-        found = select_checkpoint(run, parts=())
+        found = select_checkpoint(run)
         files = checkpoint.hashes(found.path)
     except (Problem, OSError):
         return None

@@ -9,6 +9,7 @@ from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.intervals import intervals, paired_intervals
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts, percent
+from gpaco.system.words import counted, listed
 
 FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
 _HOW_OFTEN = (
@@ -103,8 +104,7 @@ def _described(metrics: Facts, one: Facts) -> str:
             f"by chance it would be {percent(pull['expected'], 0)} %."
         )
     if one["never"]:
-        number, total = len(one["never"]), len(metrics["per_class"])
-        words.append(f"{number} of {total} classes {'is' if number == 1 else 'are'} never recognized.")
+        words.append(f"Never recognized: {len(one['never'])} of {counted(len(metrics['per_class']), 'class')}.")
     if metrics["ece"] > 0.1:
         words.append(f"On average, the model's confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)
@@ -136,8 +136,3 @@ def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
     """Return the paired difference of one metric; 0 to 0 where there is none."""
     none = {"low": 0.0, "high": 0.0}
     return next((row for row in paired(first, other) or [] if row["figure"] == key and row["low"] is not None), none)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Join words with commas and a final "and"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -11,6 +11,11 @@ const $ = (selector) => document.querySelector(selector);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const put = (selector, ...children) => { $(selector).replaceChildren(); return fill($(selector), {}, children); };
 
+function button(words, action) {
+  const node = el("button", { type: "button" }, words);
+  node.addEventListener("click", action);
+  return node;
+}
 function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(key, value);
   node.append(...children.flat(2).filter((child) => child !== null));
@@ -28,6 +33,7 @@ function draw(tag, attributes = {}, ...children) {
 const percent = (value, digits = 1) => (value === null ? "none" : (100 * value).toFixed(digits));
 const points = (value) => (value < -0.0005 ? "−" : "+") + (100 * Math.abs(value)).toFixed(1);
 const number = (value) => value.toLocaleString("en");
+const counted = (n, word) => `${number(n)} ${word}${n === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
 const share = (k, n) => `${number(k)} of ${number(n)}`;
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 const lowest = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
@@ -50,10 +56,17 @@ function shape(kind, x, y, s) {
     `M${x - s},${y - b / 2}h${b}v${-b}h${b}v${b}h${b}v${b}h${-b}v${b}h${-b}v${-b}h${-b}Z`, // plus
   ][kind % 6];
 }
+// Six colors and six shapes: runs 7 to 12 have the colors of the first six with other shapes and dashes.
+const turn = (r) => (r + Math.floor(r / 6)) % 6;
+const runShape = (r, x, y, s) => shape(turn(r), x, y, s);
+const runColor = (r) => `r${r % 6}`;
+const runDash = (r) => DASHES[turn(r)];
+const runKey = (r) => draw("svg", { class: `key ${runColor(r)}`, width: 14, height: 14, "aria-hidden": "true" },
+  draw("path", { class: "mark", d: runShape(r, 7, 7, 5) }));
 const path = (spots) => "M" + spots.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
 
 function percentTicks(low, high) {
-  const step = high - low > 0.6 ? 0.2 : high - low > 0.25 ? 0.1 : 0.05;
+  const step = [0.2, 0.1, 0.05, 0.02].find((one) => high - low > 2.9 * one) || 0.01;
   const ticks = [];
   for (let v = Math.ceil(low / step - 1e-6) * step; v <= high + 1e-6; v += step) {
     ticks.push({ at: v, text: (100 * v).toFixed(0) });
@@ -70,6 +83,12 @@ function logTicks(low, high) {
     }
   }
   return ticks;
+}
+// The width of a text in pixels, as charts write it.
+const canvas = document.createElement("canvas").getContext("2d");
+function measure(text, strong = false) {
+  canvas.font = `${strong ? 600 : 400} 12px ${getComputedStyle(document.body).fontFamily}`;
+  return canvas.measureText(text).width;
 }
 const padded = (values, factor = 1.25) => [lowest(values) / factor, highest(values) * factor];
 

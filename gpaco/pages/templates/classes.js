@@ -20,11 +20,6 @@ const rowHead = (...children) => el("th", { scope: "row" }, children);
 function list(items) {
   return items.length ? el("ul", {}, items.map((item) => el("li", {}, item))) : el("p", { class: "soft" }, "none");
 }
-function button(words, action) {
-  const node = el("button", { type: "button" }, words);
-  node.addEventListener("click", action);
-  return node;
-}
 function groupBands([low, high]) {
   const few = Math.max(data.cuts.few - 0.5, low), many = Math.max(data.cuts.many + 0.5, low);
   return [
@@ -42,7 +37,8 @@ function forest() {
   if (!keys.length) return put("#forest");
   const step = Math.max(30, 13 * runs.length + 10);
   const low = Math.floor(10 * lowest(runs.flatMap((run) => run.figures.map((one) => one.low ?? 1))) - 0.2) / 10;
-  const x = [Math.max(0, low), 1];
+  const ends = runs.flatMap((run) => run.figures.map((one) => one.high ?? 0));
+  const x = [Math.max(0, low), Math.min(1, Math.ceil(22 * highest(ends)) / 20)]; // a tenth beyond the last interval
   const chart = frame("#forest", {
     height: keys.length * step + 46, left: 84, right: 16, top: 4, x, y: [keys.length, 0], xticks: percentTicks(...x),
     xtitle: "percent recognized, with 95 % intervals", label: "Recognized images by group and run, with intervals",
@@ -55,9 +51,9 @@ function forest() {
       const { value, low, high } = figure(run, key), y = middle + (r - (runs.length - 1) / 2) * 13;
       if (value === null) return;
       const words = `${run.name}, ${data.figures[key]}: ${percent(value)} (${percent(low)} to ${percent(high)})`;
-      chart.group(`r${r % 6}`, draw("title", {}, words),
+      chart.group(runColor(r), draw("title", {}, words),
         draw("line", { class: "hair", "stroke-width": 2, x1: chart.X(low), x2: chart.X(high), y1: y, y2: y }),
-        draw("path", { class: "mark", d: shape(r, chart.X(value), y, 5) }));
+        draw("path", { class: "mark", d: runShape(r, chart.X(value), y, 5) }));
     });
   });
 }
@@ -70,7 +66,22 @@ function about(c) {
     const words = run.recall[c] === null ? "no test images" : found;
     return runs.length > 1 ? `${run.name}: ${words}` : words;
   });
-  return [classes[c], `${number(data.train[c])} training images, ${groups[c]}`, ...lines].join("\n");
+  return [classes[c], `${counted(data.train[c], "training image")}, ${groups[c]}`, ...lines].join("\n");
+}
+// Hundreds of classes: those with the same images and accuracy, which would be one mark, are spread beside each other.
+function spreadPiles(spots, chart) {
+  const columns = [...new Set(spots.map((spot) => spot.x))].sort((a, b) => a - b), piles = new Map();
+  for (const spot of spots) {
+    const at = `${spot.x},${spot.y}`;
+    piles.set(at, [...(piles.get(at) || []), spot]);
+  }
+  const found = [...piles.values()].map((pile) => ({ x: pile[0].x, y: pile[0].y, n: pile.length, pile }));
+  for (const { x, n, pile } of found) {
+    const k = columns.indexOf(x), gaps = [x - (columns[k - 1] ?? chart.left), (columns[k + 1] ?? chart.right) - x];
+    const half = Math.min(0.42 * lowest(gaps), 40, 2 * n);
+    pile.forEach((spot, i) => { spot.x += n > 1 ? half * ((2 * i) / (n - 1) - 1) : 0; });
+  }
+  return found.filter(({ n }) => n >= 10);
 }
 let ringChosen = () => {}; // without redrawing the chart, which would lose the keyboard focus
 function scatter() {
@@ -82,17 +93,22 @@ function scatter() {
   });
   runs.forEach((run, r) => {
     const curve = run.curve.map((at) => [chart.X(count(at.train)), chart.Y(at.recall)]);
-    chart.line(`r${r % 6}`, curve, DASHES[r % 6], { opacity: 0.7 });
+    chart.line(runColor(r), curve, runDash(r), { opacity: 0.7 });
   });
   runs.forEach((run, r) => {
     const aside = (r - (runs.length - 1) / 2) * (crowded ? 1 : 4), size = huge ? 2.6 : crowded ? 3.6 : 5.5;
     const mine = NUMBERS.filter((c) => run.recall[c] !== null).map((c) => (
       { x: chart.X(count(run.train[c])) + aside, y: chart.Y(run.recall[c]), c, r, text: about(c) }));
-    const hairs = mine.map((spot) => path([[spot.x, chart.Y(run.low[spot.c])], [spot.x, chart.Y(run.high[spot.c])]]));
-    const marks = mine.map((spot) => shape(r, spot.x, spot.y, size));
-    chart.group(`r${r % 6}`,
-      draw("path", { class: "hair", opacity: huge ? 0.12 : crowded ? 0.3 : 0.6, d: hairs.join("") }),
-      draw("path", { class: "mark", opacity: huge ? 0.75 : 1, "data-marks": mine.length, d: marks.join("") }));
+    const piles = huge ? spreadPiles(mine, chart) : [];
+    const hairs = (huge ? [] : mine)
+      .map((spot) => path([[spot.x, chart.Y(run.low[spot.c])], [spot.x, chart.Y(run.high[spot.c])]]));
+    const marks = mine.map((spot) => runShape(r, spot.x, spot.y, size));
+    if (runs.length === 1) {
+      for (const { x, y, n } of piles) chart.text(x, y - 8, number(n), { "text-anchor": "middle", class: "halo" });
+    }
+    chart.group(runColor(r),
+      draw("path", { class: "hair", opacity: crowded ? 0.3 : 0.6, d: hairs.join("") }),
+      draw("path", { class: huge ? "mark dense" : "mark", "data-marks": mine.length, d: marks.join("") }));
     spots.push(...mine);
   });
   const rings = chart.add("g");
@@ -121,7 +137,7 @@ function openCard(c) {
   const by = run.neighbors[c].by.map(([other, k]) => [name(other), `: ${number(k)}`]);
   put("#card",
     el("h3", {}, name(c), close),
-    el("p", {}, `${number(data.train[c])} training images (${groups[c]}), ${number(data.test[c])} test images.`),
+    el("p", {}, `${counted(data.train[c], "training image")} (${groups[c]}), ${counted(data.test[c], "test image")}.`),
     el("div", { class: "scroll" },
       el("table", { class: "numbers" }, el("thead", {}, row(head)), el("tbody", {}, body))),
     el("div", { class: "two" },

@@ -17,8 +17,9 @@ function sankey() {
   const from = stack(rows.map((flow) => flow.wrong)), ends = stack(into), filled = targets.map(() => 0);
   const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)} % wrong, `
     + targets.map((to) => `${percent(rate(flow, to))} to ${to}`).join(", ");
+  const beside = rows.flatMap((flow) => [`${percent(flow.wrong)} % wrong`, share(flow.images - flow.right, flow.images)]);
   const chart = frame("#sankey", {
-    height: Math.max(from.foot, ends.foot), left: 96, right: 76, x: [0, 1], y: [0, 1], bare: true,
+    height: Math.max(from.foot, ends.foot), left: 12 + highest(beside.map((text) => measure(text))), right: 76, x: [0, 1], y: [0, 1], bare: true,
     label: `Errors by group. ${rows.map(inWords).join("; ")}`,
   });
   const a = chart.left + 10, b = chart.right - 10, m = (a + b) / 2;
@@ -87,10 +88,10 @@ function missed() {
   const inWords = (image) => [el("bdi", {}, image.name), " taken for ", name(image.taken_for),
     ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
   put("#confused", run.confused.map((entry) => {
-    const trained = `${number(data.train[entry.class])} training images; most often taken for `;
-    const words = `: ${share(entry.missed, entry.test)} missed, ${trained}`;
-    return el("div", {},
-      el("h3", {}, name(entry.class), el("span", { class: "soft" }, words), name(entry.taken_for)),
+    const trained = counted(data.train[entry.class], "training image");
+    const words = `${share(entry.missed, entry.test)} missed, most often taken for `;
+    return el("div", {}, el("h3", {}, name(entry.class)),
+      el("p", { class: "small" }, words, name(entry.taken_for), `; ${trained}`),
       entry.own ? imageRow(entry) : list(entry.images.map(inWords)));
   }), run.confused.length ? null : el("p", {}, "No image of the rarer classes was missed."));
   $("#suspects-text").textContent = found ? `${number(found)} of ${number(run.n)} test images:` : "None.";
@@ -102,14 +103,17 @@ function missed() {
 
 // Calibration
 
+// Both charts end where the confidence does: that of a thousand classes may stay below a fifth.
+const surest = (run) => Math.min(1, Math.ceil(10 * highest([0.2, ...run.reliability.map((bin) => bin.confidence)])) / 10);
 function reliability() {
-  const run = runs[state.run];
+  const run = runs[state.run], end = surest(run);
+  const top = Math.min(1, Math.ceil(10 * highest([end, ...run.reliability.map((bin) => bin.accuracy)])) / 10);
   const chart = frame("#reliability", {
-    height: 340, x: [0, 1], y: [0, 1], xticks: percentTicks(0, 1), yticks: percentTicks(0, 1),
+    height: 340, x: [0, end], y: [0, top], xticks: percentTicks(0, end), yticks: percentTicks(0, top),
     xtitle: "confidence, percent", ytitle: "percent right",
     label: "How often predictions are right against how confident they are, by group",
   });
-  chart.rule(chart.X(0), chart.Y(0), chart.X(1), chart.Y(1));
+  chart.rule(chart.X(0), chart.Y(0), chart.X(end), chart.Y(end));
   GROUPS.forEach((group, g) => {
     const bins = run.reliability.filter((bin) => bin.group === group), most = highest(bins.map((bin) => bin.images));
     const spot = (bin) => [chart.X(bin.confidence), chart.Y(bin.accuracy)];
@@ -117,7 +121,7 @@ function reliability() {
     chart.group(`g${g}`, bins.map((bin) => {
       const sure = `confidence ${percent(bin.confidence)}, ${percent(bin.accuracy)} right`;
       const d = shape(g, ...spot(bin), 2.5 + 4 * Math.sqrt(bin.images / most)), kind = bin.images < 5 ? "open" : "mark";
-      return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${number(bin.images)} images with ${sure}`));
+      return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${counted(bin.images, "image")} with ${sure}`));
     }));
   });
   const known = GROUPS.filter((group) => run.reliability.some((bin) => bin.group === group));
@@ -126,6 +130,24 @@ function reliability() {
     const key = draw("svg", { class: `g${g}`, width: 34, height: 14, "aria-hidden": "true" });
     key.append(draw("path", line), draw("path", { class: "mark", d: shape(g, 17, 7, 5) }));
     return el("span", {}, key, group);
+  }));
+}
+function confidences() { // how many images there are at each confidence
+  const run = runs[state.run], end = surest(run), bins = run.reliability.filter((bin) => bin.group === "all");
+  if (!bins.length) return put("#confidences");
+  const total = bins.reduce((sum, bin) => sum + bin.images, 0), most = highest(bins.map((bin) => bin.images)) / total;
+  const chart = frame("#confidences", {
+    height: 124, top: 34, x: [0, end], y: [0, most], xticks: percentTicks(0, end), yticks: [0, most].map((at) => (
+      { at, text: percent(at, 0) })), xtitle: "confidence, percent", ytitle: "percent of images",
+    label: "Share of the images by confidence",
+  });
+  const width = 1 / data.bins;
+  chart.group("g1", bins.map((bin) => {
+    const from = width * (Math.ceil(bin.confidence / width - 1e-9) - 1), y = chart.Y(bin.images / total);
+    const [x1, x2] = [chart.X(Math.max(from, 0)) + 0.5, chart.X(Math.min(from + width, end)) - 0.5];
+    const words = `${counted(bin.images, "image")} with confidence ${percent(bin.confidence)} on average`;
+    return draw("rect", { class: "bars", x: x1, y, width: Math.max(x2 - x1, 1), height: chart.base - y },
+      draw("title", {}, words));
   }));
 }
 function temperature() {

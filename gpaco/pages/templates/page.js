@@ -1,9 +1,9 @@
 // Draw all sections, and redraw them when the run or the width changes.
 
-const CHARTS = [forest, scatter, sankey, along, reliability, corruptions, norms, optimum, extraLoss, counts];
+const CHARTS = [forest, scatter, sankey, along, reliability, confidences, corruptions, norms, optimum, extraLoss, counts];
 function details() {
   for (const node of all(".of")) node.replaceChildren(...(runs.length > 1 ? ["– ", runName(runs[state.run])] : []));
-  const parts = [sankey, pairs, missed, along, outcome, reliability, temperature, corruptions, optimum, extraLoss];
+  const parts = [sankey, pairs, missed, along, outcome, reliability, confidences, temperature, corruptions, optimum, extraLoss];
   for (const part of parts) part();
 }
 function chooseRun(r) {
@@ -34,7 +34,7 @@ function listen() {
   });
 }
 for (const node of all("[data-shape]")) {
-  node.append(draw("path", { class: "mark", d: shape(+node.dataset.shape, 7, 7, 5) }));
+  node.append(draw("path", { class: "mark", d: runShape(+node.dataset.shape, 7, 7, 5) }));
 }
 state.run = +($("input[name=run]:checked")?.value ?? 0);
 state.position = runs[state.run].raw ?? 100;

@@ -1,12 +1,10 @@
 // Gradients at the class centers, and optimal probabilities beside measured ones.
 
 function norms() {
-  const key = (r) => draw("svg", { class: `key r${r % 6}`, width: 14, height: 14, "aria-hidden": "true" },
-    draw("path", { class: "mark", d: shape(r, 7, 7, 5) }));
   const slope = (found) => (!found ? "not measured for this run"
     : found.slope === null ? "no slope: all classes have the same size"
-      : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${number(found.images)} images)`]);
-  const whose = (run, r) => (runs.length > 1 ? [key(r), runName(run), ": "] : null);
+      : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${counted(found.images, "image")})`]);
+  const whose = (run, r) => (runs.length > 1 ? [runKey(r), runName(run), ": "] : null);
   put("#slopes", runs.map((run, r) => el("p", {}, whose(run, r), slope(run.gradients))));
   const found = runs.flatMap((run, r) => (run.gradients ? NUMBERS : [])
     .map((c) => ({ r, c, images: run.train[c], norm: run.gradients.centers[c] })))
@@ -20,17 +18,17 @@ function norms() {
   });
   const spots = found.map(({ r, c, images, norm }) => ({
     r, c, x: chart.X(images), y: chart.Y(norm),
-    text: `${classes[c]}\n${runs[r].name}: ${norm.toPrecision(3)}\n${number(images)} training images`,
+    text: `${classes[c]}\n${runs[r].name}: ${norm.toPrecision(3)}\n${counted(images, "training image")}`,
   }));
   runs.forEach((run, r) => {
     const mine = found.filter((one) => one.r === r);
-    const marks = spots.filter((one) => one.r === r).map((spot) => shape(r, spot.x, spot.y, crowded ? 2.8 : 5));
-    chart.group(`r${r % 6}`, draw("path", { class: "mark", "data-marks": mine.length, d: marks.join("") }));
+    const marks = spots.filter((one) => one.r === r).map((spot) => runShape(r, spot.x, spot.y, crowded ? 2.8 : 5));
+    chart.group(runColor(r), draw("path", { class: "mark", "data-marks": mine.length, d: marks.join("") }));
     if (!there(run.gradients?.slope)) return;
     const logs = mine.map(({ images }) => Math.log(images)), middle = mean(mine.map(({ norm }) => Math.log(norm)));
     const fit = (log) => Math.exp(middle + run.gradients.slope * (log - mean(logs)));
     const ends = [lowest(logs), highest(logs)].map((log) => [chart.X(Math.exp(log)), chart.Y(fit(log))]);
-    chart.line(`r${r % 6}`, ends, DASHES[r % 6]);
+    chart.line(runColor(r), ends, runDash(r));
   });
   interactive(chart, spots, [...spots].sort((a, b) => a.x - b.x), openCard);
 }
@@ -73,9 +71,9 @@ function optimum() {
 }
 function extraLoss() {
   const { p_sup: grid, loss, supcon, best, least } = runs[state.run].extra_loss, points = grid.map((p, i) => i);
-  const high = Math.max(loss[points.find((i) => grid[i] >= 0.05)], least + 1), y = [Math.max(0, least - 0.2), high];
+  const high = Math.max(loss[points.find((i) => grid[i] >= 0.05)], least + 1), y = [least - 0.14 * (high - least), high];
   const quarters = [0, 0.25, 0.5, 0.75, 1], step = high - least > 4 ? 2 : high - least > 2 ? 1 : 0.5, yticks = [];
-  for (let v = Math.ceil(y[0] / step) * step; v <= high; v += step) yticks.push({ at: v, text: String(+v.toFixed(1)) });
+  for (let v = Math.ceil(Math.max(y[0], 0) / step) * step; v <= high; v += step) yticks.push({ at: v, text: String(+v.toFixed(1)) });
   const chart = frame("#extra", {
     height: 340, right: 52, x: [0, 1], y, yticks, xticks: quarters.map((at) => ({ at, text: String(at) })),
     xtitle: "P, probability of all centers together", ytitle: "extra loss (solid)",
@@ -94,7 +92,7 @@ function extraLoss() {
   }
   chart.rule(chart.X(best), chart.Y(least), chart.X(best), chart.base);
   chart.group("g3", draw("path", { class: "mark", d: shape(0, chart.X(best), chart.Y(least), 5) }));
-  const [anchor, aside] = best > 0.6 ? ["end", -8] : ["start", 8];
+  const [anchor, aside] = best > 0.8 ? ["end", -8] : ["start", 8]; // below the curve, beside the rule
   const label = { class: "strong halo", id: "least", "text-anchor": anchor };
-  chart.text(chart.X(best) + aside, chart.Y(least) - 14, `lowest at ${best.toFixed(2)}`, label);
+  chart.text(chart.X(best) + aside, chart.base - 7, `lowest at ${best.toFixed(2)}`, label);
 }

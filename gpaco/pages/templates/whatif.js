@@ -80,6 +80,7 @@ function outcome() {
     el("span", { class: "soft" }, `(${groups[c]}, now ${percent(right[c] / run.test[c])})`)];
   const column = (title, found) => el("div", {}, el("h4", {}, title), list(found.slice(0, 6).map(inWords)));
   const better = moved.filter(({ by }) => by > 0).reverse(), worse = moved.filter(({ by }) => by < 0);
+  $("#most-changed").hidden = !moved.length; // as at the distribution that raw logits assume
   put("#changed", column("better", better), column("worse", worse));
 }
 function move(position) {

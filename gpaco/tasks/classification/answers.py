@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from gpaco.data.batches import loader
 from gpaco.data.corruption.images import Source
 from gpaco.data.corruption.published import Condition
-from gpaco.data.views.eval import TestView, as_tested
+from gpaco.data.views.eval import as_tested
+from gpaco.data.views.tested import TestView
 from gpaco.data.views.views import channels_first
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
@@ -51,7 +52,7 @@ def answers_under(
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     images = _Images(source, view, model if on_cpu else None)
-    loaded = iter(loader(images, [[item] for item in items], itemgetter(0), workers=workers))
+    loaded = loader(images, [[item] for item in items], itemgetter(0), workers=workers)
     cv2.setNumThreads(threads)
     done = 0
     for condition in conditions:

@@ -2,29 +2,32 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from gpaco import methods
 from gpaco.data.batches import Batch, batches, plan
 from gpaco.data.counter_random import uniforms
 from gpaco.data.samples import Samples, Splits
-from gpaco.data.views.views import View
+from gpaco.data.views.eval import images_as_tested
+from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
 from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.card import Card
-from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.feature_cache import Features, Indices
-from gpaco.tasks.classification.frozen import Frozen, take_backbone
+from gpaco.tasks.classification.evaluation import Ints, predicted, predictions_of
+from gpaco.tasks.classification.feature_cache import Indices
+from gpaco.tasks.classification.frozen import take_backbone
+from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor
-from gpaco.tasks.classification.priors import Logits
 
 _BLOCK = 4096  # images whose features are read together
 
@@ -36,7 +39,7 @@ def source_of(
 
     Also return the card, with the hash of that backbone.
     """
-    views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
+    views = views_of_recipe(recipe)
     if not caches(recipe):
         return ImageSource(recipe, splits.train, views, card, device), card
     cached = cached_kinds(views, recipe.train.cached_views)
@@ -50,11 +53,29 @@ def caches(recipe: Recipe) -> bool:
 
 
 def check_pixels(recipe: Recipe) -> None:
-    """Raise an error if a stage asks for changes to pixels that cached features cannot have."""
+    """Raise an error if a stage asks for more than cached features, or one batch, can have."""
+    name = recipe.method.name
+    if caches(recipe) and name in methods.NEED_IMAGES:
+        raise UserError(
+            f"{name} changes the network, so it does not work on cached features", "--train all, or another method"
+        )
+    if name in methods.SECOND_SAMPLER and recipe.train.batch_size % recipe.train.accumulate:
+        raise UserError(f"{name} needs parts of equal size", "choose a batch size that train.accumulate divides")
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
             "mixup, cutmix and erasing change pixels, and cached features have none",
             "leave them out, or embed in every step: --set train.cached_views=0",
+        )
+
+
+def check_projector(recipe: Recipe, images: int) -> None:
+    """Raise an error if a projector with batch norm would see a single image: it has no variance."""
+    train, world = recipe.train, distributed.world_size()
+    least = min(train.batch_size, images) // world // train.accumulate
+    if methods.projector(recipe) == "paco" and least == 1:
+        raise UserError(
+            "the projector 'paco' has batch norm and needs two images at a time, here it gets one",
+            f"--batch-size {2 * world * train.accumulate} or more, or another projector: --set model.projector=gpaco",
         )
 
 
@@ -83,30 +104,65 @@ class ImageSource:
             erase=self.recipe.views.erase,
             mixup=self.recipe.method.mixup,
             cutmix=self.recipe.method.cutmix,
+            accumulate=self.recipe.train.accumulate,
             device=self.device,
             **_order(self.recipe),
         )
 
-    def logits(self, model: Classifier, samples: Samples) -> Logits:
-        """Return the logits (N, C) of a whole split."""
-        return logits_of(Predictor(model, self.card).to(self.device).eval(), samples)
+    @torch.no_grad()
+    def seen(self, model: Classifier, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features below the classifier of images as tested, and their labels; by default to train on."""
+        samples = samples or self.samples
+        chunks = [np.arange(k, min(k + 256, len(samples))) for k in range(0, len(samples), 256)]
+        view = replace(self.card, network=replace(self.card.network, border=0)).view
+        for chunk, pixels in zip(chunks, images_as_tested(samples, view, chunks), strict=True):
+            images = normalize(pixels.to(self.device), self.card.mean, self.card.std)
+            yield model.features(images).float(), torch.from_numpy(samples.labels[chunk])
+
+    def predictions(self, model: Classifier, samples: Samples) -> Ints:
+        """Return the predicted classes (N,) of a whole split; -1 where logits are not finite."""
+        return predictions_of(Predictor(model, self.card).to(self.device).eval(), samples)
+
+
+class Rows(Protocol):
+    """Features of some images."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Indices, views: Indices) -> Tensor:
+        """Return one view of each row, (N, width) in float32."""
+
+
+class Embedder(Protocol):
+    """Where features come from: a frozen backbone, or an array of vectors."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    def of_views(self, samples: Samples, views: list[View]) -> Rows:
+        """Return the features of training images in each of these views."""
+
+    def of_tested(self, samples: Samples) -> Rows:
+        """Return the features of images as they are tested."""
 
 
 class FeatureSource:
     """Cached features: the `cached` views take turns as the views of a step."""
 
-    def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Frozen) -> None:
+    def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Embedder) -> None:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
         self.labels = splits.train.labels
         self.rows = np.arange(len(splits.train))  # of the features that are trained on
-        self.known: dict[int, Features] = {}  # features of splits as tested
+        self.before: nn.Module | None = None  # a fixed layer between features and head
+        self.known: dict[int, Rows] = {}  # features of splits as tested
         for samples in (splits.train, splits.val, splits.reported(recipe.data.evaluate_on)[1]):
             if samples is not None:
                 self.tested(samples)  # now, not after the first epoch
 
     def embed_views(self) -> None:
         """Compute the features of the views to train on, unless nothing is trained."""
-        if self.recipe.method.name not in methods.CLOSED_FORM:
+        if self.recipe.method.name not in methods.UNTRAINED:
             self.features = self.frozen.of_views(self.samples, self.cached)
 
     def subset(self, rows: Indices) -> Self:
@@ -134,14 +190,28 @@ class FeatureSource:
             rows = self.rows[start : start + _BLOCK]
             yield features.take(rows, np.zeros_like(rows)), torch.from_numpy(self.labels[start : start + _BLOCK])
 
-    def logits(self, model: Classifier, samples: Samples) -> Logits:
-        return self.answers(model.classify, samples)
+    @torch.no_grad()
+    def seen(self, model: Classifier, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        if samples is None:
+            yield from ((model.hidden(x.to(self.frozen.device)), labels) for x, labels in self.as_tested())
+            return
+        features = self.tested(samples)
+        for start in range(0, len(samples), _BLOCK):
+            rows = np.arange(start, min(start + _BLOCK, len(samples)))
+            below = features.take(rows, np.zeros_like(rows)).to(self.frozen.device)
+            yield model.hidden(below), torch.from_numpy(samples.labels[rows])
+
+    def predictions(self, model: Classifier, samples: Samples) -> Ints:
+        predictions: Ints = answers_of_features(
+            lambda features: predicted(model.classify(features)), self.tested(samples), self.frozen.device
+        )
+        return predictions
 
     def answers(self, answer: Callable[[Tensor], Tensor], samples: Samples) -> Logits:
         """Return the logits (N, C) that `answer` gives for the features of a whole split."""
-        return logits_of_features(answer, self.tested(samples), len(self.samples.classes), self.frozen.device)
+        return answers_of_features(lambda features: answer(features).float(), self.tested(samples), self.frozen.device)
 
-    def tested(self, samples: Samples) -> Features:
+    def tested(self, samples: Samples) -> Rows:
         """Return the features of images as they are tested."""
         if id(samples) not in self.known:
             self.known[id(samples)] = self.frozen.of_tested(samples)
@@ -179,17 +249,15 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 
 @torch.inference_mode()
-def logits_of_features(
-    answer: Callable[[Tensor], Tensor], features: Features, classes: int, device: torch.device
-) -> Logits:
-    """Return logits (N, C) from cached features. Each process computes its share once, and all get the whole."""
+def answers_of_features(answer: Callable[[Tensor], Tensor], features: Rows, device: torch.device) -> NDArray[Any]:
+    """Return the answers to cached features (N, F). Each process computes its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
-    parts = [torch.zeros(0, classes, device=device)]
-    for start in range(0, len(mine), _BLOCK):
+    parts = []
+    for start in range(0, max(len(mine), 1), _BLOCK):  # of a process without a share, an empty answer
         rows = mine[start : start + _BLOCK]
-        parts.append(answer(features.take(rows, np.zeros_like(rows)).to(device)).float())
-    logits: Logits = distributed.in_order(torch.cat(parts), len(features)).cpu().numpy()
-    return logits
+        parts.append(answer(features.take(rows, np.zeros_like(rows)).to(device)).cpu())
+    answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(features)).numpy()
+    return answers
 
 
 def _order(recipe: Recipe) -> dict[str, Any]:
@@ -198,9 +266,18 @@ def _order(recipe: Recipe) -> dict[str, Any]:
         "batch_size": recipe.train.batch_size,
         "seed": recipe.train.seed,
         "sampler": recipe.train.sampler,
+        "second": methods.SECOND_SAMPLER.get(recipe.method.name, ""),
         "rank": distributed.rank(),
         "world": distributed.world_size(),
     }
+
+
+def views_of_recipe(recipe: Recipe) -> list[View]:
+    """Return the views of a step: one, two, or for some methods three."""
+    names = [name for name in (recipe.views.first, recipe.views.second) if name]
+    if recipe.method.name in methods.THREE_VIEWS:
+        names = [names[0], names[-1], names[-1]]
+    return [view_of(recipe, name) for name in names]
 
 
 def view_of(recipe: Recipe, name: str) -> View:

@@ -14,7 +14,8 @@ from gpaco.metrics.calibration import balanced_weights, fit_factors
 from gpaco.models.gaussian import Gaussian
 from gpaco.system.files import write_atomic
 from gpaco.tasks.classification.card import Calibration, Card
-from gpaco.tasks.classification.priors import Logits, log_shown
+from gpaco.tasks.classification.logits import Logits
+from gpaco.tasks.classification.priors import log_shown
 from gpaco.training.card import read_card
 
 FILE = "calibration.json"

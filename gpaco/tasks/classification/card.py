@@ -1,16 +1,21 @@
 """The card of a classifier: everything needed to use it again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from gpaco import __version__, methods
 from gpaco.data.batches import shown_counts
 from gpaco.data.samples import Splits
-from gpaco.data.views.eval import TestView
+from gpaco.data.views.tested import TestView
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
 from gpaco.models.ghost_norm import ghost_batch
+from gpaco.models.links import check_chain
+from gpaco.models.networks import WHOLE, Network, build_network
+from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.settings import Recipe
 
 
@@ -70,6 +75,8 @@ class Card:
     sampler: str
     many: float
     few: float
+    network: Network  # what the method changes of the network
+    mixed: bool = False  # trained on mixtures of images
     center_share: tuple[float, ...] | None = None  # what the loss leaves to the centers, by class
     calibration: Calibration | None = None
     tuned: Tuned | None = None
@@ -77,8 +84,9 @@ class Card:
 
     @property
     def view(self) -> TestView:
-        """How images are resized and cropped for testing."""
-        return TestView(self.size, self.resize, self.whole, self.interpolation)
+        """How images are resized and cropped for testing; with several crops, to the size that holds all of them."""
+        size = self.size + self.network.border
+        return TestView(size, size if self.network.border else self.resize, self.whole, self.interpolation)
 
 
 def describe(recipe: Recipe, splits: Splits) -> Card:
@@ -86,7 +94,6 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
     shown = shown_counts(splits.train.counts, recipe.train.sampler)
     usual = backbones.usual_input(recipe.model.name)
     size = recipe.model.size or usual.size
-    plain = recipe.method.name in methods.WITHOUT_PROJECTOR
     return Card(
         task="classification",
         gpaco=__version__,
@@ -100,7 +107,7 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
         drop_path=recipe.model.drop_path,
         pool=recipe.model.pool,
         dim=recipe.model.dim,
-        projector="none" if plain else recipe.model.projector,
+        projector=methods.projector(recipe),
         hidden=recipe.model.hidden,
         ghost_batch=recipe.model.ghost_batch,
         size=size,
@@ -117,23 +124,42 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
         sampler=recipe.train.sampler,
         many=recipe.data.many,
         few=recipe.data.few,
+        network=methods.network(recipe),
+        mixed=bool(recipe.method.mixup or recipe.method.cutmix),
     )
 
 
 def build_model(card: Card, weights: str = backbones.NONE) -> Classifier:
     """Build the network that a card describes; `weights` are pretrained ones for its backbone."""
-    backbone, num_features, *_ = backbones.build(
-        card.model, size=card.size, drop_path=card.drop_path, pool=card.pool, weights=weights
+    network: Network = card.network
+    options: dict[str, Any] = {"size": card.size, "drop_path": card.drop_path, "pool": card.pool}
+    wanted = network.number if network.body == "experts" else 1
+    backbone, *others = (
+        backbones.build(card.model, weights=weights, narrow=network.narrow, **options) for _ in range(wanted)
     )
-    return build_head(card, num_features, backbone)
+    if network.body in WHOLE:
+        check_chain(backbone.module, card.model, card.size)
+    return build_head(card, backbone.num_features, backbone.module, [other.module for other in others])
 
 
-def build_head(card: Card, num_features: int, backbone: nn.Module | None = None) -> Classifier:
-    """Build the network without its backbone, for features; or with this backbone."""
-    below = backbone or nn.Identity()
-    model = Classifier(
-        below, num_features, len(card.classes), dim=card.dim, projector=card.projector, hidden=card.hidden
+def build_head(
+    card: Card, num_features: int, backbone: nn.Module | None = None, others: Sequence[nn.Module] = ()
+) -> Classifier:
+    """Build the network without its backbone, for features; or with this backbone, and those of other experts."""
+    model = build_network(
+        card.network,
+        backbone or nn.Identity(),
+        num_features,
+        len(card.classes),
+        others=others,
+        size=card.size,
+        small=card.model in backbones.SMALL_IMAGES,
+        dim=card.dim,
+        projector=card.projector,
+        hidden=card.hidden,
     )
+    if isinstance(backbone, SmallResNet) and model.projector is not None:
+        nn.init.kaiming_normal_(model.projector[-1].weight)  # type: ignore[arg-type] # as released: its own last layer
     if card.ghost_batch:
         ghost_batch(model, card.ghost_batch)
     return model

@@ -31,6 +31,7 @@ def check(
     data: Path | str | Splits,
     *,
     root: Path | str | None = None,
+    allow_outside: bool = False,
     progress: Progress | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
@@ -38,7 +39,11 @@ def check(
 
     Every image is decoded and hashed once. `problems` has what would stop training.
     """
-    splits = data if isinstance(data, Splits) else read(data, root=root, allow_empty_classes=True)
+    splits = (
+        data
+        if isinstance(data, Splits)
+        else read(data, root=root, allow_empty_classes=True, allow_outside=allow_outside)
+    )
     found = over_parts(splits, inspect, progress)
     same = copies(splits, {name: [one.digest for one in images] for name, images in found.items()})
     counts = splits.train.counts

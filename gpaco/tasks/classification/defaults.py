@@ -1,23 +1,23 @@
 """Default settings that suit the data."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gpaco import methods
 from gpaco.data.samples import Samples, Splits
-from gpaco.errors import UserError
 from gpaco.models import backbones
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import Recipe, Stage
+from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
 from gpaco.tasks.classification.priors import no_validation
+from gpaco.tasks.classification.two_stages import with_default_stages
 
+WITH_MEMORY = ("gpaco", "paco", "supcon", "multitask")
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
 # A head on cached features. Tried on long-tailed pets only so far; benchmarks/heads.py compares others.
@@ -31,6 +31,16 @@ HEAD: dict[str, Any] = {
     "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
     "views.second": "plain",
 }
+
+
+def head_settings(images: int) -> dict[str, Any]:
+    """Return the settings of a head on the features of this many images."""
+    return HEAD | {"method.memory": _memory(images)}
+
+
+def _memory(images: int) -> int:
+    """Return the size of the memory: about one embedding of each image, at most 8192."""
+    return int(min(8192, 2 ** round(math.log2(max(images, 1)))))
 
 
 def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
@@ -56,30 +66,31 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
         first, second = "plain", "plain"
     else:
         first, second = ("cifar_regular", "cifar_aug") if samples.paths is None else ("rand", "sim")
-    found = {
+    found: dict[str, Any] = {
         "model.name": model,
         "model.size": size,
         "train.batch_size": batch_size,
         "train.epochs": epochs,
-        "method.memory": min(8192, 2 ** round(math.log2(max(images, 1)))),
+        "method.memory": _memory(images),
         "views.first": first,
         "views.second": second,
     }
     rate = 0.05 if small else 0.04  # per 128 images, as released for CIFAR and ImageNet-LT
     if recipe.train.part == "head":
-        found |= HEAD
+        found |= head_settings(images)
         rate = 0.05
     if package := package_of(recipe.model.name) if recipe.model.weights == PACKAGE else None:
         found |= {"model.size": package.size, "model.resize": package.resize}
     elif recipe.model.weights != NONE:
         found["model.size"] = backbones.usual_size(recipe.model.name) or size
-    if recipe.method.name in methods.WITHOUT_PROJECTOR:
+    name = recipe.method.first if recipe.method.name in TWO_STAGES else recipe.method.name
+    if name not in WITH_MEMORY:
         found.pop("method.memory")
     if recipe.method.name in methods.CLOSED_FORM:
         found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}
         return found | {"train.epochs": 1, "views.first": "plain", "views.second": ""}
-    batch_size = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
-    return found | {"optimizer.lr": round(rate * batch_size / 128, 5)}
+    shown = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
+    return found | {"optimizer.lr": round(rate * shown / 128, 5)}
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
@@ -88,6 +99,8 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         raise no_validation()
     guesses = suggest(recipe, given, splits.train, gpu=device.type != "cpu")
     guesses["train.workers"] = 0 if splits.train.images is not None else 2
+    if recipe.method.name in TWO_STAGES:
+        guesses["method.fuse"] = False  # as published
     still_open = {
         "model.name": recipe.model.name == "auto",
         "model.size": recipe.model.size == 0,
@@ -107,27 +120,6 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if guesses:
         chosen_here = ", ".join(f"{key} = {guess}" for key, guess in guesses.items())
         say(f"settings for this data: {chosen_here}  (--set KEY=VALUE changes one)")
-    recipe = recipes.fill(recipe, guesses)
-    return with_default_stages(recipe)
-
-
-def with_default_stages(recipe: Recipe) -> Recipe:
-    """Add a stage that trains a classifier if the method, SupCon, has none."""
-    *_, last = recipes.stages(recipe)
-    if last.method.name not in methods.WITHOUT_CLASSIFIER:
-        return recipe
-    if recipe.stage:
-        raise UserError(
-            f"the last stage, {last.name!r}, trains features and no classifier ({last.method.name})",
-            "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
-        )
-    linear = (
-        ("method", "name", "balanced-softmax"),
-        ("train", "part", "head"),
-        ("train", "epochs", max(recipe.train.epochs // 3, 1)),
-        ("views", "second", ""),
-        ("views", "erase", 0.0),
-        ("method", "mixup", 0.0),
-        ("method", "cutmix", 0.0),
-    )
-    return replace(recipe, stage=(Stage("features"), Stage("classifier", linear)))
+    recipe = with_default_stages(recipes.fill(recipe, guesses))
+    large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
+    return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})

@@ -1,8 +1,6 @@
 """How long training will take on this machine, from a few measured steps."""
 
 import math
-import time
-from collections.abc import Callable
 
 import torch
 
@@ -13,8 +11,8 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.batches import caches
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.heads import folds_used
+from gpaco.tasks.duration import seconds_of, time_in_words
 
-LONG = 30 * 60  # seconds, after which a faster way is suggested
 _IMAGES = 8  # that are measured
 
 
@@ -24,7 +22,7 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
     freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
     size, images = recipe.model.size, len(splits.train)
     views = 2 if recipe.views.second else 1
-    reading = _seconds(lambda: [splits.train.load(i % images, size) for i in range(_IMAGES)]) / _IMAGES
+    reading = seconds_of(lambda: [splits.train.load(i % images, size) for i in range(_IMAGES)]) / _IMAGES
     if splits.train.paths is None:
         reading = 0.0
     pixels = torch.zeros(_IMAGES, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
@@ -32,38 +30,27 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
 
     @torch.inference_mode()
     def embed() -> None:
-        model.eval().backbone(pixels)
+        model.eval().pooled(pixels)
 
-    forward = _seconds(embed) / _IMAGES
+    forward = seconds_of(embed) / _IMAGES
+    trains = recipe.method.name not in methods.UNTRAINED
     if not caches(recipe):
-        step = _seconds(lambda: model.train()(pixels)[0].sum().backward()) / _IMAGES
+        if not trains:
+            return (images + tested) * (forward + reading)
+        step = seconds_of(lambda: model.train()(pixels)[0].sum().backward()) / _IMAGES
         each = max(views * step, reading)
         return recipe.train.epochs * images * each + tested * (forward + reading)
-    trains = recipe.method.name not in methods.CLOSED_FORM
     embedded = images * (1 + recipe.train.cached_views * trains) + tested
     seconds = embedded * max(forward, reading)
     if trains:
         model.backbone = torch.nn.Identity()
         features = torch.zeros(recipe.train.batch_size, model.num_features, device=device)
-        step = 1.5 * views * _seconds(lambda: model.train()(features)[0].sum().backward())
+        step = 1.5 * views * seconds_of(lambda: model.train()(features)[0].sum().backward())
         seconds += (1 + folds_used(images)) * recipe.train.epochs * math.ceil(images / recipe.train.batch_size) * step
     return seconds
 
 
 def in_words(seconds: float, recipe: Recipe) -> str:
     """Return a line about the time; if it is long, with what would be faster."""
-    minutes = seconds / 60
-    long = f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"
-    text = f"estimated time on this machine: about {long if minutes >= 1.5 else 'a minute'}"
-    if seconds <= LONG:
-        return text
     faster = "--set train.cached_views=1" if caches(recipe) else "--weights auto --train head, or fewer --epochs"
-    return f"{text}; faster: {faster}"
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    """Return the time of an action, after one try to warm up."""
-    action()
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
+    return time_in_words(seconds, faster)

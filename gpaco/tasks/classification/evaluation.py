@@ -1,13 +1,16 @@
 """Logits of a whole data set, exact and sharded over processes, and the metrics computed from them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views.eval import images_as_tested
@@ -17,25 +20,52 @@ from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet
 from gpaco.system.words import counted
 from gpaco.tasks.classification.class_match import matched, restricted
+from gpaco.tasks.classification.cost import cost
+from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
-from gpaco.tasks.classification.priors import Logits, check_correction, final_logits
+from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, check_split
 
+Ints = NDArray[np.int64]
 
-@torch.inference_mode()
+
 def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Progress | None = None) -> Logits:
     """Return the logits (N, C) of all samples. Each process computes its share once, and all get the whole."""
+    logits: Logits = _answers(predictor, samples, Tensor.float, batch_size, show)
+    return logits
+
+
+def predictions_of(predictor: Predictor, samples: Samples) -> Ints:
+    """Return the predicted class of each sample (N,), -1 if its logits are not finite; computed as in `logits_of`."""
+    predictions: Ints = _answers(predictor, samples, predicted, 256, None)
+    return predictions
+
+
+def predicted(logits: Tensor) -> Tensor:
+    """Return the class of each row, (N,); -1 if its largest logit is not finite."""
+    most, found = logits.float().max(1)
+    return found.where(most.isfinite(), -1)
+
+
+@torch.inference_mode()
+def _answers(
+    predictor: Predictor,
+    samples: Samples,
+    wanted: Callable[[Tensor], Tensor],
+    batch_size: int,
+    show: Progress | None,
+) -> NDArray[Any]:
     mine = np.array(distributed.mine(len(samples)), np.int64)
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
     device = predictor.mean.device
-    parts = [torch.zeros(0, len(predictor.classes))]
+    parts = [wanted(torch.zeros(0, len(predictor.classes)))]
     for images in images_as_tested(samples, predictor.card.view, chunks):
-        parts.append(predictor(images.to(device)).float().cpu())
+        parts.append(wanted(predictor(images.to(device))).cpu())
         if show is not None:
             show(sum(map(len, parts)), len(mine))
-    logits: Logits = distributed.in_order(torch.cat(parts).to(device), len(samples)).cpu().numpy()
-    return logits
+    answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(samples)).numpy()
+    return answers
 
 
 def evaluation_part(
@@ -51,6 +81,7 @@ def evaluation_part(
     else:
         splits = other_data(data, run.recipe, root)
         name, samples = splits.parts()[-1]
+    check_same_everywhere(splits)
     if samples:
         where = "of the data of the run" if data is None else f"of {data}"
         say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {counted(len(samples), 'image')}")
@@ -84,7 +115,7 @@ def evaluate_runs(
     predictors = load_classifiers(runs, which=which, device=device)
     card = predictors[0].card
     many, few = card.many if many is None else many, card.few if few is None else few
-    if few > many:
+    if not few <= many:
         raise UserError(f"few ({few}) must not be above many ({many})", "--many 100 --few 20 is usual")
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
@@ -109,6 +140,8 @@ def evaluate_runs(
     result = summarize(logits, samples.labels, card.counts, card.classes, many=many, few=few)
     if found is not None:
         result["overlap"] = found.facts(restrict)
+    if len(predictors) > 1:
+        result["cost"] = cost(predictors)
     tuned = [asdict(one.card.tuned) if one.card.tuned else None for one in predictors]
     if any(tuned):
         result["tuned"] = tuned[0] if len(tuned) == 1 else tuned

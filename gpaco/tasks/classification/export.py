@@ -1,5 +1,6 @@
 """A classifier ready to be exported."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from gpaco.errors import UserError
+from gpaco.metrics.groups import groups
+from gpaco.tasks.classification.cost import cost
+from gpaco.tasks.classification.logits import softmax, wanted_prior
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
-from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
 from gpaco.training.run import Run
+
+
+class MeanLogits(nn.Module):
+    """An ensemble: the mean of the logits of its models."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([model(images) for model in self.models]).mean(0)
 
 
 class FinalLogits(nn.Module):
@@ -30,23 +45,33 @@ class FinalLogits(nn.Module):
         return logits
 
 
-def exportable(run: Run, *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
-    """The model of a run with its corrections inside."""
+def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
+    """The model of a run, or of several as an ensemble, with its corrections inside."""
     if size is not None:
         raise UserError("the image size of a classifier is fixed by training", "leave out --size")
-    (predictor,) = load_classifiers([run], which=which)
-    card = predictor.card
-    check_correction(card, prior, unbiased)
+    predictors = load_classifiers(runs, which=which)
+    card = predictors[0].card
+    for predictor in predictors:
+        check_correction(predictor.card, prior, unbiased)
+        if predictor.card.view != card.view:
+            raise UserError(
+                "these runs see images at different sizes, and a file has one input", "export them one by one"
+            )
     if card.whole:
         steps = ["resize to the size, whatever the shape"]
     else:
-        steps = [f"resize the shorter side to {card.resize}", "cut the size out of the middle"]
-    about = describe_export(run.recipe, card, (card.size, card.size), ["N", "C"]) | {
+        steps = [f"resize the shorter side to {card.view.resize}", "cut the size out of the middle"]
+    group = None if card.counts is None else groups(card.counts, card.many, card.few).tolist()
+    shares = assumed_prior(card) if prior is None else wanted_prior(prior, card.classes, card.counts)
+    about = describe_export(runs[0].recipe, card, group, (card.view.size, card.view.size), ["N", "C"]) | {
         "steps": [*READING, *steps, "channels first, uint8"],
         "whole": card.whole,
-        "resize": card.resize,
+        "resize": card.view.resize,
         "interpolation": card.interpolation,
+        "cost": cost(predictors),
         "prior": Path(prior).name if prior else "uniform" if card.tuned else card.assumes,  # a file by its name
+        "shares": None if shares is None else softmax(shares[None])[0].tolist(),  # that the logits are right for
     }
-    module = FinalLogits(predictor, prior=prior, unbiased=unbiased).eval()
-    return Exportable(module, predictor.model.backbone.state_dict(), about, (1, 2, 7))
+    models = [FinalLogits(predictor, prior=prior, unbiased=unbiased).eval() for predictor in predictors]
+    module = models[0] if len(models) == 1 else MeanLogits(models).eval()
+    return Exportable(module, predictors[0].model.backbone.state_dict(), about, (1, 2, 7))

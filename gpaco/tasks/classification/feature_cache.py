@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpaco.data.members import Member
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
@@ -38,6 +39,9 @@ def fingerprint(samples: Samples) -> str:
         digest.update(images.data)
         return digest.hexdigest()
     for name, path in zip(samples.names, samples.paths, strict=True):
+        if isinstance(path, Member):
+            digest.update(json.dumps([name, path.size, path.modified]).encode())
+            continue
         try:
             found = path.stat()
         except OSError as error:

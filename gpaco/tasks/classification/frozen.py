@@ -102,9 +102,10 @@ class Frozen:
         if first == total:  # another process was faster
             return
         each = f", {views} views each" if views > 1 else ""
-        size = (total - first) * features.row_bytes
-        self.say(f"embedding {total - first:,} images{each}, once: {size / 1e6:,.1f} MB")
-        blocks = [np.arange(start, min(start + BLOCK, total)) for start in range(first, total, BLOCK)]
+        room = (total - first) * features.row_bytes
+        self.say(f"embedding {total - first:,} images{each}, once: {room / 1e6:,.1f} MB")
+        size = BLOCK * distributed.world_size()  # as many for each process, however many there are
+        blocks = [np.arange(start, min(start + size, total)) for start in range(first, total, size)]
         progress = told(self.say, "embedding images")
         progress(first, total)
         with catch_signals() as received, self._pool() as pool:

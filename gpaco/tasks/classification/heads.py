@@ -1,7 +1,8 @@
 """Heads on cached features: the closed-form classifier, heads trained in memory, and logits of held-out images."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,10 +22,10 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.batches import FeatureSource, caches
-from gpaco.tasks.classification.card import Card, build_head
+from gpaco.tasks.classification.card import Card, build_head, describe
 from gpaco.tasks.classification.feature_cache import Indices
-from gpaco.tasks.classification.learner import ClassificationLearner
-from gpaco.tasks.classification.priors import Logits
+from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
+from gpaco.tasks.classification.logits import Logits
 from gpaco.training.loop import fit
 
 FOLDS = 5
@@ -66,12 +67,30 @@ def check_closed_form(recipe: Recipe) -> None:
         raise UserError(f"{recipe.method.name} trains nothing, it is computed from features", "leave out --train")
 
 
-def fit_head(recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, device: torch.device) -> Classifier:
-    """Train a head on the features of `source`, in memory only."""
-    torch.manual_seed(recipe.train.seed)
-    head = build_head(card, source.frozen.width)
-    fit(ClassificationLearner(recipe, splits, head, card, source, select=False), recipe, None, device)
+def fit_head(
+    recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, device: torch.device, before: Earlier
+) -> Classifier:
+    """Train a head on the features of `source`, in memory only; the stages before it too, if they trained heads."""
+    weights = {} if before.stages else before.weights
+    for stage in (*before.stages, recipe):
+        torch.manual_seed(stage.train.seed)
+        own = card if stage is recipe else describe(stage, splits)
+        head = build_head(own, source.frozen.width, deepcopy(source.before))
+        carry(head, weights, stage.method.name)
+        same = replace(stage, train=replace(stage.train, batch_size=recipe.train.batch_size))
+        learner = ClassificationLearner(same, splits, head, own, source.with_recipe(same), select=False)
+        learner.prepare(device)
+        fit(learner, same, None, device)
+        weights = head.state_dict()
     return head.eval()
+
+
+def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None:
+    """Load what a stage takes over from the one before: tensors of the same name and shape, see `methods.carried`."""
+    mine = model.state_dict()
+    renamed = {methods.carried(method, name): tensor for name, tensor in weights.items()}
+    same = {name: one for name, one in renamed.items() if name in mine and one.shape == mine[name].shape}
+    model.load_state_dict(mine | same)
 
 
 def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress = lambda *_: None) -> HeldOut:
@@ -95,9 +114,22 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
         gaussians.append(_answers(closed_form(part), source, held))
         if trains:
             splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
-            heads.append(_answers(fit_head(small, splits, learner.card, part, device).classify, source, held))
+            head = fit_head(small, splits, learner.card, part, device, learner.before)
+            heads.append(_answers(head.classify, source, held))
     show(FOLDS, FOLDS)
     return HeldOut(np.concatenate(labels), np.concatenate(gaussians), np.concatenate(heads) if trains else None)
+
+
+def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:
+    """Return the held-out images of classes with at least as many training images as folds, if there are any.
+
+    A fold takes up to half of the images of a smaller class. Its held-out logits are those of a poorer classifier than
+    the one to calibrate, which would come out less sure than it may be.
+    """
+    kept = counts[held.labels] >= FOLDS
+    if not kept.any():
+        return held
+    return HeldOut(held.labels[kept], held.gaussian[kept], None if held.head is None else held.head[kept])
 
 
 def folds_used(images: int) -> int:

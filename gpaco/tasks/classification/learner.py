@@ -1,9 +1,8 @@
 """What the loop trains: a classifier, its method, and where its batches come from."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +10,7 @@ from gpaco import methods
 from gpaco.data.batches import Batch, shown_counts, steps_per_epoch
 from gpaco.data.samples import Splits
 from gpaco.errors import Diverged
-from gpaco.metrics.classification import summarize
+from gpaco.metrics.classification import accuracies
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Gaussian
 from gpaco.recipes.settings import Recipe
@@ -19,19 +18,46 @@ from gpaco.tasks.classification.batches import Source
 from gpaco.tasks.classification.card import Card
 
 
+class Earlier(NamedTuple):
+    """What came before the stage of a learner."""
+
+    weights: Mapping[str, Tensor] = {}
+    stages: tuple[Recipe, ...] = ()  # those that trained heads on the same features
+
+
 class ClassificationLearner:
     """What the loop trains (see `training.task.Learner`)."""
 
     def __init__(
-        self, recipe: Recipe, splits: Splits, model: Classifier, card: Card, source: Source, *, select: bool
+        self,
+        recipe: Recipe,
+        splits: Splits,
+        model: Classifier,
+        card: Card,
+        source: Source,
+        *,
+        select: bool,
+        before: Earlier | None = None,
     ) -> None:
+        self.before = before or Earlier()
         self.recipe, self.splits, self.model, self.card, self.source = recipe, splits, model, card, source
         self.select = select  # whether validation data select the best epoch
-        closed = recipe.method.name in methods.CLOSED_FORM
-        self.steps = 0 if closed else steps_per_epoch(len(splits.train), recipe.train.batch_size)
-        counts = torch.from_numpy(shown_counts(splits.train.counts, recipe.train.sampler))
-        self.extra = methods.build(recipe, model, len(splits.classes), counts)
+        still = recipe.method.name in methods.UNTRAINED
+        self.steps = 0 if still else steps_per_epoch(len(splits.train), recipe.train.batch_size)
+        shown, counts = (
+            torch.from_numpy(shown_counts(splits.train.counts, one)) for one in (recipe.train.sampler, "shuffle")
+        )
+        self.extra = methods.build(recipe, model, len(splits.classes), shown, counts)
         self.gaussian: Gaussian | None = None  # the closed-form classifier of the same features, if they are cached
+
+    def prepare(self, device: torch.device) -> None:
+        """Let the method see the features of images once, before training; not again in a run that resumes."""
+        model, val = self.model.to(device).eval(), self.splits.val
+        selects = val is not None and self.splits.reported(self.recipe.data.evaluate_on)[0] != "val"
+        self.extra.to(device).prepare(
+            model, lambda: self.source.seen(model), (lambda: self.source.seen(model, val)) if selects else None
+        )
+        model.train()
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         self.extra.begin_epoch(epoch, self.recipe.train.epochs)
@@ -53,14 +79,13 @@ class ClassificationLearner:
         if samples is None or not self.select:
             return {}
         training = network.training
-        logits = self.source.logits(network.eval(), samples)
+        predictions = self.source.predictions(network.eval(), samples)
         network.train(training)
-        if not np.isfinite(logits).all():
+        if (predictions < 0).any():
             raise Diverged(
                 "the outputs of the model on validation data are not finite; the last checkpoint is kept",
                 "lower the learning rate: --lr",
             )
         card = self.card
-        result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few)
-        kept = ("top1", "many", "medium", "few", "macro")
-        return {f"val_{key}": result[key] for key in kept} | {"score": result["macro"]}
+        result = accuracies(predictions, samples.labels, card.counts, len(card.classes), many=card.many, few=card.few)
+        return {f"val_{key}": value for key, value in result.items()} | {"score": result["macro"]}

@@ -22,7 +22,8 @@ from gpaco.training.run import Run, select_checkpoint, weights_of
 class Predictor(Normalized):
     """Images to logits: the trained network with its normalization, calibration, tuned prior and card.
 
-    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on.
+    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on; larger by a border for a method
+    that averages over crops.
 
     Args:
         gaussian: the closed-form classifier of the same features, if its logits are added.
@@ -43,7 +44,13 @@ class Predictor(Normalized):
         self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.logits(self.model.backbone(self.normalized(images)))
+        pixels, border = self.normalized(images), self.card.network.border
+        if not border:
+            return self.logits(self.model.pooled(pixels))
+        size, middle = self.card.size, border // 2
+        corners = [(0, 0), (0, border), (border, 0), (border, border), (middle, middle)]
+        crops = [pixels[:, :, y : y + size, x : x + size] for y, x in corners]
+        return torch.stack([self.logits(self.model.pooled(crop)) for crop in crops]).mean(0)
 
     def head(self, features: Tensor) -> Tensor:
         """Return the logits of the trained head alone, without factor and shift."""
@@ -65,7 +72,7 @@ def load_classifier(
     """
     if run.recipe.train.task != "classification":
         raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
-    found = select_checkpoint(run, which)
+    found = select_checkpoint(run, which, ["extra"])
     card = read_card(Card, found.state["card"], str(found.path))
     model = build_model(card)
     model.load_state_dict(merged(weights_of(run, found, card.backbone)))

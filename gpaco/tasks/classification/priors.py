@@ -7,33 +7,23 @@ Raw logits assume uniform classes or those of training, depending on the method.
     --prior    + log p         for the class distribution expected at test time, - log of the assumed one
 """
 
-import csv
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust
 from gpaco.system.files import write_atomic
 from gpaco.tasks.classification.card import Card, Tuned
+from gpaco.tasks.classification.logits import Floats, Logits, log_prior, wanted_prior
 from gpaco.training.card import read_card
 
-Logits = NDArray[np.float32]
-Floats = NDArray[np.float64]
 TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 is as trained, -1 removes the training frequencies
 FILE = "prior.json"  # in a run whose prior was tuned
 _ROWS = 2048
-
-
-def log_prior(counts: ArrayLike) -> Floats:
-    """Return the log of the class distribution of training; a class without images counts as one image."""
-    counts = np.maximum(np.asarray(counts, dtype=np.float64), 1)
-    logs: Floats = np.log(counts / counts.sum())
-    return logs
 
 
 def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbiased: bool = False) -> Logits:
@@ -54,24 +44,22 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
             )
     if prior is None:
         return logits
-    uniform = np.zeros(len(card.classes))
-    train = uniform if card.counts is None else log_prior(card.counts)
-    assumed = uniform if card.assumes == "uniform" else log_shown(card.counts or (), card.shown)
-    wanted = {"train": train, "uniform": uniform}.get(prior)
-    return adjust(logits, assumed, read_prior(Path(prior), card.classes) if wanted is None else wanted)
+    return adjust(logits, log_assumed(card), wanted_prior(prior, card.classes, card.counts))
+
+
+def log_assumed(card: Card) -> Floats:
+    """Return the log of the class distribution that the logits assume."""
+    return np.zeros(len(card.classes)) if card.assumes == "uniform" else log_shown(card.counts or (), card.shown)
+
+
+def assumed_prior(card: Card) -> Floats | None:
+    """Return the log of the class distribution that the logits assume; None if it is not known."""
+    return None if card.counts is None and card.assumes != "uniform" else log_assumed(card)
 
 
 def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
     """Raise the errors of `final_logits` before all images are read."""
     final_logits(np.zeros((0, len(card.classes)), np.float32), card, prior=prior, unbiased=unbiased)
-
-
-def check_finite(logits: Logits) -> None:
-    if not np.isfinite(logits.max(1)).all():
-        raise UserError(
-            "the logits of the model are not finite, so it predicts nothing",
-            "training has diverged: evaluate an older checkpoint",
-        )
 
 
 def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
@@ -148,46 +136,3 @@ def no_validation() -> UserError:
         "a prior is tuned on validation data, and there is none",
         "hold some out when training: --validation 0.1, or a folder val beside train and test",
     )
-
-
-# A file of class shares
-
-
-def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
-    """Return the log probabilities in a CSV file of `class,probability` rows (or counts), one for each class."""
-    if not path.is_file():
-        raise UserError(
-            f"--prior is 'uniform', 'train' or a CSV file, and there is no file {str(path)!r}"
-            f"{nearest(str(path), ['uniform', 'train'])}",
-            "write a file of class,probability rows",
-        )
-    shares: dict[str, float] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"CSV: {error}"
-        raise UserError(f"{path} is not {what}", "write class,probability rows as CSV in UTF-8") from None
-    for line, row in enumerate(rows, 1):
-        if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
-            continue
-        if row[0] in shares:
-            raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
-        try:
-            shares[row[0]] = float(row[1])
-        except (IndexError, ValueError):
-            raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "fix the line") from None
-    unknown = [name for name in shares if name not in set(classes)]
-    missing = [name for name in classes if name not in shares]
-    what = ""
-    if missing:
-        what = f"no row for class {missing[0]!r}"
-    elif unknown:
-        what = f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}"
-    elif not all(0 < share < np.inf for share in shares.values()):
-        what = "a share that is not above 0"
-    if what:
-        raise UserError(f"{path}: {what}", "give every class one share above 0")
-    values = np.array([shares[name] for name in classes])
-    result: NDArray[np.float64] = np.log(values / values.sum())
-    return result

@@ -28,6 +28,7 @@ from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.methods import WITHOUT_CLASSIFIER, build
+from gpaco.methods.contrastive import SupCon
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
@@ -149,12 +150,15 @@ class _Network:
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
         self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
         self.method = build(recipe, self.model, len(self.shown), self.shown)
-        self.keys: Classifier | None = None  # the momentum copy of the network
+        self.keys: Classifier | None = None  # what computes the keys, if only the first view is an anchor
+        if recipe.method.anchors == "first" and len(self.views) > 1:
+            self.keys = self.model
         own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
         if own:
             self.keys = build_model(self.card).to(self.device).eval()
             self.keys.load_state_dict(self.model.state_dict() | merged(own))  # a frozen backbone is saved only once
             self.method.key_network = nn.Identity()
+            self.method.shuffle = False  # type: ignore[assignment] # of methods with keys
         self.method.load_state_dict({name: t for name, t in state.items() if not name.startswith("key_network.")})
         self.method.to(self.device).train()
         for part in self.method.modules():  # a probe changes no state and talks to no other process
@@ -164,6 +168,8 @@ class _Network:
             if isinstance(part, GPaCoLoss):
                 part.contrast = "local"
                 part._center_share = lambda *_, share=part.center_share: share  # type: ignore[method-assign]
+            if isinstance(part, SupCon):
+                part.gathers = False
 
     @torch.no_grad()
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
@@ -210,10 +216,12 @@ class _Network:
 
     def _loss(self, step: "_Step") -> Tensor:
         """Return the loss of the method, summed over the anchors."""
-        labels = step.anchor_labels
-        if step.keys is not None:
+        labels, seen = step.anchor_labels, _Given(step.logits, step.embeddings)
+        if step.keys is not None and self.keys is self.model:
+            seen = _Given(step.logits, torch.cat([step.embeddings, step.keys]))
+        elif step.keys is not None:
             self.method.key_network = _Given(step.logits, step.keys)
-        loss: Tensor = self.method(_Given(step.logits, step.embeddings), [step.logits] * step.views, step.labels)
+        loss: Tensor = self.method(seen, [step.logits] * step.views, step.labels)
         if self.settings.name != "class-balanced":
             return loss * len(labels)
         # A weighted mean: replace the weights of this step by the mean weight of a training step.

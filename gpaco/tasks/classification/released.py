@@ -23,6 +23,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
+from gpaco.system.words import counted, some
 from gpaco.tasks.classification.card import Card, build_model, describe
 from gpaco.training import checkpoint
 from gpaco.training.card import write_card
@@ -71,6 +72,7 @@ def write_run(
     work = home.with_name(f".{home.name}.writing")
     home.parent.mkdir(parents=True, exist_ok=True)
     try:
+        work.mkdir(exist_ok=True)
         checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
         write_atomic(work / "recipe.toml", recipes.dumps(resolved))
         home.mkdir(exist_ok=True)
@@ -166,7 +168,12 @@ def classes_of(
             f"the model has {number} classes, {classes or counts} has {len(set(names))} names",
             "give each class a name, in order",
         )
-    return names, None if found is None else [found.get(name, 0) for name in names]
+    if missing := [name for name in names if found is not None and name not in found]:
+        raise UserError(
+            f"{counts} has no number of training images for {counted(len(missing), 'class')}: {some(missing)}",
+            "write a row class,count for every class of the model, 0 for a class without training images",
+        )
+    return names, None if found is None else [found[name] for name in names]
 
 
 def read_counts(path: Path) -> dict[str, int]:

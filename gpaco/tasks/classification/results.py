@@ -15,7 +15,7 @@ from gpaco import __version__, methods
 from gpaco.data.inspection import LOOKED_AT
 from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
-from gpaco.errors import UserError
+from gpaco.errors import Problem
 from gpaco.metrics.classification import summarize
 from gpaco.metrics.groups import one_group
 from gpaco.recipes import recipe as recipes
@@ -29,10 +29,11 @@ from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.heads import held_out_logits
+from gpaco.tasks.classification.heads import held_out_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
-from gpaco.tasks.classification.priors import Logits, best_tau, final_logits, in_words, no_validation, write_tuned
+from gpaco.tasks.classification.priors import best_tau, final_logits, in_words, no_validation, write_tuned
 from gpaco.tasks.classification.splits import check_tuning, splits_of
 from gpaco.training.run import Run, check_split, newest
 
@@ -69,7 +70,7 @@ def write_results(
         if predictor.card.tuned:
             say(in_words(predictor.card.tuned))
     card = predictor.card
-    if recipe.train.report and recipe.method.name in methods.TRAINED and distributed.rank() == 0:
+    if recipe.train.report and recipe.method.name in methods.ANALYZED and distributed.rank() == 0:
         write_analysis(run, splits.train, predictor, say)
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
         say(line)
@@ -83,7 +84,7 @@ def write_results(
     parts = None if source is None else _parts(models, source, samples)
     if distributed.rank():
         return
-    state = newest(run, ()).state
+    state = newest(run).state
     result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few) | {
         "evaluated_on": split,
         "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
@@ -99,7 +100,7 @@ def write_results(
         parts = run.metrics.get("parts")
     result["parts"] = parts
     predictions = BytesIO()
-    np.savez_compressed(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
+    np.savez(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
     data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)
     write_atomic(run.folder / "predictions.npz", predictions.getvalue())
     write_atomic(run.folder / "data.json", data)
@@ -132,8 +133,9 @@ def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -
     say("measuring gradients and probabilities on training images")
     try:
         result = analyze(run, samples, predictor)
-    except UserError as error:  # an image is missing by now; the model is not affected
-        say(f"no analysis.json: {error.cause}")
+    except Exception as error:  # an image that is missing by now, an operator that the device lacks: the model is whole
+        cause = error.cause if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        say(f"no analysis.json: {cause}")
         return
     write_atomic(run.folder / "analysis.json", json.dumps(result, allow_nan=False))
 
@@ -150,6 +152,7 @@ def calibrated(
     card, val, gaussian = predictor.card, learner.splits.val, learner.gaussian
     if gaussian is not None:
         held = held_out_logits(learner, device, told(say, "cross-validating"))
+        held = without_small_classes(held, learner.splits.train.counts)
         parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
         if held.head is not None:
             parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpaco.data.class_maps import is_imagenet
@@ -16,13 +17,15 @@ from gpaco.data.corruption.published import CLEAN, Condition, Tree
 from gpaco.errors import UserError
 from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, summary
 from gpaco.metrics.groups import GROUPS, groups
+from gpaco.system import distributed
 from gpaco.tasks.classification import robustness_data
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
+from gpaco.tasks.classification.logits import check_finite
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
-from gpaco.tasks.classification.priors import check_correction, check_finite, final_logits
-from gpaco.tasks.robustness import RobustnessSettings, Row, check_frost, complete, write_result
+from gpaco.tasks.classification.priors import check_correction, final_logits
+from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, write_result
 from gpaco.training.run import Run, as_run
 
 _WORTH_WORKERS = 2000  # fewer images are loaded before other processes have started
@@ -48,7 +51,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         parts.append(robustness_data.clean_part(settings, predictor.classes))
     other = _baseline(settings, source, found, predictor, notes)
 
-    settings.out.mkdir(parents=True, exist_ok=True)
+    begin_output(settings)
     settings = replace(settings, restrict=settings.restrict or source.reader in ("imagenet-r", "imagenet-a"))
     tested = sum(condition != CLEAN for condition in conditions)
     say(f"{len(parts[0].indices):,} images ({source.reader}), {tested} conditions")
@@ -108,7 +111,7 @@ def _rows(
     settings: RobustnessSettings, part: robustness_data.Part, model: Predictor, conditions: Sequence[Condition]
 ) -> Iterator[tuple[Condition, Row]]:
     """The errors of a model under each condition."""
-    card, labels = model.card, part.match.labels[part.indices]
+    card, labels, device = model.card, part.match.labels[part.indices], model.mean.device
     few = len(conditions) * len(part.indices) < _WORTH_WORKERS
     there = part.match.there if settings.restrict else None
     choose = partial(_choose, card=card, there=there, prior=settings.prior, unbiased=settings.unbiased)
@@ -117,13 +120,15 @@ def _rows(
             model,
             part.source,
             conditions,
-            part.indices,
+            part.indices[distributed.rank() :: distributed.world_size()],
             robustness_data.view_for(part.source, model, settings.preprocessing),
             choose,
             skip=settings.on_bad_image == "skip",
             workers=0 if few else _usual_workers() if settings.workers is None else settings.workers,
             show=show,
         ):
+            classes = distributed.in_order(torch.from_numpy(classes).to(device), len(labels)).cpu().numpy()
+            bad = sorted(distributed.collect(bad))
             good = classes >= 0
             if not good.any():
                 raise UserError(f"no image under {condition[0]} {condition[1]} can be read", "check the files")

@@ -13,7 +13,7 @@ from gpaco.data.corruption.images import Corrupting, Images, Source, corrupted_s
 from gpaco.data.corruption.published import CLEAN, Arrays, Condition, Tree, read_shifted
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.samples import Samples
-from gpaco.data.views.eval import TestView
+from gpaco.data.views.tested import TestView
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.corruption import missing_conditions
 from gpaco.system.progress import Progress

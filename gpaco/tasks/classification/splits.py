@@ -1,6 +1,7 @@
 """The data of a recipe: read, split, and checked."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpaco.data.holdout import with_test, with_val_as_test, with_validation
@@ -14,16 +15,19 @@ from gpaco.metrics.groups import GROUPS, groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, quiet, told
 from gpaco.system.words import some
-from gpaco.training.run import BAD_IMAGES
+from gpaco.training.run import BAD_IMAGES, SHARDS
 
 
 def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: Path | None = None) -> Splits:
     """Return the splits that a recipe asks for; see `read_splits` and `held_out`."""
-    return held_out(read_splits(recipe, say), recipe, say, thorough=thorough, run=run)
+    return held_out(read_splits(recipe, say, run), recipe, say, thorough=thorough, run=run)
 
 
-def read_splits(recipe: Recipe, say: Say = quiet) -> Splits:
-    """Return the data with a test split, long-tailed if the recipe wants it, and without a validation split."""
+def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Splits:
+    """Return the data with a test split, long-tailed if the recipe wants it, and without a validation split.
+
+    The index of tar shards is kept in the folder of the run.
+    """
     settings = recipe.data
     if not settings.path:
         raise UserError("there is no data to train on", "give a folder, a table, a list, or the word digits")
@@ -32,6 +36,7 @@ def read_splits(recipe: Recipe, say: Say = quiet) -> Splits:
         root=settings.root or None,
         allow_empty_classes=settings.allow_empty_classes,
         allow_outside=settings.allow_outside,
+        index=None if run is None else run / SHARDS,
     )
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
@@ -52,7 +57,8 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
 
     Args:
         thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
-            images that cannot be decoded, which would otherwise fail after the last epoch.
+            images that cannot be decoded, which would otherwise fail after the last epoch. All processes must ask for
+            it: each reads its share.
         run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
     """
     settings, small = recipe.data, _is_small(splits)
@@ -60,7 +66,7 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
         splits = with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
     splits.check_reported(settings.evaluate_on)
     if settings.on_bad_image == "skip":
-        splits = without_bad(splits, run, say)
+        splits = without_bad(splits, run, say, shared=thorough)
     if thorough and not small:
         say("too many files to inspect all of them before training; `gpaco check` does")
     if thorough and small and not settings.allow_leakage:
@@ -69,7 +75,7 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
         check_readable(splits, say)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
-    return in_memory(splits, progress=told(say, "reading images"))
+    return in_memory(splits, settings.in_memory, progress=told(say, "reading images"))
 
 
 def _is_small(splits: Splits) -> bool:
@@ -90,7 +96,9 @@ def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None)
     """
     if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, and it may be gone
         root = recipe.data.root
-    return in_memory(read(path, root=root, allow_empty_classes=True, allow_outside=recipe.data.allow_outside))
+    settings = recipe.data
+    splits = read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside)
+    return in_memory(splits, settings.in_memory)
 
 
 def check_tuning(recipe: Recipe) -> None:
@@ -102,11 +110,12 @@ def check_tuning(recipe: Recipe) -> None:
         )
 
 
-def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
+def without_bad(splits: Splits, run: Path | None, say: Say, *, shared: bool) -> Splits:
     """Return the splits without unreadable images; in a run that has begun, without those on its list."""
     if run is not None and (run / BAD_IMAGES).is_file():
         return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
-    splits = without(splits, over_parts(splits, find_bad, told(say, "looking for unreadable images")))
+    look = partial(find_bad, shared=shared)
+    splits = without(splits, over_parts(splits, look, told(say, "looking for unreadable images")))
     for one in splits.bad:
         say(f"left out: {one.name}: {one.reason}")
     return splits
@@ -115,7 +124,7 @@ def without_bad(splits: Splits, run: Path | None, say: Say) -> Splits:
 def check_readable(splits: Splits, say: Say) -> None:
     """Raise an error if a validation or test image cannot be decoded."""
     for name, part in (("validation", splits.val), ("test", splits.test)):
-        bad = [] if part is None else find_bad(part, told(say, f"checking {name} images"))
+        bad = [] if part is None else find_bad(part, told(say, f"checking {name} images"), shared=True)
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(

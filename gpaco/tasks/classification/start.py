@@ -15,6 +15,7 @@ from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
 
 BACKBONE = "tf_efficientnet_lite0"  # for photos
 BETTER = ("vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_clip_224.openai")  # need a download, and best a GPU
+_TRANSFORMERS = ("vit_", "deit", "swin", "beit", "eva")
 ENLARGED = 96  # side that small images are enlarged to for a pretrained backbone
 
 
@@ -34,10 +35,10 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     if name == "auto" and weights != NONE:
         name = BETTER[0] if weights.startswith("hub") and gpu else BACKBONE
     if part == "auto":
-        closed = recipe.method.name in methods.CLOSED_FORM
-        part = "head" if closed or (weights != NONE and not gpu) else "all" if weights == NONE else "last-block"
+        part = _part(recipe.method.name, name, pretrained=weights != NONE, gpu=gpu)
     chosen: dict[str, Any] = {"model.name": name, "model.weights": weights, "train.part": part}
-    if part == "head" and "data.validation" not in given and not recipe.method.tune_prior:
+    selects = recipe.method.tune_prior or recipe.method.name == "tau-norm"
+    if part == "head" and "data.validation" not in given and not selects:
         chosen["data.validation"] = 0.0
     if small and weights == PACKAGE and not recipe.model.size:
         chosen["model.size"] = ENLARGED
@@ -46,6 +47,17 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
         if weights == NONE and small and has_color(samples) and asked == "auto":
             say(f"--weights auto: a pretrained backbone for these images, enlarged to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
+
+
+def _part(method: str, model: str, *, pretrained: bool, gpu: bool) -> str:
+    """Return the part of the model to train."""
+    if method in methods.CLOSED_FORM:
+        return "head"
+    if not pretrained or method in methods.NEED_IMAGES:
+        return "all"
+    if method == "lift":
+        return "lora" if model.startswith(_TRANSFORMERS) else "last-block"
+    return "last-block" if gpu else "head"
 
 
 def _in_words(asked: str, weights: str, name: str, part: str, gpu: bool) -> str:

@@ -1,6 +1,7 @@
 """Classification as a task: prepare the data and the recipe, begin a stage, finish the run."""
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from gpaco import methods
+from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.samples import Samples, Splits
 from gpaco.models import backbones
 from gpaco.models.freezing import freeze
@@ -17,16 +19,17 @@ from gpaco.models.weights.packaged import PACKAGE, check_installed
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.batches import FeatureSource, check_pixels, source_of
+from gpaco.tasks.classification.batches import FeatureSource, caches, check_pixels, check_projector, source_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.estimate import estimate_seconds, in_words
-from gpaco.tasks.classification.heads import check_closed_form, first_result
-from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.heads import carry, check_closed_form, first_result
+from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.results import write_results
 from gpaco.tasks.classification.splits import check_tuning, held_out, read_splits
 from gpaco.tasks.classification.start import choose_start
 from gpaco.tasks.classification.tuning import check_tunable, retuned, tuned_settings
+from gpaco.tasks.classification.two_stages import first_run, with_first_run
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before
@@ -46,13 +49,19 @@ class Classification:
         if recipes.stages(recipe)[-1].method.tune_prior:
             check_tuning(recipe)
         begun = has_begun(folder)
-        splits = read_splits(recipe, say)
+        recipe = with_first_run(recipe, given)
+        splits = read_splits(recipe, say, folder)
+        check_same_everywhere(splits)
         recipe = choose_start(recipe, given, splits.train, device, say)
         splits = held_out(splits, recipe, say, thorough=not begun, run=folder if begun else None)
-        task = cls(resolve(recipe, given, splits, device, say), splits, device, say)
+        recipe = resolve(recipe, given, splits, device, say)
+        if len(recipe.stage) > 1 and not recipe.train.features:  # all stages share them
+            recipe = recipes.fill(recipe, {"train.features": str(folder.absolute() / "features")})
+        task = cls(recipe, splits, device, say)
         *_, last = stages = recipes.stages(task.recipe)
         for stage in stages:
             check_pixels(stage)
+            check_projector(stage, len(splits.train))
             check_tunable(stage)
             check_closed_form(stage)
         if not begun:
@@ -77,7 +86,10 @@ class Classification:
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> ClassificationLearner:
         # Where pretrained weights came from, if the run already has them: they are not loaded again.
-        origin, begun = before.origin if before else None, bool(checkpoint.find(folder / "checkpoints"))
+        begun = bool(checkpoint.find(folder / "checkpoints"))
+        if before is None and not begun:
+            before = first_run(stage, self.splits.classes)
+        origin = before.origin if before else None
         if begun:
             origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]
         settings = stage.model
@@ -87,9 +99,8 @@ class Classification:
         if origin is None:
             origin = backbones.origin(card.model, model.backbone, settings.weights)
         card = replace(card, weights=origin)
-        if before is not None:  # the stage before may have had another projector
-            mine = model.state_dict()
-            model.load_state_dict(mine | {name: value for name, value in before.weights.items() if name in mine})
+        if before is not None:
+            carry(model, before.weights, stage.method.name)
         elif settings.head_std:
             nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
             nn.init.zeros_(model.centers.bias)
@@ -100,7 +111,13 @@ class Classification:
         if stage.train.part == "head" and before is None and settings.weights == backbones.NONE:
             self.say("--weights none: this trains a head on the features of an untrained network")
         source, card = source_of(stage, self.splits, model, card, folder, self.device, self.say)
-        learner = ClassificationLearner(stage, self.splits, model, card, source, select=self.selects(stage))
+        heads = tuple(takewhile(lambda one: one.name != stage.name, recipes.stages(self.recipe)))
+        earlier = Earlier(before.weights if before else {}, heads if all(map(caches, heads)) else ())
+        learner = ClassificationLearner(
+            stage, self.splits, model, card, source, select=self.selects(stage), before=earlier
+        )
+        if not begun:
+            learner.prepare(self.device)
         if isinstance(source, FeatureSource):
             learner.gaussian = first_result(learner, self.say)
             source.embed_views()

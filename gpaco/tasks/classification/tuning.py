@@ -26,6 +26,7 @@ from gpaco.training.run import TUNING
 # Settings that are searched: the lowest and highest factor on the default value.
 _ALL = {"optimizer.lr": (0.1, 4.0), "optimizer.weight_decay": (0.1, 10.0)}
 _CONTRASTIVE = {"method.alpha": (0.1, 4.0), "method.temperature": (0.25, 2.0)}
+PARAMETRIC = ("gpaco", "paco")
 _MOST = 200  # candidates
 
 
@@ -33,7 +34,7 @@ def check_tunable(recipe: Recipe) -> None:
     """Raise an error if a search was asked for where it would take days."""
     if not recipe.train.tune:
         return
-    if not caches(recipe) or recipe.method.name in methods.CLOSED_FORM:
+    if not caches(recipe) or recipe.method.name in methods.UNTRAINED:
         raise UserError("--tune searches the settings of a head that trains on cached features", "add --train head")
     if recipe.stage:
         raise UserError("--tune does not work with stages", "leave out --tune")
@@ -41,7 +42,7 @@ def check_tunable(recipe: Recipe) -> None:
 
 def candidates(recipe: Recipe) -> list[dict[str, float]]:
     """Return what to try, by "section.key": the settings of the recipe first, then random ones, always the same."""
-    ranges = _ALL if recipe.method.name in methods.WITHOUT_PROJECTOR else _ALL | _CONTRASTIVE
+    ranges = _ALL if recipe.method.name not in PARAMETRIC else _ALL | _CONTRASTIVE
     usual = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in ranges}
     draws = np.random.RandomState(0).uniform(size=(_MOST - 1, len(ranges)))
     found = [usual]
@@ -70,7 +71,9 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
             break
         candidate = recipes.fill(recipe, values)
         source = learner.source.with_recipe(candidate)
-        trial = ClassificationLearner(candidate, learner.splits, learner.model, card, source, select=False)
+        trial = ClassificationLearner(
+            candidate, learner.splits, learner.model, card, source, select=False, before=learner.before
+        )
         try:
             held = held_out_logits(trial, device)
         except Diverged:
@@ -101,6 +104,8 @@ def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> Classific
     recipe = recipes.fill(learner.recipe, values)
     card = replace(learner.card, alpha=recipe.method.alpha)
     source = learner.source.with_recipe(recipe)
-    other = ClassificationLearner(recipe, learner.splits, learner.model, card, source, select=learner.select)
+    other = ClassificationLearner(
+        recipe, learner.splits, learner.model, card, source, select=learner.select, before=learner.before
+    )
     other.gaussian = learner.gaussian
     return other

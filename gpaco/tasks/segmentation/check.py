@@ -1,6 +1,7 @@
 """What to know about images and masks before training: unusable pairs, pixels of each class, unlabeled pixels."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ from gpaco.system.progress import Progress, quiet
 from gpaco.system.words import counted, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.segmentation.defaults import resolve
-from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
+from gpaco.tasks.segmentation.estimate import estimate_seconds, in_words
+from gpaco.tasks.segmentation.inspection import (
+    class_problem,
+    color_problem,
+    gap_problem,
+    inspect,
+    leaks,
+    too_many,
+    unusable,
+)
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.tasks.segmentation.splits import with_parts
@@ -48,6 +58,10 @@ def check(data: Path | str, *, progress: Progress | None = None, device: torch.d
         problems.append(report_lines.leak_problem(same))
     if len(splits.train) and not counts.any():
         problems.append("no training pixel belongs to a class")
+    elif not splits.published:
+        gaps = gap_problem(splits)
+        problems += filter(None, [color_problem(found["train"])])
+        problems += [f"{gaps.cause} ({gaps.remedy})"] if gaps else filter(None, [class_problem(classes, counts)])
     facts: dict[str, Any] = {
         "task": "segmentation",
         "reader": splits.reader,
@@ -75,9 +89,11 @@ def check(data: Path | str, *, progress: Progress | None = None, device: torch.d
 
 
 def suggestions(splits: SceneSplits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
-    """Return how `gpaco train` would start on this data, in words, and the settings that it would choose."""
+    """Return how `gpaco train` would start on this data and how long it would take, and the settings it chooses."""
     start: list[str] = []
     recipe = resolve(choose_start(Recipe(), start.append), set(), splits, device, quiet)
+    with suppress(UserError):  # the image that is measured may be unreadable
+        start.append(in_words(estimate_seconds(recipe, splits, device)))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 
@@ -94,7 +110,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     text.append("training pixels of each class:")
     total = max(sum(facts["pixels"]["train"].values()), 1)
     ordered = sorted(facts["pixels"]["train"].items(), key=lambda item: -item[1])
-    text += [f"  {name:<28} {count:>14,} {count / total:8.2%}" for name, count in ordered]
+    text += [f"  {name:<28} {count:>14,} {count / total:8.2%}" for name, count in ordered if count]
     text += [f"classes without a pixel in {name}: {some(none)}" for name, none in facts["no_pixel"].items() if none]
     text += report_lines.size_lines(facts["sizes"])
     text += report_lines.listed("images without a labeled pixel", facts["all_ignored"])

@@ -8,15 +8,13 @@ import torch
 
 from gpaco.data.batches import steps_per_epoch
 from gpaco.errors import UserError, nearest
-from gpaco.models.weights.hub import is_hub
-from gpaco.models.weights.packaged import package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say
 from gpaco.tasks.segmentation.losses import METHODS
-from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step, timm_name
+from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step, is_lite
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 
 # The settings that segmentation has, by section. Changing any other is an error, since it would have no effect.
@@ -45,8 +43,6 @@ def check_settings(recipe: Recipe) -> None:
                 f"segmentation has no method {name!r}{where}{nearest(name, METHODS)}",
                 f"methods are {', '.join(METHODS)}",
             )
-        if is_hub(one.model.weights):
-            raise UserError("segmentation takes weights from a file, not from the hub", "--weights FILE.safetensors")
         for key, (_, value) in recipes.diff(usual, one).items():
             section, word = key.split(".")
             given = f"{key} = {value!r}{where}"
@@ -98,16 +94,13 @@ RELEASED: dict[str, dict[str, Any]] = {
         "schedule.min_lr": 0.0,
     },
 }
-ALIKE = {"schedule.name": "poly", "schedule.per": "step", "method.alpha": 0.01, "method.temperature": 0.07}
+ALIKE = {"schedule.name": "poly", "schedule.per": "step"}
+OF_PIXELS = {"method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
 # For EfficientNet-Lite, chosen on CamVid's validation part (docs/segmentation.md): with a rate of 1e-3 a short run
 # learns too little, and with the released weight, 1, the pixel loss slows down the class scores.
-LITE_RATE, LITE_WEIGHT = 3e-3, 0.1
-
-
-def is_lite(model: str) -> bool:
-    """Return whether the encoder is one that a package has weights of: a small one, with settings of its own."""
-    return package_of(timm_name(model)) is not None
+# Dice makes a short run find rare classes.
+LITE_RATE, LITE_WEIGHT, LITE_DICE = 3e-3, 0.1, 1.0
 
 
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
@@ -122,9 +115,14 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
         optimizer = "adamw"
     warmup = round(min(WARMUP[optimizer] / steps, recipe.train.epochs / 6), 4)
     usual = {"optimizer.name": optimizer} | RELEASED[optimizer] | ALIKE | {"schedule.warmup": warmup}
+    if lite:
+        usual["segmentation.dice"] = LITE_DICE
     if lite and optimizer == "adamw":
         usual["optimizer.lr"] = LITE_RATE
-    if lite and all(stage.method.name == "gpaco" for stage in recipes.stages(recipe)):
+    methods = {stage.method.name for stage in recipes.stages(recipe)}
+    if "gpaco" in methods:
+        usual |= OF_PIXELS
+    if lite and methods == {"gpaco"}:
         usual["segmentation.weight"] = LITE_WEIGHT
     if "swin" in model:
         usual["model.drop_path"] = 0.3

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
 from gpaco.errors import Diverged, UserError
-from gpaco.metrics.segmentation import Tally, summarize
+from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import counted
-from gpaco.tasks.segmentation.inference import Size, predict_classes, predict_logits
+from gpaco.tasks.segmentation.inference import Size, check_scales, predict_classes, predict_logits
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
@@ -45,6 +45,7 @@ def segment(
     The network sees the image at the size that it was trained for, times each of the scales.
     """
     card = predictor.card
+    check_scales(scales)
     factor = fitting(image.shape[:2], card.base_size) if card.base_size else 1.0
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
     stride = stride or (() if window else card.stride)
@@ -63,9 +64,10 @@ def evaluate_scenes(
     *,
     change: Callable[[Pixels, int], Pixels] = lambda image, i: image,
     show: Progress | None = None,
+    intervals: bool = False,
     **how: Any,
 ) -> dict[str, Any]:
-    """Return the metrics over all scenes. Each process evaluates its share once.
+    """Return the metrics over all scenes, with `intervals` if asked for. Each process evaluates its share once.
 
     `change` is applied to every image (with its index) first. `how` goes to `segment`: scales, flip, window, stride.
     """
@@ -77,7 +79,7 @@ def evaluate_scenes(
     card = predictor.card
     tally = Tally.empty(len(card.classes))
     mine = distributed.mine(len(scenes))
-    finite, each = True, np.zeros(len(scenes))
+    finite, each = True, np.zeros((len(scenes), 3, len(card.classes)), np.int64)
     with ThreadPoolExecutor(1) as pool:  # decodes an image while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])
         for done, index in enumerate(mine, 1):
@@ -97,8 +99,12 @@ def evaluate_scenes(
         setattr(tally, name, distributed.sum_counts(torch.from_numpy(pixels)).numpy())
     result = summarize(tally, card.counts, card.classes, many=card.many, few=card.few)
     each = distributed.sum_counts(torch.from_numpy(each)).numpy()
-    worst = [int(i) for i in np.argsort(each, kind="stable")[:WORST] if not np.isnan(each[i])]
-    return result | {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(each[i])} for i in worst]}
+    own = mean_ious(image_iou(each))
+    worst = [int(i) for i in np.argsort(own, kind="stable")[:WORST] if not np.isnan(own[i])]
+    result |= {"n": len(scenes), "worst": [{"name": scenes.names[i], "miou": float(own[i])} for i in worst]}
+    if intervals:
+        result["intervals"] = iou_intervals(each, share_groups(card.counts, card.many, card.few))
+    return result
 
 
 def evaluation_part(
@@ -137,10 +143,10 @@ def evaluate_runs(
     predictor = load_segmenter(runs[0], which=which, device=device)
     card = predictor.card
     many, few = card.many if many is None else many, card.few if few is None else few
-    if few > many:
+    if not few <= many:
         raise UserError(f"few ({few}) must not be above many ({many})", "--many 1 --few 0.1 is usual")
     predictor.card = replace(card, many=many, few=few)
     split, scenes = evaluation_part(runs[0], data, card.classes, say)
     say(f"evaluated on: {split}, {counted(len(scenes), 'image')}")
-    metrics = evaluate_scenes(predictor, scenes, show=show, **how)
+    metrics = evaluate_scenes(predictor, scenes, show=show, intervals=True, **how)
     return metrics | {"evaluated_on": split, "how": {key: how[key] for key in sorted(how)}}

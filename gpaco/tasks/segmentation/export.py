@@ -1,6 +1,9 @@
 """A segmenter ready to be exported."""
 
+from collections.abc import Sequence
+
 from gpaco.errors import UserError
+from gpaco.metrics.segmentation import share_groups
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
 from gpaco.tasks.segmentation.network import encoder_weights
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -8,24 +11,29 @@ from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.training.run import Run
 
 
-def exportable(run: Run, *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
+def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
     """The model of a run for images of a size; by default the size at which it saw images in training."""
     if prior is not None or unbiased:
         raise UserError("--prior and --unbiased are for classifiers", "leave them out")
+    if len(runs) > 1:
+        raise UserError("segmenters are exported one at a time", "give one run")
+    run = runs[0]
     predictor = load_segmenter(run, which=which)
     card = predictor.card
     factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
     height, width = size or card.window or [max(1, round(side * factor)) for side in card.image_size]
     if height < 1 or width < 1:
         raise UserError(f"images of {height} x {width} pixels are empty", "for example --size 360x480")
-    windows = ["cut out a window of the size every stride pixels, the last one ending with the image"]
-    about = describe_export(run.recipe, card, (height, width), ["N", "C", "H", "W"]) | {
+    groups = share_groups(card.counts, card.many, card.few).tolist()
+    about = describe_export(run.recipe, card, groups, (height, width), ["N", "C", "H", "W"]) | {
         "steps": [
             *READING,
             "resize the image so that it fits into base_size (shorter side, longer side)",
-            *(windows if card.window else ["if that is not the size, resize it to the size"]),
+            "pad it with its edge pixels to the size, if it is smaller",
+            "cut out a window of the size every stride pixels (2/3 of the size unless given), the last ending with the "
+            "image, if it is larger",
             "channels first, uint8",
-            *(["average the logits where windows overlap"] if card.window else []),
+            "average the logits where windows overlap, without the padding",
             "resize the logits to the size of the image: the class of a pixel is the largest",
         ],
         "interpolation": "bilinear between pixel centers, without smoothing",

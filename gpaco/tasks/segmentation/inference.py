@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from gpaco.errors import UserError
 from gpaco.losses.checks import at_least_float32
+from gpaco.tasks.segmentation.windows import starts, usual_stride
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
 Size = tuple[int, ...]  # height, width; empty for none
@@ -27,7 +28,7 @@ def predict_logits(classify: Classify, images: Tensor, *, window: Size, stride: 
     if not window:
         return classify(images)
     height, width = images.shape[2:]
-    stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
+    stride = stride or usual_stride(window)
     summed: Tensor | None = None
     covered = images.new_zeros(1, 1, height, width)
     for top in starts(height, window[0], stride[0]):
@@ -40,21 +41,6 @@ def predict_logits(classify: Classify, images: Tensor, *, window: Size, stride: 
             covered[place] += 1
     assert summed is not None  # noqa: S101 - there is at least one window
     return summed / covered.to(summed)
-
-
-def starts(length: int, window: int, stride: int) -> list[int]:
-    """Return where windows start so that they cover `length` pixels.
-
-    >>> starts(10, 4, 3), starts(11, 4, 3), starts(3, 4, 3)
-    ([0, 3, 6], [0, 3, 6, 7], [0])
-    """
-    if window < 1 or not 1 <= stride <= window:
-        raise UserError(
-            f"a stride of {stride} pixels does not cover windows of {window}",
-            "choose a stride from 1 to the size of the window",
-        )
-    last = max(length - window, 0)
-    return [*range(0, last, stride), last]
 
 
 def predict_probabilities(classify: Classify, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
@@ -71,6 +57,12 @@ def predict_probabilities(classify: Classify, images: Tensor, *, scales: Sequenc
     return summed.div_(len(scales) * (1 + flip))
 
 
+def check_scales(scales: Sequence[float]) -> None:
+    """Raise an error if a scale is not a number above 0."""
+    if not scales or not all(0 < scale < math.inf for scale in scales):
+        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
+
+
 def predict_classes(
     classify: Classify, images: Tensor, *, scales: Sequence[float], flip: bool
 ) -> tuple[Tensor, Tensor]:
@@ -79,8 +71,7 @@ def predict_classes(
     With one scale and no mirroring, the probabilities of all classes at all pixels are never in memory at once: a
     large photograph would need gigabytes.
     """
-    if not scales or not all(0 < scale < math.inf for scale in scales):
-        raise UserError(f"scales must be numbers above 0, got {list(scales)}", "for example 0.5, 1.0, 1.5")
+    check_scales(scales)
     if len(scales) > 1 or flip:
         best = predict_probabilities(classify, images, scales=scales, flip=flip).max(1)
         return best.indices, best.values

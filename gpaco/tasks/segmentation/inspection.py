@@ -1,30 +1,38 @@
 """Every image and mask decoded once: can the pair be used, how large is it, which classes does it have."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from gpaco.data.images import read_image
 from gpaco.data.inspection import TOLERATED
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
-from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
+from gpaco.system.words import counted, some
+from gpaco.tasks.segmentation.scenes import Color, Scenes, SceneSplits
+
+UNLISTED = 0.01  # pixels with colors that are not in the table of classes, beyond which it is a problem
 
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """One pair: why it cannot be used (None: it can), pixels by class with unlabeled ones last, size, image hash."""
+    """One pair: why it cannot be used (None: it can), pixels by class with unlabeled ones last, size, image hash.
+
+    `unlisted` has the number of pixels of each color that is not in the table of classes.
+    """
 
     reason: str | None
     pixels: NDArray[np.int64]
     size: tuple[int, int] = (0, 0)  # width and height
     digest: str = ""
+    unlisted: Counter[Color] = field(default_factory=Counter)
 
 
 def inspect(splits: SceneSplits, progress: Progress | None = None) -> dict[str, list[Inspection]]:
@@ -48,7 +56,48 @@ def _inspected(scenes: Scenes, i: int) -> Inspection:
     counts = np.bincount(mask.ravel(), minlength=IGNORE + 1)
     pixels = np.append(counts[: len(scenes.classes)], counts[IGNORE])
     height, width = mask.shape
-    return Inspection(None, pixels, (width, height), hashlib.sha256(np.ascontiguousarray(image).data).hexdigest())
+    digest = hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()
+    return Inspection(None, pixels, (width, height), digest, unlisted_colors(scenes, i, mask))
+
+
+def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[Color]:
+    """Return the pixels of each color of a mask that is not in the table of classes; black and white mean no class."""
+    if not scenes.decode.colors or scenes.decode.values or not (mask == IGNORE).any():
+        return Counter()
+    colors, counts = np.unique(read_image(scenes.masks[i])[mask == IGNORE], axis=0, return_counts=True)
+    found = {tuple(color): n for color, n in zip(colors.tolist(), counts.tolist(), strict=True)}
+    return Counter({color: n for color, n in found.items() if color not in ((0, 0, 0), (255, 255, 255))})
+
+
+def color_problem(found: Sequence[Inspection]) -> str:
+    """Return what is wrong if more than 1 % of all pixels have colors that are not in the table; "" if not."""
+    unlisted = sum((one.unlisted for one in found), Counter[Color]())
+    share = unlisted.total() / max(sum(int(one.pixels.sum()) for one in found), 1)
+    if share <= UNLISTED:
+        return ""
+    color, number = unlisted.most_common(1)[0]
+    return (
+        f"{share:.1%} of the training pixels have colors that are not in the table of classes, most often "
+        f"{','.join(map(str, color))} ({counted(number, 'pixel')}); such pixels are not learned"
+    )
+
+
+def class_problem(classes: Sequence[str], pixels: ArrayLike) -> str:
+    """Return that classes have no training pixel; "" if all have some."""
+    none = [name for name, count in zip(classes, np.asarray(pixels).tolist(), strict=True) if not count]
+    return f"{counted(len(none), 'class')} without a training pixel cannot be learned: {some(none)}" if none else ""
+
+
+def gap_problem(splits: SceneSplits) -> UserError | None:
+    """Return the error of masks whose numbers have gaps: most often they are gray levels, not numbers of classes."""
+    if not splits.gaps:
+        return None
+    there = [name for name in splits.train.classes if name not in set(splits.gaps)]
+    return UserError(
+        f"the masks have the numbers {', '.join(there[:6])}{', ...' if len(there) > 6 else ''}: "
+        f"{len(splits.gaps)} of {len(splits.train.classes)} classes do not occur",
+        "number the classes 0, 1, 2, ... without gaps, or list all of them in classes.txt, one per line",
+    )
 
 
 def unusable(splits: SceneSplits, found: Mapping[str, Sequence[Inspection]]) -> list[BadImage]:

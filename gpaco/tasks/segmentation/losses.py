@@ -1,5 +1,6 @@
-"""The loss of a batch of scenes: cross entropy, also of the auxiliary head, and GPaCo among pixels."""
+"""The loss of a batch of scenes: cross entropy, also of the auxiliary head, Dice, and GPaCo among pixels."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,7 +14,10 @@ METHODS = ("gpaco", "ce")
 
 
 class SceneLoss(nn.Module):
-    """Cross entropy + `aux_weight` * that of the auxiliary head + `weight` * GPaCo among pixels, as released."""
+    """Cross entropy + `aux_weight` * that of the auxiliary head + `weight` * GPaCo among pixels, as released.
+
+    `dice` * the Dice loss is ours: it weighs all classes of a batch the same.
+    """
 
     def __init__(self, method: MethodSettings, settings: Segmentation) -> None:
         super().__init__()
@@ -21,6 +25,8 @@ class SceneLoss(nn.Module):
 
     def forward(self, output: Output, masks: Tensor) -> Tensor:
         loss = cross_entropy(output.logits, masks)
+        if self.settings.dice:
+            loss = loss + self.settings.dice * dice_loss(output.logits, masks)
         if output.aux_logits is not None:
             loss = loss + self.settings.aux_weight * cross_entropy(output.aux_logits, masks)
         if output.embeddings is None:
@@ -48,3 +54,21 @@ def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
         resized(logits.float(), (masks.shape[1], masks.shape[2])), masks, ignore_index=IGNORE, reduction="sum"
     )
     return costs / (masks != IGNORE).sum().clamp(min=1)
+
+
+def dice_loss(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return 1 - Dice of the enlarged probabilities, averaged over the classes in these masks; 0 if there are none.
+
+    The Dice of a class is 2 * (probability of the class on its own pixels) / (that on all labeled pixels + the number
+    of its own pixels), with sums over the batch.
+    """
+    classes = logits.shape[1]
+    whole = resized(logits.float(), (masks.shape[1], masks.shape[2])).softmax(1)
+    labeled = masks != IGNORE
+    labels = torch.where(labeled, masks, 0).long()
+    given = torch.einsum("bchw,bhw->c", whole, labeled.float())
+    own = whole.gather(1, labels[:, None])[:, 0] * labeled
+    right = own.new_zeros(classes).index_add(0, labels.flatten(), own.flatten())
+    pixels = own.new_zeros(classes).index_add(0, labels.flatten(), labeled.float().flatten())
+    present = pixels > 0
+    return ((1 - 2 * right / (given + pixels).clamp(min=1)) * present).sum() / present.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""The segmentation network: an encoder and a decoder of segmentation-models-pytorch with our own heads.
+"""The segmentation network: our DeepLabV3+, or an encoder and a decoder of segmentation-models-pytorch, with our heads.
 
 As released, class scores come from the features of the decoder (1x1 convolution after dropout). Two more heads are for
 training only: embeddings from the same features (three 1x1 convolutions), and auxiliary class scores from the second
@@ -19,11 +19,15 @@ from gpaco.losses.checks import at_least_float32
 from gpaco.models import backbones
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import read_safetensors
-from gpaco.models.weights.packaged import PACKAGE
+from gpaco.models.weights.hub import is_hub
+from gpaco.models.weights.packaged import PACKAGE, package_of
+from gpaco.tasks.segmentation import deeplab
 from gpaco.tasks.segmentation.inference import resized
 
+OURS = "deeplabv3plus"  # as released; the one of segmentation-models-pytorch is another network
 DECODERS = {  # our names for its architectures
-    "deeplabv3plus": "DeepLabV3Plus",
+    OURS: "",
+    "smp_deeplabv3plus": "DeepLabV3Plus",
     "upernet": "UPerNet",
     "deeplabv3": "DeepLabV3",
     "unet": "Unet",
@@ -42,7 +46,7 @@ ENCODERS = {  # short names for encoders of timm
     "swin-large": "tu-swin_large_patch4_window12_384",
     "efficientnet-lite0": "tu-tf_efficientnet_lite0",
 }
-DEEPLAB = ("deeplabv3", "deeplabv3plus")  # decoders whose encoder is dilated
+DEEPLAB = ("deeplabv3", "smp_deeplabv3plus", OURS)  # decoders whose encoder is dilated
 WIDTHS = {  # the option for the width of a decoder
     "segformer": "decoder_segmentation_channels",
     "fpn": "decoder_segmentation_channels",
@@ -66,12 +70,26 @@ class Segmenter(nn.Module):
     """Images (B, 3, H, W) -> `Output`. `classify` returns class scores (B, C, H, W) and skips the rest."""
 
     def __init__(
-        self, encoder: Any, decoder: nn.Module, width: int, num_classes: int, *, dim: int, aux: bool, least: int
+        self,
+        encoder: Any,
+        decoder: nn.Module,
+        width: int,
+        num_classes: int,
+        *,
+        dim: int,
+        aux: bool,
+        least: int = STEP,
+        step: int = STEP,
+        released: bool = True,
     ) -> None:
+        """Build the heads; unless as `released`, class scores have no dropout and larger initial weights."""
         super().__init__()
-        self.least = least  # smallest side in pixels that it takes
+        self.least, self.step = least, step  # smallest side in pixels that it takes, and what sides are multiples of
         self.encoder, self.decoder = encoder, decoder
-        self.classifier = nn.Sequential(nn.Dropout2d(0.1), _scores(width, num_classes))
+        scores = _scores(width, num_classes)
+        if not released:
+            nn.init.xavier_uniform_(scores.weight)
+        self.classifier = nn.Sequential(nn.Dropout2d(0.1 if released else 0.0), scores)
         self.projector = _projector(width, dim) if dim else None
         self.aux = _aux_head(encoder.out_channels[-2], max(32, width // 2), num_classes) if aux else None
 
@@ -91,7 +109,7 @@ class Segmenter(nn.Module):
     def classify(self, images: Tensor) -> Tensor:
         """Return class scores at the size of the images, which are padded to a size that the network takes."""
         height, width = images.shape[2:]
-        wide, tall = (max(self.least, side + -side % STEP) for side in (width, height))
+        wide, tall = (max(self.least, side + -side % self.step) for side in (width, height))
         filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean color
         logits = self.classifier(self.decoder(list(self.encoder(filled))))
         whole = resized(logits, (tall, wide))
@@ -114,14 +132,16 @@ def build(
     Args:
         num_classes: C.
         weights: safetensors file for the encoder, as timm or torchvision name its tensors; "package": those of an
-            installed package; "none": from scratch.
+            installed package; "hub": timm's, downloaded; "none": from scratch.
         dim: length of an embedding; 0: no embeddings, for plain cross entropy.
         aux: with the auxiliary head.
-        channels: width of the decoder; 0: its own.
+        channels: width of the decoder; 0: its own, as released for "deeplabv3plus".
         output_stride: of DeepLab's encoder, 8 or 16; others have their own.
         drop_path: stochastic depth of the encoder.
     """
     word, encoder = _parts(name)
+    if word == OURS:
+        return _deeplab(encoder, num_classes, weights, channels, output_stride, drop_path, dim=dim, aux=aux)
     smp = _smp()
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in DEEPLAB:
@@ -140,19 +160,53 @@ def build(
             f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
             "choose a ResNet, Swin or another encoder that it or timm (tu-NAME) has",
         ) from error
-    if weights == PACKAGE:
-        load_encoder(whole.encoder, backbones.build(timm_name(name), weights=PACKAGE).module.state_dict(), weights)
-    elif weights != NONE:
-        load_encoder(whole.encoder, read_safetensors(Path(weights)), weights)
+    _start(whole.encoder, name, weights)
     if len(whole.encoder.out_channels) < 6:
         _freeze_unused(whole.encoder)
     width = next(m.in_channels for m in whole.segmentation_head.modules() if isinstance(m, nn.Conv2d))
-    return Segmenter(whole.encoder, whole.decoder, width, num_classes, dim=dim, aux=aux, least=LEAST.get(word, STEP))
+    options = {"dim": dim, "aux": aux, "least": LEAST.get(word, STEP), "released": not is_lite(name)}
+    return Segmenter(whole.encoder, whole.decoder, width, num_classes, **options)
+
+
+def is_lite(name: str) -> bool:
+    """Return whether the encoder is one that a package has weights of: a small one, with settings of its own."""
+    return package_of(timm_name(name)) is not None
+
+
+def _deeplab(
+    encoder: str,
+    num_classes: int,
+    weights: str | Path,
+    channels: int,
+    output_stride: int,
+    drop_path: float,
+    **heads: Any,
+) -> Segmenter:
+    """Build our DeepLabV3+, which takes images of any size."""
+    name, width = _timm_encoder(encoder), channels or deeplab.default_width(encoder)
+    try:
+        layers = deeplab.Encoder(name, output_stride, drop_path)
+    except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
+        raise UserError(
+            f"timm cannot dilate {name!r}: {' '.join(str(error).split())[:200]}",
+            "choose a ResNet or another convolutional encoder, or the decoder upernet",
+        ) from error
+    _start(layers, f"{OURS}-{encoder}", weights)
+    decoder = deeplab.Decoder(layers.out_channels, width, output_stride)
+    return Segmenter(layers, decoder, width, num_classes, least=1, step=1, **heads)
+
+
+def _start(encoder: nn.Module, name: str, weights: str | Path) -> None:
+    """Load pretrained weights into the encoder of a network, if any are asked for."""
+    if weights == PACKAGE or is_hub(weights):
+        load_encoder(encoder, backbones.build(timm_name(name), weights=weights).module.state_dict(), weights)
+    elif weights != NONE:
+        load_encoder(encoder, read_safetensors(Path(weights)), weights)
 
 
 def check_known(name: str) -> None:
     """Raise an error if there is no network of this name."""
-    _encoder_name(_parts(name)[1])
+    timm_name(name)
 
 
 def _smp() -> Any:
@@ -176,7 +230,10 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def timm_name(name: str) -> str:
     """Return timm's name of the encoder of a model; "" if the encoder is segmentation-models-pytorch's own."""
-    encoder = _encoder_name(_parts(name)[1])
+    word, encoder = _parts(name)
+    if word == OURS:
+        return _timm_encoder(encoder).removeprefix("tu-")
+    encoder = _encoder_name(encoder)
     return encoder.removeprefix("tu-") if encoder.startswith("tu-") else ""
 
 
@@ -210,10 +267,13 @@ def encoder_weights(encoder: nn.Module) -> dict[str, Tensor]:
 def _plain(key: str) -> str:
     """Return the name of a tensor with list indices written one way: layers_0.x and layers.0.x are the same.
 
-    >>> _plain("layers_0.blocks.1.weight")
-    'layers.0.blocks.1.weight'
+    A stem of three convolutions has timm's names, also in weights of OpenMMLab (`resnet50_v1c`).
+
+    >>> _plain("layers_0.blocks.1.weight"), _plain("stem.3.weight"), _plain("stem.7.bias")
+    ('layers.0.blocks.1.weight', 'conv1.3.weight', 'bn1.bias')
     """
-    return re.sub(r"_(\d+)\.", r".\1.", key)
+    key = re.sub(r"_(\d+)\.", r".\1.", key)
+    return re.sub(r"^stem\.([0-6])\.", r"conv1.\1.", re.sub(r"^stem\.7\.", "bn1.", key))
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -242,6 +302,20 @@ def _encoder_name(word: str) -> str:
     )
 
 
+def _timm_encoder(word: str) -> str:
+    """Return the encoder of our DeepLabV3+: "resnet18" to "resnet152" (v1c), else "tu-" and a timm model."""
+    import timm
+
+    name = ENCODERS.get(word, word)
+    if name in deeplab.V1C:
+        return name
+    if timm.is_model(name.removeprefix("tu-")):
+        return f"tu-{name.removeprefix('tu-')}"
+    raise UserError(
+        f"there is no encoder {word!r}{nearest(word, [*deeplab.V1C, *ENCODERS])}", "choose a ResNet, or a timm model"
+    )
+
+
 def _freeze_unused(encoder: nn.Module) -> None:
     """Freeze layers after the last stage that the decoder uses: several processes wait for every gradient."""
     parameters = list(encoder.parameters())
@@ -262,13 +336,7 @@ def _projector(width: int, dim: int) -> nn.Sequential:
 
 def _aux_head(wide: int, width: int, num_classes: int) -> nn.Sequential:
     """The fully convolutional head of the released configurations."""
-    return nn.Sequential(
-        nn.Conv2d(wide, width, 3, padding=1, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-        nn.Dropout2d(0.1),
-        _scores(width, num_classes),
-    )
+    return nn.Sequential(*deeplab.convolution(wide, width, 3), nn.Dropout2d(0.1), _scores(width, num_classes))
 
 
 def _scores(width: int, num_classes: int) -> nn.Conv2d:

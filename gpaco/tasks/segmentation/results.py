@@ -23,10 +23,10 @@ def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.d
     if scenes is None:
         say("there is no data to evaluate on: only the model was written")
         return
-    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"))
+    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"), intervals=True)
     if distributed.rank():
         return
-    state = newest(run, ()).state
+    state = newest(run).state
     result |= {
         "task": "segmentation",
         "evaluated_on": split,

@@ -17,7 +17,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.tasks.robustness import RobustnessSettings, Row, check_frost, complete, write_result
+from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, write_result
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
@@ -39,7 +39,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     notes = missing_conditions(conditions)
     check_frost(conditions)
     constants = settings.constants or constants_for(min(scenes.load_image(0).shape[:2]))
-    settings.out.mkdir(parents=True, exist_ok=True)
+    begin_output(settings)
     say(f"{len(scenes):,} images, {len(conditions) - 1} conditions")
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 

@@ -124,9 +124,14 @@ def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
 
 @dataclass(frozen=True, eq=False)
 class SceneSplits(DataSplits[Scenes]):
-    """The splits of images with masks. `pixels` are those of each class in training, once they were counted."""
+    """The splits of images with masks.
+
+    `pixels` are those of each class in training, once they were counted. `gaps` are classes that no mask has, though
+    a larger number occurs, if there is no table of classes.
+    """
 
     pixels: tuple[int, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     @property
     def published(self) -> bool:
@@ -152,8 +157,8 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
 
 def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
     """Return the class of each pixel of a mask in colors. Masks of numbers are refused: most would be no class."""
-    pixels = read_image(path)
-    if stored_mode(path) in ("L", "LA", "I", "I;16"):
+    mode, pixels = stored_mode(path), read_image(path)
+    if mode in ("L", "LA", "I", "I;16"):
         known = {red for red, green, blue in colors if red == green == blue}
         if numbers := [v for v in np.unique(pixels).tolist() if v < len(colors) and v not in known]:
             raise UserError(
@@ -177,10 +182,10 @@ def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.ui
 
 
 def palette(num_classes: int) -> tuple[Color, ...]:
-    """Return a color for every class; classes with neighboring numbers are far apart in hue."""
+    """Return a color for every class; classes with neighboring numbers are far apart in hue, and the first is blue."""
 
     def color(k: int) -> Color:
-        hue, light = (0.61803398875 * k) % 1.0, (0.45, 0.6, 0.35)[k % 3]
+        hue, light = (0.6 + 0.61803398875 * k) % 1.0, (0.45, 0.6, 0.35)[k % 3]
         red, green, blue = colorsys.hls_to_rgb(hue, light, 0.65)
         return round(255 * red), round(255 * green), round(255 * blue)
 

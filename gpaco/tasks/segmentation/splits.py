@@ -14,7 +14,7 @@ from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, quiet, told
 from gpaco.system.words import some
-from gpaco.tasks.segmentation.inspection import inspect, leaks, too_many, unusable
+from gpaco.tasks.segmentation.inspection import color_problem, inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
@@ -112,6 +112,8 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
             f"{len(same)} images are in more than one split, the first: {some(same[0], 3)}",
             "remove all copies but one, or allow it: --set data.allow_leakage=true",
         )
+    if problem := color_problem(found["train"]):
+        say(f"WARNING: {problem}")
     for one in bad:
         say(f"left out: {one.reason}")
     return without(splits, bad)

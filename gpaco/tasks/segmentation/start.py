@@ -2,6 +2,7 @@
 
 from gpaco.errors import UserError
 from gpaco.models.backbones import NONE
+from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE, check_installed, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
@@ -25,11 +26,17 @@ def choose_start(recipe: Recipe, say: Say) -> Recipe:
 
 
 def check_start(name: str, weights: str) -> None:
-    """Raise an error if there is no network of this name, or if no installed package has weights of its encoder."""
+    """Raise an error if there is no network of this name, or if its encoder has no weights of this kind."""
     check_known(name)
+    encoder = timm_name(name)
+    if is_hub(weights) and not encoder:
+        decoder, _, own = name.partition("-")
+        raise UserError(
+            f"{own} is an encoder of segmentation-models-pytorch, and the hub has weights of timm's",
+            f"name timm's: --model {decoder}-tu-{own}, or pass a file: --weights FILE.safetensors",
+        )
     if weights != PACKAGE:
         return
-    encoder = timm_name(name)
     if package_of(encoder) is None:
         raise UserError(
             f"no package has pretrained weights for the encoder of {name}",
@@ -47,5 +54,5 @@ def _in_words(name: str, asked: str, weights: str) -> str:
         return f"start: {name} from scratch"
     return (
         f"start: {name} from scratch, since no package has weights of its encoder "
-        f"(--weights FILE.safetensors takes a classifier's; --model {MODEL} has some)"
+        f"(--weights FILE.safetensors or hub takes a classifier's; --model {MODEL} has some)"
     )

@@ -8,18 +8,23 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.batches import Batch, steps_per_epoch
 from gpaco.errors import UserError
 from gpaco.models.backbones import NONE
+from gpaco.models.weights.hub import fetch, is_hub
+from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say, told
 from gpaco.tasks.segmentation.batches import batches
 from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
+from gpaco.tasks.segmentation.estimate import estimate_seconds, in_words
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
+from gpaco.tasks.segmentation.inspection import class_problem, gap_problem
 from gpaco.tasks.segmentation.losses import SceneLoss
-from gpaco.tasks.segmentation.network import Segmenter
+from gpaco.tasks.segmentation.network import Segmenter, timm_name
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.results import write_results
 from gpaco.tasks.segmentation.scenes import SceneSplits, pixel_counts
@@ -82,13 +87,21 @@ class Segmentation:
         if not has_begun(folder):
             cls.check_model(recipe.model.name, recipe.model.weights)
         splits = scene_splits(recipe, say, run=folder)
+        check_same_everywhere(splits)
+        if gaps := gap_problem(splits):
+            raise gaps
         if left_out(recipe, folder) is None:
             splits = inspected(splits, recipe, say)
         resolved = resolve(recipe, given, splits, device, say)
         pixels = pixel_counts(splits.train, told(say, "counting pixels"))
         if not pixels.any():
             raise UserError("no training pixel belongs to a class", "run `gpaco check DATA --task segmentation`")
-        return cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
+        if problem := class_problem(splits.train.classes, pixels):
+            say(f"WARNING: {problem}")
+        task = cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
+        if not has_begun(folder):
+            say(in_words(sum(estimate_seconds(stage, task.splits, device) for stage in recipes.stages(resolved))))
+        return task
 
     @staticmethod
     def check_model(name: str, weights: str) -> None:
@@ -98,7 +111,11 @@ class Segmentation:
         begun = bool(checkpoint.find(folder / "checkpoints"))
         torch.manual_seed(stage.train.seed)
         card = describe(stage, self.splits)
-        model = build_model(card, NONE if begun or before else stage.model.weights)
+        weights = NONE if begun or before else stage.model.weights
+        if is_hub(weights):
+            weights = f"hub:{fetch(timm_name(stage.model.name), weights)}"  # with the revision
+            card = replace(card, weights=weights)
+        model = build_model(card, weights)
         if before is not None:
             card = replace(card, weights=before.origin)
             mine = model.state_dict()

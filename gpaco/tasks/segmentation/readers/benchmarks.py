@@ -16,6 +16,21 @@ from gpaco.tasks.segmentation.scenes import Decode, SceneSplits, numbered
 CITYSCAPES_IDS = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
 CITYSCAPES_IDS |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
 
+Colors = tuple[tuple[int, int, int], ...]
+# The colors in which papers show these data sets, class by class.
+CAMVID_COLORS: Colors = ((128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222), (128, 128, 0))
+CAMVID_COLORS += ((192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192))
+CITYSCAPES_COLORS: Colors = (
+    (128, 64, 128),
+    (244, 35, 232),
+    (70, 70, 70),
+    (102, 102, 156),
+    (190, 153, 153),
+    (153, 153, 153),
+)
+CITYSCAPES_COLORS += ((250, 170, 30), (220, 220, 0), (107, 142, 35), (152, 251, 152), (70, 130, 180), (220, 20, 60))
+CITYSCAPES_COLORS += ((255, 0, 0), (0, 0, 142), (0, 0, 70), (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32))
+
 REPORTED = "the published validation split is the test split here: papers report on it, so it selects no epoch"
 
 
@@ -31,7 +46,7 @@ def read_camvid(folder: Path) -> SceneSplits | None:
     names = class_names("camvid")
     decode = numbered(len(names), ignore=(11, 255))
     parts = {
-        name: scenes_in(folder, *pairs(folder / name, folder / f"{name}annot"), names, decode)
+        name: scenes_in(folder, *pairs(folder / name, folder / f"{name}annot"), names, decode, CAMVID_COLORS)
         for name in ("train", "val", "test")
         if (folder / name).is_dir()
     }
@@ -56,7 +71,7 @@ def read_cityscapes(folder: Path) -> SceneSplits | None:
     for part in ("train", "val"):
         images = sorted((left / part).rglob("*_leftImg8bit.png"))
         masks = [fine / part / path.parent.name / path.name.replace("_leftImg8bit", ending) for path in images]
-        parts[part] = scenes_in(folder, tuple(images), _existing(masks), names, decode)
+        parts[part] = scenes_in(folder, tuple(images), _existing(masks), names, decode, CITYSCAPES_COLORS)
     notes = (f"masks: {ending.removeprefix('_gtFine_')}", REPORTED)
     return SceneSplits(parts["train"], None, parts["val"], "Cityscapes, 19 classes", notes)
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
+from gpaco.data.files import is_hidden
 from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
@@ -24,15 +27,18 @@ def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | 
     """Read `images` and `masks` with files of the same names; splits are folders inside or around them.
 
     Return None for other folders. Without a training folder the training split is empty: such data can be evaluated on.
-    Without a table of classes every mask is read to find the largest number.
+    Without a table of classes every mask is read to find its numbers.
     """
     listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
     if not listed:
         return None
     classes, colors, notes = own_classes(folder) or ((), (), [])
+    gaps: tuple[str, ...] = ()
     if not classes:
         masks = [mask for _, part in listed.values() for mask in part]
-        classes = tuple(str(k) for k in range(_largest(masks, progress) + 1))
+        numbers = _numbers_in(masks, progress)
+        classes = tuple(str(k) for k in range(max(numbers) + 1))
+        gaps = tuple(str(k) for k in range(max(numbers)) if k not in numbers)
         notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
     parts = {
         name: scenes_in(folder, images, masks, classes, decoding(classes, colors), colors)
@@ -40,42 +46,43 @@ def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | 
     }
     reader = OWN + (" in colors" if colors else "")
     train = parts.get("train", next(iter(parts.values())).subset([]))
-    return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes))
+    return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes), gaps=gaps)
 
 
-def _largest(masks: Sequence[Path], progress: Progress | None) -> int:
-    """Return the largest class number in mask files. Unreadable ones are reported when they are loaded."""
+def _numbers_in(masks: Sequence[Path], progress: Progress | None) -> set[int]:
+    """Return the class numbers in mask files. Unreadable ones are reported when they are loaded."""
 
-    def largest(path: Path) -> int | UserError:
+    def numbers_of(path: Path) -> set[int] | UserError:
         try:
-            numbers = read_numbers(path)
+            counts = np.bincount(read_numbers(path).ravel(), minlength=IGNORE + 1)
         except UserError as error:
             return error
-        return int(numbers.max(where=numbers != IGNORE, initial=0))
+        return set(np.flatnonzero(counts[:IGNORE]).tolist())
 
-    found: list[int] = []
+    found, read = set[int](), False
     problem = UserError("there is no mask to find the classes in", "put images and masks into the folders")
     with ThreadPoolExecutor(2) as pool:
-        for done, (path, one) in enumerate(zip(masks, pool.map(largest, masks), strict=True), 1):
+        for done, (path, one) in enumerate(zip(masks, pool.map(numbers_of, masks), strict=True), 1):
             if isinstance(one, UserError):
-                problem = problem if found else one
-            elif one >= MOST:
+                problem = problem if read else one
+            elif max(one, default=0) >= MOST:
                 raise UserError(
-                    f"{printable(path)} has the value {one}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
+                    f"{printable(path)} has the value {max(one)}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
                     "write 255 for pixels that belong to no class",
                 )
             else:
-                found.append(one)
+                read = True
+                found |= one
             if progress is not None:
                 progress(done, len(masks))
-    if not found:
+    if not read:
         raise problem
     if not any(found):
         raise UserError(
             f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
             "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
         )
-    return max(found)
+    return found
 
 
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
@@ -133,8 +140,7 @@ def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        left_there = any(part.startswith((".", "__MACOSX")) for part in inside.parts)  # by some program, as ._a.png
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not left_there:
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not is_hidden(inside):
             name = str(inside.with_suffix(""))
             if name in found:
                 raise UserError(

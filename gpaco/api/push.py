@@ -1,0 +1,65 @@
+"""push(): a model with its card on the Hugging Face hub, for `gpaco.load("hub:OWNER/NAME")`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gpaco import __version__
+from gpaco.api.published import CONFIG, TASKS, is_published
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.models.weights.hub import check_name
+from gpaco.pages.model_card import write_model_card
+from gpaco.system.progress import Say, quiet
+from gpaco.system.words import one_line
+from gpaco.training.run import Run, as_run
+
+FOLDER = "hub"  # in the run: what is uploaded
+
+
+def push(
+    run: Run | Path | str, name: str, *, private: bool = False, dry_run: bool = False, say: Say = quiet
+) -> dict[str, Any]:
+    """Write the model of a finished run to the folder `hub` inside it, and upload that folder to the hub.
+
+    The folder has weights as safetensors, everything else about the model as JSON, and a model card with a chart. No
+    image, no path and no file name of the data is in it.
+
+    Args:
+        name: OWNER/NAME on the hub. It is made if it does not exist.
+        private: make it private.
+        dry_run: write the folder, and upload nothing.
+    """
+    run, name = as_run(run), check_name(name)
+    run.check_finished()
+    folder = run.folder / FOLDER
+    if folder.exists() and not is_published(folder):
+        raise UserError(f"{folder} exists and was not written by this command", "remove it, or give it another name")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    task = run.recipe.train.task
+    config = {"gpaco": __version__, "task": task, **TASKS[task].publish(run, folder)}
+    write_model_card(run, name, folder)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    address = None
+    if not dry_run:
+        say(f"uploading to {name}")
+        address = upload(folder, name, private)
+    return {"folder": str(folder), "files": files, "address": address}
+
+
+def upload(folder: Path, name: str, private: bool) -> str:
+    """Upload a folder to the hub, and return where it is."""
+    from huggingface_hub import HfApi
+
+    try:
+        hub = HfApi()
+        address = hub.create_repo(name, private=private, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder, commit_message=f"gpaco {__version__}")
+    except Exception as error:  # network errors differ between versions of the library
+        raise EnvironmentProblem(
+            f"cannot upload to {name}: {one_line(error)}",
+            "check the network, and that you may write there: hf auth login; --dry-run writes the folder only",
+        ) from error
+    return str(address)

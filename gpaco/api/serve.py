@@ -1,0 +1,45 @@
+"""serve(): a model as a page in the browser, and over HTTP."""
+
+from pathlib import Path
+
+from gpaco.api.exported import IN_THE_FILE, open_model
+from gpaco.api.serving.server import HOST, PORT, listen, serve_model
+from gpaco.errors import UserError
+from gpaco.models.onnx_file import is_onnx
+from gpaco.system.distributed import choose_device
+from gpaco.system.progress import Say
+from gpaco.tasks.classification.prediction import answering
+from gpaco.tasks.segmentation.prediction import segmenting
+from gpaco.training.run import Run, as_run
+
+
+def serve(
+    run: Run | Path | str,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    prior: str | None = None,
+    unbiased: bool = False,
+    device: str | None = None,
+    say: Say = print,
+) -> None:
+    """Serve a run, or an .onnx file that `gpaco export` wrote, until a signal comes.
+
+    Args:
+        host: address to listen on; others than this machine can reach the server only if you change it.
+        port: 0 for any that is free.
+        prior, unbiased: as for `predict`.
+    """
+    with listen(host, port) as listener:
+        if isinstance(run, Path | str) and is_onnx(run):
+            if unbiased:
+                raise UserError("an exported file has no unbiased", IN_THE_FILE)
+            serve_model(open_model(run, prior), listener, say)
+            return
+        run, where = as_run(run), choose_device(device)
+        if run.recipe.train.task == "segmentation":
+            if prior is not None or unbiased:
+                raise UserError("--prior and --unbiased are for classifiers", "leave them out")
+            serve_model(segmenting(run, device=where), listener, say)
+        else:
+            serve_model(answering([run], prior=prior, unbiased=unbiased, device=where), listener, say)

@@ -1,0 +1,92 @@
+"""Answers to images as JSON, for classifiers and segmenters."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpaco.api.serving.uploads import Refused
+from gpaco.errors import nearest
+from gpaco.metrics.classification import adjust
+from gpaco.tasks.classification.logits import Floats, check_finite, softmax, wanted_prior
+from gpaco.tasks.classification.rows import Answering, Seen
+from gpaco.tasks.segmentation.masks import Segmenting
+
+Model = Answering | Segmenting
+
+
+def logits_of(model: Answering, images: Sequence[Seen]) -> Floats:
+    """Return logits, (N, C)."""
+    logits = model.logits(images)
+    check_finite(logits)
+    return np.asarray(logits, np.float64)
+
+
+def class_answer(model: Answering, logits: Floats, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return the most probable classes, each with its rarity.
+
+    `asked` may have `top`, how many; `prior`, "uniform" or "train"; and `scores`, for the logarithms of all
+    probabilities.
+    """
+    probabilities = softmax(adjusted(model, logits, asked.get("prior"))[None])[0]
+    best = np.argsort(-probabilities, kind="stable")[: whole_number(asked.get("top", "5"))]
+    rows = [
+        {
+            "class": model.classes[c],
+            "probability": round(float(probabilities[c]), 6),
+            "group": None if model.groups is None else model.groups[c],
+            "train": None if model.counts is None else model.counts[c],
+        }
+        for c in best.tolist()
+    ]
+    scores = np.log(np.maximum(probabilities, 1e-30)).round(4).tolist()
+    return rows[0] | {"top": rows} | ({"scores": scores} if asked.get("scores") else {})
+
+
+def adjusted(model: Answering, logits: Floats, prior: str | None) -> Floats:
+    """Return logits for another class distribution."""
+    if prior is None:
+        return logits
+    if prior not in ("uniform", "train"):
+        raise Refused(
+            400, f"prior is uniform or train, got {prior!r}{nearest(prior, ['uniform', 'train'])}", "change it"
+        )
+    if model.assumed is None or model.counts is None:
+        raise Refused(400, "this model does not know its training images, so it takes no prior", "leave out prior")
+    return np.asarray(adjust(logits, model.assumed, wanted_prior(prior, model.classes, model.counts)))
+
+
+def whole_number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise Refused(400, f"top is a number from 1 on, got {text!r}", "change it or leave it out")
+    return int(text)
+
+
+def mask_answer(model: Segmenting, image: NDArray[np.uint8]) -> dict[str, Any]:
+    """Return the share of each class, and the mask as a PNG in the colors of the classes."""
+    row, classes = model.answer(image)
+    shares = sorted(row["shares"].items(), key=lambda pair: -pair[1])
+    place = {name: c for c, name in enumerate(model.classes)}
+    mask = Image.fromarray(classes)
+    mask.putpalette([value for color in model.palette for value in color])
+    file = io.BytesIO()
+    mask.save(file, "PNG")
+    return {
+        "probability": row["probability"],
+        "width": mask.width,
+        "height": mask.height,
+        "classes": [{"class": name, "share": share, **rarity(model, place[name])} for name, share in shares],
+        "mask": base64.b64encode(file.getvalue()).decode(),
+    }
+
+
+def rarity(model: Segmenting, c: int) -> dict[str, Any]:
+    return {
+        "group": model.groups[c],
+        "train": model.counts[c],
+        "color": "#{:02x}{:02x}{:02x}".format(*model.palette[c]),
+    }

@@ -1,0 +1,126 @@
+"""The application: which address answers what."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from gpaco import __version__
+from gpaco.api.serving.answers import Model, class_answer, logits_of, mask_answer
+from gpaco.api.serving.batching import Batcher
+from gpaco.api.serving.openapi import describe
+from gpaco.api.serving.uploads import Limits, Load, Refused, Upload, decoded
+from gpaco.errors import Problem
+from gpaco.pages.server import server_page
+from gpaco.tasks.classification.rows import Answering
+
+BATCH = 32  # images at most that go through the model together
+LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+
+
+def make_app(model: Model, limits: Limits, *, local: bool = True) -> Any:
+    """Return the ASGI application that answers for a model.
+
+    `local`: only requests to this machine by its own name are answered, so that no other page in a browser can ask
+    under a name that leads here.
+    """
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+    answer = answerer(model, limits)
+    page = server_page(model)
+    description = describe(model, limits)
+    task = "classification" if isinstance(model, Answering) else "segmentation"
+    load = Load(limits)
+
+    async def predict(request: Request) -> Response:
+        async with load.uploads(request) as uploads:
+            found = await asyncio.gather(*(answer(upload, dict(request.query_params)) for upload in uploads))
+        return JSONResponse({"model": model.name, "images": found})
+
+    async def health(request: Request) -> Response:
+        facts = {
+            "status": "ok",
+            "model": model.name,
+            "task": task,
+            "classes": len(model.classes),
+            "requests": load.requests,
+        }
+        return JSONResponse(facts | {"gpaco": __version__})
+
+    async def front(request: Request) -> Response:
+        return HTMLResponse(page, headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(description)
+
+    def refusal(status: int, error: str, remedy: str) -> Response:
+        headers = {"Retry-After": "1"} if status == 429 else {}
+        return JSONResponse({"error": error, "remedy": remedy}, status, headers=headers)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return refusal(error.status, error.error, error.remedy)
+        if isinstance(error, Problem):  # of the model
+            return refusal(500, error.cause, error.remedy)
+        if isinstance(error, HTTPException):
+            return refusal(error.status_code, error.detail, "see /openapi.json")
+        return refusal(500, f"a bug in gpaco {__version__}: {type(error).__name__}", "see the log of the server")
+
+    routes = [
+        Route("/", front),
+        Route("/predict", predict, methods=["POST"]),
+        Route("/health", health),
+        Route("/openapi.json", openapi),
+    ]
+    hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL), www_redirect=False)] if local else []
+    handlers: dict[Any, Any] = dict.fromkeys((Refused, Problem, HTTPException, Exception), refuse)
+    return Starlette(routes=routes, middleware=hosts, exception_handlers=handlers)
+
+
+def answerer(model: Model, limits: Limits) -> Callable[[Upload, dict[str, str]], Any]:
+    """Return a coroutine function that answers for one image. Few images are in memory as pixels at a time."""
+    pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decode")
+
+    async def in_pool(work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+
+    if isinstance(model, Answering):
+        room = asyncio.Semaphore(limits.decoded)
+
+        def seen(upload: Upload) -> Any:
+            return model.see(decoded(upload, model.least, limits))
+
+        def work(images: list[Any]) -> Sequence[Any]:
+            return logits_of(model, images)  # type: ignore[return-value]
+
+        classify: Batcher[Any, Any] = Batcher(work, BATCH)
+
+        async def class_of(upload: Upload, asked: dict[str, str]) -> dict[str, Any]:
+            async with room:
+                image = await in_pool(seen, upload)
+                logits = await classify(image)
+            return {"image": upload.name} | class_answer(model, logits, asked)
+
+        return class_of
+
+    one = asyncio.Semaphore(2)  # an image is decoded while the network works on another
+
+    def draw(images: list[Any]) -> list[Any]:
+        return [mask_answer(model, image) for image in images]
+
+    segment: Batcher[Any, Any] = Batcher(draw, 1)
+
+    async def mask_of(upload: Upload, asked: dict[str, str]) -> dict[str, Any]:
+        async with one:
+            image = await in_pool(decoded, upload, 0, limits)
+            found: dict[str, Any] = await segment(image)
+        return {"image": upload.name} | found
+
+    return mask_of

@@ -1,0 +1,63 @@
+"""Images of different requests go through the model together."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Batcher(Generic[Item, Answer]):
+    """Answers items in a thread of its own: those that have come since the last batch, at most `most` of them.
+
+    It never waits for a batch to fill, so a single item is answered at once.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Answer]], most: int) -> None:
+        self.work, self.most = work, most
+        self.waiting: SimpleQueue[tuple[Item, asyncio.Future[Answer]]] = SimpleQueue()
+        threading.Thread(target=self._run, daemon=True, name="model").start()
+
+    async def __call__(self, item: Item) -> Answer:
+        """Return the answer to an item."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.waiting.put((item, future))
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            batch = [self.waiting.get()]
+            size = min(self.most, fitting(1 + self.waiting.qsize()))
+            batch += [self.waiting.get() for _ in range(size - 1)]  # nobody else takes any
+            futures = [future for _, future in batch]
+            answers: Sequence[Answer] = ()
+            failure: Exception | None = None
+            try:
+                answers = self.work([item for item, _ in batch])
+            except Exception as error:  # those who wait have to hear of it
+                failure = error
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                futures[0].get_loop().call_soon_threadsafe(_tell, futures, answers, failure)
+
+
+def fitting(number: int) -> int:
+    """Return the largest power of two that is not above a number: networks prepare themselves for every new size.
+
+    >>> fitting(1), fitting(31), fitting(64)
+    (1, 16, 64)
+    """
+    return 1 << (number.bit_length() - 1)
+
+
+def _tell(futures: list["asyncio.Future[Answer]"], answers: Sequence[Answer], failure: Exception | None) -> None:
+    for place, future in enumerate(futures):
+        if future.done():  # the client has gone
+            continue
+        if failure is not None:
+            future.set_exception(failure)
+        else:
+            future.set_result(answers[place])

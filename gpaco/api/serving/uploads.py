@@ -1,0 +1,121 @@
+"""Uploaded images: read within limits, or refused with a message."""
+
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpaco.data.images import BadImageError, Pixels, decode_image
+from gpaco.system.words import counted
+
+FEWER, EXAMPLE = "send fewer images at a time", "for example: curl -F images=@photo.jpg ADDRESS/predict"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server takes."""
+
+    upload: int = 32 * 2**20  # bytes of a request
+    images: int = 64  # of a request
+    pixels: int = 50_000_000  # of an image
+    seconds: float = 60.0  # in which a request has to arrive
+    requests: int = 128  # at a time; more are asked to come back
+    bytes: int = 2**29  # of all requests at a time
+    decoded: int = 128  # images in memory at a time
+
+
+class Refused(Exception):
+    """A request that is not answered: the status and what to tell."""
+
+    def __init__(self, status: int, error: str, remedy: str) -> None:
+        super().__init__(error)
+        self.status, self.error, self.remedy = status, error, remedy
+
+
+class Upload(NamedTuple):
+    """A file as it was sent."""
+
+    name: str
+    content: bytes
+
+
+class Load:
+    """How much the server has to do at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.requests, self.bytes = limits, 0, 0
+
+    @asynccontextmanager
+    async def uploads(self, request: Any) -> AsyncIterator[list[Upload]]:
+        """Yield the files of a request, which counts as long as they are in use."""
+        if self.requests >= self.limits.requests:
+            async for _ in request.stream():  # a client that is still sending would not read the answer
+                pass
+            raise self.busy()
+        taken = 0
+
+        async def receive() -> MutableMapping[str, Any]:
+            nonlocal taken
+            message: MutableMapping[str, Any] = await request.receive()
+            taken += len(message.get("body", b""))
+            self.bytes += len(message.get("body", b""))
+            if taken > self.limits.upload:
+                raise too_large(self.limits)
+            if self.bytes > self.limits.bytes:
+                raise self.busy()
+            return message
+
+        self.requests += 1
+        try:
+            yield await read_uploads(request, receive, self.limits)
+        finally:
+            self.requests -= 1
+            self.bytes -= taken
+
+    def busy(self) -> Refused:
+        return Refused(429, "the server is busy", "send the request again in a second")
+
+
+def too_large(limits: Limits) -> Refused:
+    return Refused(413, f"the upload is larger than {limits.upload / 2**20:g} MB", FEWER)
+
+
+async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Upload]:
+    """Return the files of a multipart request, whose messages `receive` returns."""
+    from starlette.datastructures import UploadFile
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise Refused(415, "the images must be sent as multipart/form-data", EXAMPLE)
+    stated = request.headers.get("content-length", "0")
+    if stated.isdigit() and int(stated) > limits.upload:
+        raise too_large(limits)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            form = await Request(request.scope, receive).form(max_files=limits.images, max_fields=8)
+    except TimeoutError:
+        raise Refused(408, f"the upload took longer than {limits.seconds:g} s", FEWER) from None
+    except ClientDisconnect:
+        raise Refused(400, "the upload ended early", "send it again") from None
+    except HTTPException as error:
+        if "Too many files" in error.detail:
+            raise Refused(413, f"the upload has more than {counted(limits.images, 'image')}", FEWER) from None
+        raise Refused(400, f"the upload cannot be read: {error.detail}", EXAMPLE) from None
+    try:
+        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+        if not files:
+            raise Refused(400, "there is no image in the request", EXAMPLE)
+        return [Upload(file.filename or f"image {k}", await file.read()) for k, file in enumerate(files, 1)]
+    finally:
+        await form.close()
+
+
+def decoded(upload: Upload, least: int, limits: Limits) -> Pixels:
+    """Return the pixels of an uploaded file."""
+    try:
+        return decode_image(upload.content, upload.name, least, limits.pixels)
+    except BadImageError as error:
+        reason = error.reason if upload.content else "the file is empty"
+        raise Refused(422, f"cannot read {upload.name!r}: {reason}", "send a common image, such as a JPEG") from None

@@ -1,0 +1,62 @@
+"""Commands that let others use a model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import gpaco
+from gpaco.cli import options
+from gpaco.cli.commands import app
+from gpaco.cli.display import display
+from gpaco.errors import UserError
+
+
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="The folder of a trained run, or an exported .onnx file.")],
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Default: only this machine can reach the server.")
+    ] = "127.0.0.1",
+    prior: options.Prior = None,
+    unbiased: options.Unbiased = False,
+    device: options.Device = None,
+) -> None:
+    """Serve a model: a page in the browser, and JSON at /predict.
+
+    An .onnx file is served without torch.
+    """
+    screen = display()
+    if run.suffix.lower() != ".onnx":
+        gpaco.serve(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=screen)
+        return
+    from gpaco.api.exported import IN_THE_FILE, open_model
+    from gpaco.api.serving.server import listen, serve_model
+
+    if unbiased:
+        raise UserError("an exported file has no unbiased", IN_THE_FILE)
+    with listen(host, port) as listener:
+        serve_model(open_model(run, prior), listener, screen)
+
+
+@app.command()
+def push(
+    run: options.Run,
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Name of the model on the Hugging Face hub.")],
+    private: Annotated[bool, typer.Option("--private", help="Make the model private.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the folder RUN/hub, and upload nothing.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Share a model on the Hugging Face hub, with a model card.
+
+    Others load it with gpaco.load("hub:OWNER/NAME").
+    """
+    screen = display(as_json)
+    result = gpaco.push(run, name, private=private, dry_run=dry_run, say=screen)
+    if as_json:
+        print(json.dumps(result))
+    for file, size in result["files"].items():
+        screen(f"{file:<22} {size / 2**20:8.2f} MB")
+    screen(result["address"] or f"nothing was uploaded: {result['folder']}")

@@ -1,0 +1,59 @@
+"""What is in a tar archive: images by name, and the classes beside them. Needs no torch."""
+
+import json
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gpaco.data.images import SUFFIXES
+from gpaco.data.members import Member
+from gpaco.errors import UserError
+
+_TEXTS = (".cls", ".txt")  # suffixes of files whose text is a class
+_KEYS = ("label", "cls", "class")  # of a JSON file
+
+
+def images_in(shard: Path) -> list[Member]:
+    """Return the images of an archive by name, labeled or not."""
+    modified = shard.stat().st_mtime_ns
+    return [Member(shard, name, offset, size, modified) for name, (offset, size) in sorted(scan(shard)[0].items())]
+
+
+def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Return offset and size of each image by name, and the class of each sample by its key."""
+    images: dict[str, tuple[int, int]] = {}
+    labels: dict[str, str] = {}
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for one in archive:
+                name, suffix = one.name.removeprefix("./"), PurePosixPath(one.name).suffix.lower()
+                if not one.isreg() or PurePosixPath(name).name.startswith("."):
+                    continue
+                if suffix in SUFFIXES:
+                    images[name] = one.offset_data, one.size
+                elif suffix in _TEXTS or suffix == ".json":
+                    file = archive.extractfile(one)
+                    text = file.read().decode() if file else ""
+                    label = _json_label(text) if suffix == ".json" else text.strip()
+                    if label:
+                        labels[sample_key(name)] = label
+    except (tarfile.TarError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{shard} is not a tar archive, or damaged: {error}",
+            "shards are not compressed; make them again, for example with tar --create",
+        ) from error
+    return images, labels
+
+
+def sample_key(name: str) -> str:
+    """Return the name of a sample: that of its files up to the first dot after the folders."""
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.split('.')[0]}"
+
+
+def _json_label(text: str) -> str:
+    try:
+        facts: Any = json.loads(text)
+    except ValueError:
+        return ""
+    return next((str(facts[key]) for key in _KEYS if key in facts), "") if isinstance(facts, dict) else ""

@@ -1,0 +1,30 @@
+"""A file inside a tar archive, found by its offset."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of an archive that is not compressed, as a part of the archive's bytes."""
+
+    archive: Path
+    name: str  # in the archive
+    offset: int
+    size: int
+    modified: int  # time of the archive when it was indexed, in nanoseconds
+
+    def __str__(self) -> str:
+        return f"{self.archive}/{self.name}"
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix
+
+    def read_bytes(self) -> bytes:
+        with self.archive.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+File = Path | Member

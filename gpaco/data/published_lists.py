@@ -1,0 +1,49 @@
+"""Hashes of published lists and archives: whether data is the data of a paper, not only as large.
+
+Lists: the SHA-1 by which Git names them in the repositories that publish them (`git hash-object FILE`), here
+facebookresearch/classifier-balancing at 22370c6. Archives: the MD5 on the page of the data set.
+"""
+
+import hashlib
+from pathlib import Path
+
+PUBLISHED = {
+    "ImageNet_LT_train.txt": "a063f095fcd475db4cf8b0658c4b73955535bbf9",
+    "ImageNet_LT_val.txt": "3ed3188b2f44829ce2dec1cc27040d8d40984088",
+    "ImageNet_LT_test.txt": "76a2fb9749d6cd29e765cc4f8c270f2504131e2f",
+    "Places_LT_train.txt": "6392252f8ae867bc8a5e841cc1b29e5b8ef4b636",
+    "Places_LT_val.txt": "b93a2ca58ccb7f3b671c176f395a70bf52c95533",
+    "Places_LT_test.txt": "e732e58b8aa718a2c1c11933375f5710652c2b93",
+    "iNaturalist18_train.txt": "4accdb7584d2f0a5106c40a33ed6afa392189bcc",
+    "iNaturalist18_val.txt": "4c23900857fd0f5adcd4cc0dffef345039eeb05f",
+    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+}
+
+
+def compared_with_published(path: Path) -> list[str]:
+    """Return a line about each published file at this path or beside it; none if the names are not known."""
+    if not path.is_file():
+        return []
+    known = [path.with_name(name) for name in PUBLISHED if path.name in PUBLISHED and _kind(name) == _kind(path.name)]
+    lines = []
+    for file in known:
+        if file.is_file():
+            same = _hash(file) == PUBLISHED[file.name]
+            lines.append(f"{file.name}: {'the published file' if same else 'differs from the published file'}")
+    return lines
+
+
+def _kind(name: str) -> str:
+    """Return the part of a name that lists of one data set share.
+
+    >>> _kind("Places_LT_train.txt")
+    'Places_LT'
+    """
+    return name.rpartition("_")[0] or name
+
+
+def _hash(file: Path) -> str:
+    content = file.read_bytes()
+    if file.suffix == ".txt":
+        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -1,0 +1,112 @@
+"""Tar shards in the layout of WebDataset: the files of a sample share their name up to the first dot.
+
+    train-000.tar    cat/1.jpg cat/1.cls dog/7.jpg dog/7.cls ...
+    train-001.tar    ...
+    val-000.tar      ...
+
+The class of an image is the text of its `.cls` or `.txt` file, or "label", "cls" or "class" in its `.json`; without
+them, the folder that the image is in. An archive is read once, for an index of names, offsets and classes; after that
+an image is a part of the archive's bytes, so shards can be read in any order, like files.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from gpaco.data.archives import sample_key, scan
+from gpaco.data.members import Member
+from gpaco.data.samples import SPLIT_WORDS, Samples, Splits
+from gpaco.errors import UserError
+from gpaco.system import distributed
+from gpaco.system.files import write_atomic
+from gpaco.system.words import printable, some
+
+Row = list[Any]  # name of an image, its offset and size, its class
+Entry = dict[str, Any]  # size and time of an archive, and the rows of its images
+
+
+def shards_at(path: Path) -> list[Path]:
+    """Return the shards that a path names: one archive, or those in a folder without folders; [] if there are none."""
+    if path.is_dir():
+        inside = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+        return [] if any(map(Path.is_dir, inside)) else [file for file in inside if file.suffix.lower() == ".tar"]
+    return [path] if path.suffix.lower() == ".tar" and path.is_file() else []
+
+
+def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
+    """Return the images of shards in the order of their classes and names, whatever shard they are in.
+
+    Args:
+        shards: archives. The split is the word that a name begins with, such as train-000.tar; else all are training.
+        index: JSON file in which the index of all archives is kept, if there is one.
+    """
+    known = _stored(index)
+    found = {str(shard): _entry(shard, known.get(str(shard))) for shard in shards}
+    if index is not None and found != known and distributed.rank() == 0:
+        index.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(index, json.dumps(found))
+    rows: dict[str, list[tuple[Member, str]]] = {}
+    for shard, entry in zip(shards, found.values(), strict=True):
+        split = SPLIT_WORDS.get(re.split(r"[^a-z]", shard.name.lower())[0], "train")
+        own = rows.setdefault(split, [])
+        for name, offset, size, label in entry["images"]:
+            own.append((Member(shard, name, offset, size, entry["modified"]), label))
+    if "train" not in rows:
+        remedy = "name those for training train-000.tar and so on"
+        raise UserError(f"the shards are of {some(sorted(rows))} only", remedy)
+    labels = {label for split in rows.values() for _, label in split}
+    classes = sorted(labels, key=int) if all(label.isdecimal() for label in labels) else sorted(labels)
+    parts = {split: _samples(own, classes) for split, own in rows.items()}
+    return Splits(parts["train"], parts.get("val"), parts.get("test"), "tar shards")
+
+
+def _samples(rows: list[tuple[Member, str]], classes: list[str]) -> Samples:
+    number = {name: label for label, name in enumerate(classes)}
+    rows = sorted(rows, key=lambda row: (number[row[1]], row[0].name))
+    twice = [name for name, count in Counter(member.name for member, _ in rows).items() if count > 1]
+    if twice:
+        raise UserError(f"two shards have {some(twice, 3)}", "give every image a name of its own")
+    return Samples(
+        np.array([number[label] for _, label in rows]),
+        tuple(map(printable, classes)),
+        paths=tuple(member for member, _ in rows),
+        names=tuple(printable(member.name) for member, _ in rows),
+    )
+
+
+def _stored(index: Path | None) -> dict[str, Entry]:
+    """Return what an index has; nothing if it is damaged, since it can be made again."""
+    try:
+        stored = json.loads(index.read_text()) if index is not None and index.is_file() else {}
+    except ValueError:
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def _entry(shard: Path, known: Entry | None) -> Entry:
+    """Return the index of an archive: the one that is known, unless the archive has changed since."""
+    found = shard.stat()
+    if known is not None and (known["size"], known["modified"]) == (found.st_size, found.st_mtime_ns):
+        return known
+    return {"size": found.st_size, "modified": found.st_mtime_ns, "images": _labeled(shard)}
+
+
+def _labeled(shard: Path) -> list[Row]:
+    images, labels = scan(shard)
+    rows = []
+    for name, (offset, size) in images.items():
+        label = labels.get(sample_key(name)) or PurePosixPath(name).parent.name
+        if not label:
+            raise UserError(
+                f"{shard} has no class for {name!r}: no .cls, .txt or .json file beside it, and no folder",
+                "add a file with its class, such as 1.cls for 1.jpg",
+            )
+        rows.append([name, offset, size, label])
+    if not rows:
+        raise UserError(f"there is no image in {shard}", "shards have the files 1.jpg and 1.cls, and so on")
+    return rows

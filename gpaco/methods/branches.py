@@ -1,0 +1,103 @@
+"""Methods with branches: BBN, ResLT, RIDE. models/networks.py has their networks."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.methods.method import Method, Setup, each_view
+from gpaco.methods.reweighted import LdamDrw
+
+
+class Bbn(Method):
+    """BBN (Zhou et al., CVPR 2020): batches alternate between images of a uniform and of a reversed sampler.
+
+    In epoch e of E, from 0, a = 1 - (e / E)^2, and with f_c, f_r the features of the two branches:
+
+        z = W (2 [a f_c ; (1 - a) f_r]) + b,   loss = a CE(z, y_c) + (1 - a) CE(z, y_r)
+
+    At test time an image passes both branches with a = 0.5. Departures: the released code counts 100 epochs for 90 and
+    200 for 180; the reversed sampler draws classes exactly in proportion to 1 / n_j, not at random.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.weight = 1.0
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        self.weight = 1 - (epoch / epochs) ** 2
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        common, reversed_ = (torch.cat([view[which::2] for view in views]) for which in (0, 1))
+        logits, _ = model(common, reversed_, weight=self.weight)
+        return self.loss(logits.float(), *(each_view(labels[which::2], views) for which in (0, 1)))
+
+    def loss(self, logits: Tensor, common: Tensor, reversed_: Tensor) -> Tensor:
+        a = self.weight
+        return a * F.cross_entropy(logits, common) + (1 - a) * F.cross_entropy(logits, reversed_)
+
+
+class ResLt(Method):
+    """ResLT (Cui et al., TPAMI 2023): branches H, M, T for all classes, medium and rare ones, and rare ones.
+
+    loss = alpha I + (1 - alpha) F, alpha = `branch_share`; F = CE(z^H + z^M + z^T, y), and I is the mean of
+    -log(p_y + 1e-7) over all pairs of an image and a branch that has its class. M has the `medium` rarest share of the
+    classes, T the `tail` rarest: its own groups, not the shots. At test time the logits are summed.
+
+    Departure: on large images the release pools before its 1 x 1 convolution at test time and after it in training;
+    here it always pools after it.
+    """
+
+    members: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        settings = setup.settings
+        self.alpha = settings.branch_share
+        rarity = setup.train_counts.argsort(stable=True).argsort()  # 0 is the rarest class
+        sizes = [
+            setup.num_classes,
+            round(settings.medium * setup.num_classes),
+            round(settings.tail * setup.num_classes),
+        ]
+        members = torch.stack([rarity < size for size in sizes], 1)  # (C, 3)
+        self.register_buffer("members", members, persistent=False)
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return self.loss(logits.float(), each_view(labels, views))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, 3, C)."""
+        fused = F.cross_entropy(logits.sum(1), labels)
+        own = logits.softmax(2).gather(2, labels[:, None, None].expand(-1, 3, 1)).squeeze(2)  # (N, 3)
+        counted = self.members[labels].to(logits)
+        alone = -((own + 1e-7).log() * counted).sum() / counted.sum()
+        return self.alpha * alone + (1 - self.alpha) * fused
+
+
+class Ride(LdamDrw):
+    """RIDE without router (Wang et al., ICLR 2021): E experts with logits z^k = 30 cos and their mean z.
+
+    loss = sum_k { CE_w(z^k - 30 m_y e_y, y) - lambda Tm^2 KL(softmax(z / T) || softmax(z^k / T)) }, lambda being
+    `diversity`; margins and weights as in LDAM-DRW; the first softmax of KL has no gradient. Before the weights start
+    T = 1, then T_j = u_j / max u with u_j = C pi_j r + 1 - r, r = `spread`, and Tm is the mean of T. At test time z.
+    """
+
+    temperature: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.diversity = setup.settings.diversity
+        shares = setup.class_counts.double() / setup.class_counts.double().sum()
+        level = setup.num_classes * shares * setup.settings.spread + 1 - setup.settings.spread
+        self.register_buffer("temperature", (level / level.max()).float(), persistent=False)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, E, C)."""
+        temperature = torch.ones_like(self.temperature) if self.deferred else self.temperature
+        mean = (logits.mean(1) / temperature).detach().log_softmax(1)
+        total = logits.new_zeros(())
+        for expert in logits.unbind(1):
+            apart = F.kl_div((expert / temperature).log_softmax(1), mean, reduction="batchmean", log_target=True)
+            total = total + super().loss(expert, labels) - self.diversity * temperature.mean() ** 2 * apart
+        return total

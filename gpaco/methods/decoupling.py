@@ -1,0 +1,136 @@
+"""Decoupling representation and classifier (Kang et al., ICLR 2020): second stages on a network that is trained.
+
+The features are those of any other method; the layers below the classifier are frozen. Departure: the released code
+keeps batch norm in training mode in the second stage; here the backbone is fixed, so that its features can be cached.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.methods.method import Blocks, Method, Setup, class_means, each_view
+from gpaco.models.classifier import Classifier
+
+TAUS = [round(0.1 * k, 1) for k in range(21)]
+USUAL_TAU = 0.7  # assumed, without validation data to select it on
+
+
+class Crt(Method):
+    """cRT: a new linear classifier, trained with cross entropy and class-balanced sampling.
+
+    With another sampler its logits learn the frequencies that it shows; departure: a class-balanced epoch draws every
+    class equally often, the release draws four images of a class in a row.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        setup.model.hidden.requires_grad_(False)
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return F.cross_entropy(logits.float(), each_view(labels, views))
+
+
+class Lws(Crt):
+    """LWS: z_j = s_j (w_j x + b_j) with the classifier of the first stage; only the scales s are trained, from 1."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        setup.model.centers.weight.requires_grad_(False)
+        setup.model.centers.bias.requires_grad_(False)
+
+
+class TauNorm(Method):
+    """tau-norm: z_j = w_j x / |w_j|^tau, without bias; tau of 0, 0.1, ..., 2 with the best macro recall when validated.
+
+    Departure: without validation data of its own tau is 0.7.
+    """
+
+    tau: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.register_buffer("tau", torch.tensor(setup.settings.norm_tau))
+
+    @torch.no_grad()
+    def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
+        weight = model.centers.weight
+        tau = float(self.tau)
+        if tau < 0:
+            tau = USUAL_TAU if val is None else best_tau(weight, val)
+        self.tau.fill_(tau)
+        weight.copy_(normalized(weight, tau))
+        model.centers.bias.zero_()
+
+
+def normalized(weight: Tensor, tau: float) -> Tensor:
+    scaled: Tensor = weight / weight.norm(dim=1, keepdim=True).clamp_min(1e-12) ** tau
+    return scaled
+
+
+def best_tau(weight: Tensor, blocks: Blocks) -> float:
+    """Return the tau with the highest mean recall of the classes."""
+    right = torch.zeros(len(TAUS), len(weight), dtype=torch.float64)
+    total = torch.zeros(len(weight), dtype=torch.float64)
+    for features, labels in blocks():
+        labels = labels.cpu()
+        total += torch.bincount(labels, minlength=len(weight))
+        for k, tau in enumerate(TAUS):
+            found = F.linear(features, normalized(weight, tau)).argmax(1).cpu()
+            right[k] += torch.bincount(labels[found == labels], minlength=len(weight))
+    recall = (right[:, total > 0] / total[total > 0]).mean(1)
+    return TAUS[int(recall.argmax())]
+
+
+class Ncm(Method):
+    """Nearest class mean: logit -|u - mu_j|^2, u = hat(x - g), g the mean of all features, mu_j that of u over class j.
+
+    The features are those of training images as they are tested. This is `cl2n` of the release, its default.
+    """
+
+    @torch.no_grad()
+    def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
+        head = model.centers
+        means, counts = class_means(train, *head.centroids.shape)
+        head.mean.copy_((means * counts[:, None]).sum(0) / counts.sum())
+
+        def centered() -> Iterator[tuple[Tensor, Tensor]]:
+            return ((F.normalize(x - head.mean, dim=1), labels) for x, labels in train())
+
+        means, counts = class_means(centered, *head.centroids.shape)
+        head.centroids.copy_(means)
+        head.centroids[counts.to(head.centroids.device) == 0] = 100.0  # far away: there is no image of it
+
+
+class Mislas(Crt):
+    """MiSLAS (Zhong et al., CVPR 2021), the second stage; the first is any method with mixup.
+
+    z_j = s_j (w_j x + b_j): the scales are trained, and the classifier of the first stage with `classifier_rate` of the
+    rate. Label-aware smoothing: eps_j = t + (h - t) sin(pi (n_j - n_min) / (2 (n_max - n_min))), and the loss is
+    (1 - eps_y) (-log p_y) + eps_y mean_j(-log p_j). With `shift_norms` the batch norms of the backbone use and update
+    the statistics of class-balanced batches; nothing else in it changes.
+    """
+
+    smoothing: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        settings, counts = setup.settings, setup.train_counts.double()
+        for parameter in (setup.model.centers.weight, setup.model.centers.bias):
+            parameter.rate = settings.classifier_rate
+        if settings.shift_norms:
+            setup.model.shift_norms()
+        rank = (counts - counts.min()) / (counts.max() - counts.min()).clamp_min(1)
+        eps = settings.smooth_tail + (settings.smooth_head - settings.smooth_tail) * torch.sin(torch.pi / 2 * rank)
+        self.register_buffer("smoothing", eps.float(), persistent=False)
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return self.loss(logits.float(), each_view(labels, views))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        costs = -logits.log_softmax(1)
+        eps = self.smoothing.to(logits)[labels]
+        return ((1 - eps) * costs.gather(1, labels[:, None]).squeeze(1) + eps * costs.mean(1)).mean()

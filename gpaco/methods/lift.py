@@ -1,0 +1,38 @@
+"""LIFT: adapters and a cosine classifier on a pretrained backbone."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.losses.checks import log_frequencies
+from gpaco.methods.method import Blocks, Method, Setup, class_means, each_view
+from gpaco.models.classifier import Classifier
+
+
+class Lift(Method):
+    """LIFT without text (Shi et al., ICML 2024): CE(z + tau log pi, y), z = 25 cos, centers started from class means.
+
+    The start is the unit mean of the raw features of each class, from images as they are tested. At test time the
+    logits are the mean over five crops of a larger image (`crops`): 24 pixels larger at 224.
+
+    Departures: the tuned part is that of `--train`: LoRA on all linear layers for ViTs (the release: AdaptFormer, or
+    LoRA on queries and values), the last block or all layers for other networks; the rank is `train.lora_rank`.
+    """
+
+    log_prior: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        log_prior = setup.settings.tau * log_frequencies(setup.class_counts, setup.num_classes).float()
+        self.register_buffer("log_prior", log_prior, persistent=False)
+
+    @torch.no_grad()
+    def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
+        weight = model.centers.weight
+        means, counts = class_means(train, *weight.shape)
+        there = counts > 0
+        weight[there.to(weight.device)] = F.normalize(means[there], dim=1).to(weight)
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return F.cross_entropy(logits.float() + self.log_prior, each_view(labels, views))

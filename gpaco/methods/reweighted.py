@@ -1,0 +1,77 @@
+"""Losses with class weights by the effective number of images: LDAM-DRW and the class-balanced focal loss."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco.losses.classical import class_balanced_weights
+from gpaco.methods.method import Blocks, Method, Setup, as_rows, each_view
+from gpaco.models.classifier import Classifier
+
+
+class LdamDrw(Method):
+    """LDAM with deferred re-weighting (Cao et al., NeurIPS 2019), on a cosine classifier.
+
+    loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
+    (1 - beta) / (1 - beta^n_j), with sum C, from `drw_start` (80 %) of the epochs on, 1 before. CE_w is divided by the
+    sum of the weights in the batch, as PyTorch does.
+
+    Departure: logits are s times the cosines also at test time (the class is the same).
+    """
+
+    margins: Tensor
+    weights: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        settings = setup.settings
+        self.share, self.deferred = settings.drw_start, True
+        margins = settings.margin * (setup.class_counts.double().min() / setup.class_counts.double()) ** 0.25
+        weights = class_balanced_weights(setup.class_counts, beta=settings.drw_beta)
+        self.register_buffer("margins", (settings.scale * margins).float(), persistent=False)  # on scaled logits
+        self.register_buffer("weights", weights, persistent=False)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        self.deferred = epoch < self.share * epochs
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return self.loss(logits.float(), each_view(labels, views))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        rows = as_rows(labels, logits)
+        weight = None if self.deferred else self.weights.to(logits)
+        return F.cross_entropy(logits - self.margins.to(logits) * rows, labels, weight)
+
+
+class CbFocal(Method):
+    """Class-balanced focal loss (Cui et al., CVPR 2019), over a sigmoid for each class.
+
+    loss = w_y sum_j (1 - pt_j)^gamma (-log pt_j), with pt_j = sigmoid(z_j) for j = y and 1 - sigmoid(z_j) otherwise, as
+    the mean over the batch; w_j proportional to (1 - beta) / (1 - beta^n_j), with sum C. The bias of the classifier
+    starts at -log(C - 1) and has no weight decay.
+    """
+
+    weights: Tensor
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.gamma = setup.settings.cb_gamma
+        weights = class_balanced_weights(setup.class_counts, beta=setup.settings.cb_beta)
+        self.register_buffer("weights", weights, persistent=False)
+        setup.model.centers.bias.weight_decay = 0.0
+
+    def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
+        nn.init.constant_(model.centers.bias, -math.log(max(len(self.weights) - 1, 1)))
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return self.loss(logits.float(), each_view(labels, views))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        rows = as_rows(labels, logits)
+        own, others = F.logsigmoid(logits), F.logsigmoid(-logits)  # log p and log(1 - p)
+        costs = rows * -own * torch.exp(self.gamma * others) + (1 - rows) * -others * torch.exp(self.gamma * own)
+        return (costs.sum(1) * (rows @ self.weights.to(logits))).mean()

@@ -1,0 +1,74 @@
+"""Where results may go: a command writes over nothing that it did not write itself, and never into labeled data.
+
+Files are recognized by a text that is in each of them, folders by an empty hidden file: the mark of the command.
+"""
+
+import mmap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpaco.errors import UserError, nearest
+from gpaco.system.faults import explained
+from gpaco.system.locks import HOLDER, LOCK
+
+Data = Iterable[object]  # labeled images: paths, or what is no path, such as None or "digits"
+
+
+def output_file(out: Path | str, marks: Mapping[str, str | None], data: Data = ()) -> Path:
+    """Return the path if results may go there, or raise an error.
+
+    `marks` has the suffixes that the file can have, each with a text that is in every such file that the command
+    writes; None if the command replaces no file.
+    """
+    path = Path(out)
+    suffix = path.suffix.lower()
+    if suffix not in marks:
+        ends = " or ".join(marks)
+        raise UserError(
+            f"the results cannot be written to {path.name!r}{nearest(suffix, marks)}", f"use a name that ends in {ends}"
+        )
+    _check_place(path, data)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a file", "choose another --out")
+    if path.exists() and not _has(path, marks[suffix]):
+        raise UserError(f"{path} exists and was not written by this command", "choose another --out, or remove it")
+    return path
+
+
+def output_folder(out: Path | str, *marks: str, data: Data = ()) -> Path:
+    """Return the path if results may go there, or raise an error: the folder must be new, empty, or have a mark."""
+    path = Path(out)
+    _check_place(path, data)
+    if path.is_file():
+        raise UserError(f"{path} is a file, not a folder", "choose another --out")
+    foreign = path.is_dir() and any(inside.name not in (LOCK, HOLDER) for inside in path.iterdir())
+    if foreign and not any((path / mark).is_file() for mark in marks):
+        raise UserError(f"{path} is not empty and was not written by this command", "choose another --out")
+    return path
+
+
+def mark_folder(path: Path, mark: str) -> None:
+    """Make a folder for results, with the mark of the command."""
+    with explained(f"cannot write to {path}", ""):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / mark).touch()
+
+
+def _check_place(path: Path, data: Data) -> None:
+    """Raise an error if the path is inside labeled data, or below a file."""
+    for place in path.absolute().parents:
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place} is a file, not a folder", "choose another --out")
+    for one in data:
+        if isinstance(one, str | Path) and str(one) not in ("", "digits"):
+            images = Path(one).expanduser().resolve()
+            if path.resolve() == images or (images.is_dir() and path.resolve().is_relative_to(images)):
+                raise UserError(f"{path} is inside the data, {images}", "choose an --out outside the data")
+
+
+def _has(path: Path, mark: str | None) -> bool:
+    """Whether a file has a text in it; an empty file has nothing to lose."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return path.is_file()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return mark is not None and content.find(mark.encode()) >= 0

@@ -1,0 +1,145 @@
+"""Which unlabeled images to label next: probable candidates for some classes, no two of them alike."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpaco.data.members import File
+from gpaco.errors import UserError, nearest
+from gpaco.metrics.groups import groups
+from gpaco.system import distributed
+from gpaco.system.progress import Progress
+from gpaco.tasks.classification.card import Card
+from gpaco.tasks.classification.logits import check_finite
+from gpaco.tasks.classification.prediction import read_as_tested
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.classification.priors import check_correction, final_logits
+
+RARE = "rare"
+_AHEAD = 2  # times as many images as wanted, among which those that are probable and differ are chosen
+
+
+class Pool(NamedTuple):
+    """What the model makes of N unlabeled images."""
+
+    logits: NDArray[np.float32]  # (N, C), for uniform classes; NaN for an unreadable image
+    features: NDArray[np.float32]  # (N, F)
+
+
+class Candidate(NamedTuple):
+    """An image that may be of a class."""
+
+    image: int
+    label: int
+    probability: float
+    predicted: int  # the most probable class
+    its_probability: float
+
+
+def chosen_classes(words: str, card: Card) -> list[int]:
+    """Return the classes that `words` name, the rarest first: "rare", or names separated by commas.
+
+    Rare are the few-shot classes; if there are none, the rarest third.
+    """
+    counts = np.zeros(len(card.classes)) if card.counts is None else np.asarray(card.counts)
+    if words != RARE:
+        names = [name.strip() for name in words.split(",") if name.strip()]
+        for name in names:
+            if name not in card.classes:
+                known = [*card.classes, RARE]
+                raise UserError(
+                    f"the run has no class {name!r}{nearest(name, known)}", "--classes rare, or names of classes: a,b"
+                )
+        if not names:
+            raise UserError("no class is named", "--classes rare, or names of classes: a,b")
+        found = np.array([card.classes.index(name) for name in dict.fromkeys(names)])
+    elif card.counts is None:
+        raise UserError(
+            "this run does not know how many training images its classes had", "name the classes: --classes a,b"
+        )
+    else:
+        found = np.flatnonzero(groups(counts, card.many, card.few) == "few")
+        if not len(found):
+            found = np.argsort(counts, kind="stable")[: max(len(counts) // 3, 1)]
+    rarest_first: list[int] = found[np.argsort(counts[found], kind="stable")].tolist()
+    return rarest_first
+
+
+@torch.inference_mode()
+def look_at(
+    predictor: Predictor, files: Sequence[File], *, batch_size: int = 64, show: Progress | None = None
+) -> tuple[Pool, dict[int, str]]:
+    """Return what the model makes of each file, and why some cannot be read. Each process reads its share."""
+    card, device = predictor.card, predictor.mean.device
+    check_correction(card, "uniform", unbiased=False)
+    own = list(distributed.mine(len(files)))
+    wide = predictor.model.num_features
+    logits = np.full((len(own), len(card.classes)), np.nan, np.float32)
+    features = np.zeros((len(own), wide), np.float32)
+    errors: dict[int, str] = {}
+    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
+        for start in range(0, len(own), batch_size):
+            chunk = own[start : start + batch_size]
+            images = list(pool.map(lambda i: read_as_tested(files[i], [predictor]), chunk))
+            good = [k for k, image in enumerate(images) if not isinstance(image, str)]
+            errors |= {i: image for i, image in zip(chunk, images, strict=True) if isinstance(image, str)}
+            if good:
+                pixels = np.stack([images[k][0] for k in good])
+                tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+                found = predictor.model.backbone(predictor.normalized(tensor))
+                rows = np.array(good) + start
+                logits[rows], features[rows] = predictor.logits(found).float().cpu(), found.float().cpu()
+                check_finite(logits[rows])
+            if show is not None:
+                show(min(start + batch_size, len(own)), len(own))
+    whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
+    everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
+    return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones
+
+
+def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidate]:
+    """Return up to `number` images in all, about as many for each class, class by class, the most probable first.
+
+    Those of a class come from all images that are predicted as it, evenly from the most to the least probable: the most
+    probable ones alone would only confirm what the model knows. If too few are predicted, the next probable ones join
+    them. An image is offered for one class only.
+    """
+    good = np.flatnonzero(~np.isnan(pool.logits[:, 0]))
+    shifted = np.exp(pool.logits[good] - pool.logits[good].max(1, keepdims=True))
+    whole = shifted / shifted.sum(1, keepdims=True)
+    probabilities, predicted = whole[:, list(classes)], whole.argmax(1)
+    features = pool.features[good] - pool.features[good].mean(0)
+    features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    free = np.ones(len(good), bool)
+    found = []
+    for k, label in enumerate(classes):
+        wanted = number // len(classes) + (k < number % len(classes))
+        own = probabilities[:, k]
+        order = np.lexsort((-own, predicted != label, ~free))  # those predicted as the class first
+        last = min(max(int((free & (predicted == label)).sum()), _AHEAD * wanted), int(free.sum()))
+        evenly = ((np.arange(min(_AHEAD * wanted, last)) + 0.5) * last / (_AHEAD * wanted or 1)).astype(int)
+        evenly = order[:last] if last <= _AHEAD * wanted else order[evenly]
+        picked = evenly[list(_different(own[evenly], features[evenly], wanted))]
+        free[picked] = False
+        picked = picked[np.argsort(-own[picked], kind="stable")]
+        found += [
+            Candidate(int(good[i]), label, float(own[i]), int(predicted[i]), float(whole[i].max())) for i in picked
+        ]
+    return found
+
+
+def _different(probability: NDArray[np.float32], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
+    """Yield places one by one: each with the highest probability times the distance from those before.
+
+    The distance is 1 minus the cosine of the angle, at most 1, so that a copy of an image never comes.
+    """
+    distance = np.ones(len(probability))
+    for _ in range(min(wanted, len(probability))):
+        place = int((probability * distance).argmax())
+        yield place
+        distance = np.minimum(distance, 1 - features @ features[place])
+        distance[place] = -1

@@ -1,0 +1,170 @@
+"""Answers of a classifier, whether a run or an exported file, as rows of a table. Needs no torch.
+
+An unreadable file is a row with its error.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpaco.data.images import Pixels, read_image
+from gpaco.data.members import File
+from gpaco.errors import EnvironmentProblem, Problem, UserError
+from gpaco.system.outputs import output_file
+from gpaco.system.progress import Progress
+from gpaco.system.words import printable
+from gpaco.system.work import ALONE, Work
+from gpaco.tasks.classification.logits import Floats, Logits, check_finite, softmax
+
+Row = dict[str, Any]
+Seen = list[Pixels]  # an image as each network of an ensemble takes it
+Write = Callable[[Row], object]
+COLUMNS = ("path", "class", "probability", "group")  # then the top classes
+WRITER = "gpaco predict"
+MARKS = {".csv": ",".join(COLUMNS), ".jsonl": '{"path": ', ".parquet": WRITER}  # what is in every file of ours
+
+
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """A classifier as prediction sees it: images in, logits out."""
+
+    name: str
+    classes: tuple[str, ...]
+    counts: tuple[int, ...] | None  # training images of each class, if known
+    groups: tuple[str, ...] | None  # many, medium or few
+    assumed: Floats | None  # log of the class distribution that the logits are right for, (C,), if known
+    least: int  # pixels of the shorter side of an image that are enough
+    see: Callable[[Pixels], Seen]
+    logits: Callable[[Sequence[Seen]], Logits]
+
+    def probabilities(self, images: Sequence[Seen]) -> Floats:
+        """Return the probabilities of the classes, (N, C)."""
+        logits = self.logits(images)
+        check_finite(logits)
+        return softmax(logits)
+
+
+def predict_rows(
+    model: Answering,
+    files: Sequence[File],
+    *,
+    top: int,
+    batch_size: int,
+    uncertain: float | None = None,
+    show: Progress | None = None,
+    work: Work = ALONE,
+) -> Iterator[Row]:
+    """Yield a row for each file; with `uncertain`, it says whether the probability is below that."""
+
+    def read(path: File) -> Seen | str:
+        try:
+            return model.see(read_image(path, model.least))
+        except Problem as error:
+            return error.cause
+
+    done = 0
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
+        for own in work.rounds(len(files), batch_size):
+            chunk = [files[i] for i in own]
+            images = list(pool.map(read, chunk))
+            good = [image for image in images if not isinstance(image, str)]
+            probabilities = iter(model.probabilities(good) if good else ())
+            found: list[Row] = []
+            for file, image in zip(chunk, images, strict=True):
+                row: Row = {"path": printable(str(file)), **dict.fromkeys(("class", "probability", "group", "train"))}
+                if isinstance(image, str):
+                    row |= {"top": [], "error": image}
+                else:
+                    row |= answer(next(probabilities), model, top) | {"error": None}
+                if uncertain is not None:
+                    row["uncertain"] = row["probability"] is None or row["probability"] < uncertain
+                found.append(row)
+            together = work.collect(found)
+            yield from together
+            done += len(together)
+            if show is not None:
+                show(done, len(files))
+
+
+def answer(probabilities: Floats, model: Answering, top: int) -> Row:
+    """Return the most probable class with its rarity, and the `top` classes."""
+    best = np.argsort(-probabilities, kind="stable")[:top]
+    first = int(best[0])
+    return {
+        "class": model.classes[first],
+        "probability": round(float(probabilities[first]), 6),
+        "group": None if model.groups is None else model.groups[first],
+        "train": None if model.counts is None else model.counts[first],
+        "top": [(model.classes[c], round(float(probabilities[c]), 6)) for c in best],
+    }
+
+
+def check_uncertain(uncertain: float | None) -> None:
+    if uncertain is not None and not 0 < uncertain <= 1:
+        raise UserError(f"{uncertain:g} is not a probability", "for example --uncertain 0.7")
+
+
+def output_table(out: Path | str, data: Iterable[object] = ()) -> Path:
+    """Return the path if a table of predictions may go there, or raise an error."""
+    path = output_file(out, MARKS, data)
+    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
+        raise EnvironmentProblem(
+            "Parquet needs pyarrow, which is not installed", "pip install 'gpaco[tables]', or use a name with .csv"
+        )
+    return path
+
+
+@contextmanager
+def table_writer(path: Path | None, top: int, *, marked: bool) -> Iterator[Write]:
+    """Yield a function that writes a row to a file: CSV, JSON lines or Parquet by its suffix.
+
+    `marked`: rows say whether they are uncertain.
+    """
+    if path is None:
+        yield lambda row: None
+        return
+    suffix = path.suffix.lower()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tops = [f"{what}_{k}" for k in range(1, top + 1) for what in ("class", "probability")]
+    names = [*COLUMNS, *tops, *(["uncertain"] if marked else []), "error"]
+
+    def flat(row: Row) -> list[Any]:
+        pairs = [value for pair in [*row["top"], *[(None, None)] * top][:top] for value in pair]
+        return [*(row[name] for name in COLUMNS), *pairs, *([row["uncertain"]] if marked else []), row["error"]]
+
+    if suffix == ".parquet":
+        rows: list[list[Any]] = []
+        yield lambda row: rows.append(flat(row))
+        write_parquet(path, names, rows)
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if suffix == ".jsonl":
+            yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+            return
+        table = csv.writer(file)
+        table.writerow(names)
+        yield lambda row: table.writerow(flat(row))
+
+
+def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet
+
+    def kind(name: str) -> Any:
+        if name == "uncertain":
+            return pyarrow.bool_()
+        return pyarrow.float64() if name.startswith("probability") else pyarrow.string()
+
+    columns = [[row[k] for row in rows] for k in range(len(names))]
+    arrays = [pyarrow.array(column, kind(name)) for name, column in zip(names, columns, strict=True)]
+    table = pyarrow.Table.from_arrays(arrays, names=list(names))
+    parquet.write_table(table.replace_schema_metadata({"writer": WRITER}), path)

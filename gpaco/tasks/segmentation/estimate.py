@@ -1,0 +1,36 @@
+"""How long training will take on this machine, from a few measured steps."""
+
+import torch
+
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.duration import seconds_of, time_in_words
+from gpaco.tasks.segmentation.card import build_model, describe
+from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.scenes import SceneSplits
+
+_IMAGES = 2  # that are measured
+
+
+def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) -> float:
+    """Return the seconds that one stage will take, within a factor of two or so."""
+    model = build_model(describe(recipe, splits)).to(device)
+    if recipe.train.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    loss, (height, width) = SceneLoss(recipe.method, recipe.segmentation), recipe.segmentation.crop
+    crops = torch.zeros(_IMAGES, 3, height, width, device=device)
+    masks = torch.zeros(_IMAGES, height, width, dtype=torch.long, device=device)
+    step = seconds_of(lambda: loss(model.train()(crops), masks).backward()) / _IMAGES
+    reading = seconds_of(lambda: splits.train.load(0))
+    sides = splits.train.load_image(0).shape[:2]
+    scale = recipe.segmentation.base_size[0] / min(sides) if recipe.segmentation.base_size else 1.0
+    tall, wide = (round(scale * side) for side in sides)
+    whole = torch.zeros(1, 3, tall, wide, device=device)
+    with torch.inference_mode():
+        test = seconds_of(lambda: model.eval().classify(whole))
+    judged = recipe.train.epochs * len(splits.val or ()) + len(splits.test or ())
+    return recipe.train.epochs * len(splits.train) * max(step, reading) + judged * (test + reading)
+
+
+def in_words(seconds: float) -> str:
+    """Return a line about the time; if it is long, with what would be faster."""
+    return time_in_words(seconds, "fewer --epochs, or smaller crops: --set segmentation.crop=[128,128]")
