@@ -1,10 +1,12 @@
 # make demo    a first look               make lint   ruff and mypy
 # make test    all tests but extensive    make setup  only the environment (.venv), from constraints.txt
 # make bench   speed and memory, again    make lock   new versions into constraints.txt
-# make docs    docs/recipes.md, from gpaco/recipes
+# make docs    the site in docs/_build/html, warnings are errors; docs/recipes.md, from gpaco/recipes
+# make release-check   build the package, install it in an empty environment, use it
 # make test-fast       only tests that take less than two seconds and start no process and no browser
 # make test-extensive  what `make test` leaves out: examples and the like
 # make test-all        every test
+# make torture         faults for TORTURE_MINUTES=30, resumable; writes the table of docs/reliability.md
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
@@ -12,7 +14,7 @@ BIN := .venv/bin
 # Two processes with one thread each: threads that wait for each other cost more than they give.
 TEST_ENV := OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-.PHONY: demo test test-fast test-extensive test-all lint setup browser bench docs lock clean
+.PHONY: demo test test-fast test-extensive test-all torture lint setup browser bench docs release-check lock clean
 
 demo: .venv/ready
 	$(BIN)/gpaco demo --out demo
@@ -31,6 +33,9 @@ test-extensive: .venv/ready browser
 test-all: .venv/ready browser
 	$(PYTEST) -m ""
 
+torture: .venv/ready
+	$(TEST_ENV) PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m faults.torture
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,7 +45,12 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/loss.py
 
 docs: .venv/ready
-	cat docs/recipes.head.md <($(BIN)/gpaco recipes --markdown) > docs/recipes.md
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "The site: docs/_build/html/index.html"
+
+release-check: .venv/ready
+	$(BIN)/python .ci/release_check.py
 
 setup: .venv/ready browser
 

@@ -1,14 +1,22 @@
-"""Settings for all tests: the same examples on every run, no time limit per example, no process without a marker."""
+"""Settings for all tests: the same examples on every run, no time limit per example, no process without a marker.
+
+No test gets beyond this machine: sockets of Python, in this process and in what the fork server starts, are refused.
+"""
 
 import ctypes
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import forked
+from helpers import forked, no_network
+from helpers.trained import train_classifier, train_segmenter
 from hypothesis import settings
+
+import gpaco
+from gpaco.training.run import Run
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
@@ -54,3 +62,24 @@ def _refuse_unmarked(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_refuse_unmarked)
+no_network.block()
+
+
+# Models for the tests of what is done with them, trained once in each process.
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_classifier(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="session")
+def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_segmenter(tmp_path_factory.mktemp("scenes"), "segmentation.base_size=[30,80]")
+
+
+@pytest.fixture(scope="session")
+def exported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("exported") / "model.onnx"
+    gpaco.export(trained, file)
+    return file

@@ -77,7 +77,7 @@ def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
     text = table(result)
     assert text in (compared / "comparison.md").read_text()
     lines = text.splitlines()
-    assert lines[0] == "| method | all | many | medium | few | macro | ECE |"
+    assert lines[0] == "| method | all | many | medium | few | macro | ECE | ms |"
     assert len({line.count("|") for line in lines[:4]}) == 1
     first = result["rows"][0]["top1"]
     assert f"| ce | {100 * first['mean']:.1f} ± {100 * first['interval']:.1f} |" in lines[2]
@@ -90,7 +90,7 @@ def test_the_page_is_about_the_first_seed_of_each_method(compared: Path) -> None
         assert f"<bdi>{row['method']}</bdi>" in page
         assert str(Path(row["runs"][0]) / "recipe.toml") in page
         assert str(Path(row["runs"][1]) / "recipe.toml") not in page
-    assert (compared / "report" / "differences.csv").is_file()
+    assert (compared / "report_files" / "differences.csv").is_file()
 
 
 @pytest.mark.slow

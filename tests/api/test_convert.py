@@ -370,7 +370,7 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(2)}, tmp_path / "a.pth")
     (tmp_path / "a.safetensors").write_text("mine")
     for out in (tmp_path / "a.safetensors", tmp_path):
-        with pytest.raises(UserError, match="already exists"):
+        with pytest.raises(UserError, match="was not written by this command"):
             convert(tmp_path / "a.pth", out, say=quiet)
     assert (tmp_path / "a.safetensors").read_text() == "mine"
 
@@ -414,6 +414,10 @@ def test_class_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         convert(file, tmp_path / "run", classes=tmp_path / "three.txt", say=quiet)
     with pytest.raises(UserError, match="has a class 'e' that the model does not have"):
         convert(file, tmp_path / "run", classes=tmp_path / "four.txt", counts=tmp_path / "counts.csv", say=quiet)
+    for text in ("0,500\n1,300\n", "a,1\nb,2\nc,3\n"):  # of another model
+        (tmp_path / "short.csv").write_text(text)
+        with pytest.raises(UserError, match=r"no number of training images for .* class|3 names"):
+            convert(file, tmp_path / "run", counts=tmp_path / "short.csv", say=quiet)
     convert(file, tmp_path / "run", counts=tmp_path / "counts.csv", say=quiet)
     assert gpaco.load(tmp_path / "run").classes == ("a", "b", "c", "e")
 

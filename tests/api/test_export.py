@@ -16,16 +16,20 @@ import torch
 from helpers import forked
 from helpers.commands import fails
 from helpers.commands import run as run_command
-from helpers.scenes import MODEL, SMALL, scene_folder
+from helpers.scenes import MODEL
+from helpers.trained import QUICK, train_segmenter
 from PIL import Image
 from torch import Tensor
 
 import gpaco
+from gpaco.api.export import MARKS
 from gpaco.data.readers.read import read
 from gpaco.data.views.eval import images_as_tested
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones, exported
+from gpaco.system.outputs import output_file
 from gpaco.tasks.classification.card import Tuned
+from gpaco.tasks.classification.cost import cost
 from gpaco.tasks.classification.export import FinalLogits
 from gpaco.tasks.classification.predictor import load_classifier
 from gpaco.tasks.classification.priors import final_logits
@@ -34,26 +38,6 @@ from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.training.run import Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Trained with the paper's prior, so that there is something to correct."""
-    settings = ["method.prior=counts", "method.memory=64"]
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    return gpaco.train("digits", out=folder, long_tail=20, lr=0.05, settings=settings, **QUICK | {"epochs": 3})
-
-
-@pytest.fixture(scope="module")
-def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train_segmenter(tmp_path_factory.mktemp("scenes"), "segmentation.base_size=[30,80]")
-
-
-def train_segmenter(folder: Path, *more: str) -> Run:
-    settings = [*SMALL, *more]
-    options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": settings, "epochs": 12}
-    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", lr=0.1, **options)
 
 
 def opened(path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
@@ -76,6 +60,7 @@ def test_a_file_answers_as_the_run_does_for_a_thousand_images_in_any_batch(
 ) -> None:
     result = gpaco.export(trained, tmp_path / f"model{kind}", **options)
     assert [file.name for file in tmp_path.iterdir()] == [f"model{kind}"]
+    assert output_file(tmp_path / f"model{kind}", MARKS).is_file()  # a second export may replace it
     answer, about = opened(tmp_path / f"model{kind}")
     assert about == result["about"]
     assert about["classes"] == [str(c) for c in range(10)]
@@ -190,7 +175,7 @@ def test_a_segmenter_answers_at_the_size_asked_for_and_its_encoder_can_be_starte
 
 
 @pytest.mark.process
-def test_a_segmenters_file_sees_images_as_its_run_does_and_the_example_draws_the_same_masks(
+def test_a_segmenters_file_sees_images_as_its_run_does_and_the_example_and_predict_draw_the_same_masks(
     segmenter: Run, tmp_path: Path
 ) -> None:
     """The run fits images of 40 x 56 into 30 x 80, so that it sees them at 30 x 42."""
@@ -198,6 +183,7 @@ def test_a_segmenters_file_sees_images_as_its_run_does_and_the_example_draws_the
     assert result["about"]["input"]["size"] == [30, 42]
     assert result["about"]["base_size"] == [30, 80]
     assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+    assert_the_example_keeps_the_shape_of_portrait_images(segmenter, tmp_path)
 
 
 @pytest.mark.process
@@ -219,6 +205,26 @@ def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> No
     assert expected.shape == given.shape == (40, 56)
     assert len(np.unique(expected)) > 1
     assert (expected == given).mean() > 0.99  # the run scales floats, the example whole numbers
+    (own,) = gpaco.predict(folder / "own.onnx", image, out=folder / "by file", uncertain=1.0)
+    assert (np.asarray(Image.open(own["mask"])) == given).all()
+    assert own["probability"] == pytest.approx(row["probability"], abs=0.01)
+    assert own["uncertain"]
+    assert "uncertain" in (folder / "by file" / "predictions.csv").read_text().splitlines()[0]
+
+
+def assert_the_example_keeps_the_shape_of_portrait_images(segmenter: Run, folder: Path) -> None:
+    """Its masks are nearer to those of `predict` than masks of images that were stretched to the size of the model."""
+    for k in range(3):
+        upright = Image.open(Path(segmenter.recipe.data.path) / "images" / "test" / f"{k}.png").rotate(90, expand=True)
+        upright.save(folder / f"upright{k}.png")
+        upright.resize((56, 40)).save(folder / f"stretched{k}.png")
+    files = [folder / f"{name}{k}.png" for name in ("upright", "stretched") for k in range(3)]
+    run_example("onnx_segment.py", folder / "own.onnx", *files)
+    rows = gpaco.predict(segmenter, files[:3], out=folder / "upright")
+    expected = np.stack([np.asarray(Image.open(row["mask"])) for row in rows])
+    masks = [Image.open(file.with_suffix(".mask.png")).resize((40, 56), Image.Resampling.NEAREST) for file in files]
+    kept, stretched = np.stack(masks[:3]), np.stack(masks[3:])
+    assert (kept == expected).mean() > (stretched == expected).mean() + 0.02
 
 
 @pytest.mark.parametrize(
@@ -252,11 +258,11 @@ def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_p
 def test_a_file_that_differs_is_not_kept_and_the_old_one_stays(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.pt2").write_text("the old one")
+    (tmp_path / "model.pt2").write_text('the old one: {"gpaco": "')
     monkeypatch.setattr(exported, "TOLERANCE", -1)
     with pytest.raises(Problem, match=r"differs from the model: logits by up to .*, so it was not kept"):
         gpaco.export(trained, tmp_path / "model.pt2")
-    assert (tmp_path / "model.pt2").read_text() == "the old one"
+    assert (tmp_path / "model.pt2").read_text().startswith("the old one")
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -273,3 +279,31 @@ def test_the_command_prints_what_it_wrote(segmenter: Run, tmp_path: Path) -> Non
     result = json.loads(run_command("export", segmenter.folder, "--out", file, "--json"))
     assert (result["kind"], result["bytes"]) == ("weights of the backbone", file.stat().st_size)
     assert "--size wide is not a size" in fails("export", segmenter.folder, "--out", file, "--size", "wide")
+
+
+@pytest.mark.process
+def test_an_ensemble_answers_with_the_mean_of_its_models_in_predict_and_in_a_file(trained: Run, tmp_path: Path) -> None:
+    other = gpaco.train("digits", out=tmp_path / "other", method="ride", long_tail=20, **QUICK)
+    runs = [trained.folder, other.folder]
+    result = gpaco.export(runs, tmp_path / "both.pt2")
+    answer, about = opened(tmp_path / "both.pt2")
+    images = exported.noise_images(5, (8, 8))
+    with torch.no_grad():
+        mean = torch.stack([load_classifier(Run(folder))(images) for folder in runs]).mean(0)
+    torch.testing.assert_close(answer(images), mean, rtol=1e-4, atol=1e-4)
+    assert result["difference"] < 1e-3
+    alone = [cost([load_classifier(Run(folder))]) for folder in runs]
+    both = gpaco.evaluate(runs)["cost"]
+    assert about["cost"] == both
+    assert both["models"] == 2
+    assert both["parameters"] == sum(one["parameters"] for one in alone)
+    assert both["gflops"] == pytest.approx(sum(one["gflops"] for one in alone), abs=1e-6)
+    samples = read("digits").test
+    for k in range(3):
+        Image.fromarray(samples.load(k)).save(tmp_path / f"{k}.png")
+    files = [str(tmp_path / f"{k}.png") for k in range(3)]
+    rows = gpaco.predict(runs, files)
+    words = json.loads(run_command("predict", *runs, *files, "--json"))
+    assert [row["class"] for row in rows] == [row["class"] for row in words]
+    with pytest.raises(UserError, match="an ensemble has several backbones"):
+        gpaco.export(runs, tmp_path / "both.safetensors")

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import gpaco
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import MethodSettings
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
 
@@ -29,6 +31,7 @@ COMMANDS = (
     "evaluate",
     "predict",
     "compare",
+    "latency",
     "report",
     "robustness",
     "export",
@@ -36,7 +39,7 @@ COMMANDS = (
     "show",
     "convert",
 )
-QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05", "--set", "method.memory=64")
+QUICK = ("--long-tail", "20", "--epochs", "2", "--batch-size", "64", "--lr", "0.05")
 
 Command = Callable[..., str]
 
@@ -179,7 +182,13 @@ def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints:
     words = ("compare", "digits", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--long-tail", 20)
     assert json.loads(prints(*words, "--out", tmp_path / "all", "--json"))["rows"][0]["method"] == "ce"
     words = ("train", "digits", *QUICK, "--out", tmp_path / "run", "--dry-run", "--json")
-    assert json.loads(prints(*words))
+    needs = json.loads(prints(*words))
+    assert needs["steps"] == 2 * (needs["images"] // 64)  # two epochs of the whole data
+    assert 0 < needs["hours"] < 1
+    assert 0.05 < needs["memory_gb"] < 100
+    (row,) = json.loads(prints("latency", trained, "--json"))
+    assert row["parameters"] > 70_000
+    assert row == json.loads((trained / "latency.json").read_text())
 
 
 # What the commands say
@@ -279,7 +288,8 @@ def test_report_refuses_a_run_without_predictions_in_two_lines(trained: Path, re
 
 def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:
     default = prints("show", "default")
-    assert recipes.loads(default) == Recipe()
+    assert set(tomllib.loads(default)["method"]) == {field.name for field in fields(MethodSettings)}
+    assert "margin of the rarest class" in prints("show", "ldam-drw")
     assert all("# " in line for line in default.splitlines() if "=" in line and not line.startswith("name"))
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
     assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
@@ -354,7 +364,7 @@ def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tm
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Command, tmp_path: Path) -> None:
-    text = '[method]\nname = "ce"\nmemory = 64\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
+    text = '[method]\nname = "ce"\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
     (tmp_path / "recipe.toml").write_text(text + '[[stage]]\nname = "two"\noptimizer.lr = 0.01\n')
     words = ("digits", "--recipe", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"))
     main_exits(0, "train", *words)

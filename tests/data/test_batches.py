@@ -1,14 +1,21 @@
 """Order and batches: functions of seed and epoch, whatever the number of workers, processes and restarts."""
 
+import os
 import random
+import signal
+import threading
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.commands import children
 
-from gpaco.data.batches import Batch, batches, class_shares, epoch_order, mix, steps_per_epoch
+from gpaco.data.batches import Batch, batches, class_shares, epoch_order, loader, mix, steps_per_epoch
 from gpaco.data.counter_random import uniforms
 from gpaco.data.samples import Samples
 from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased_box
@@ -192,11 +199,83 @@ def test_processes_with_one_row_more_or_less_work_on_equally_many_parts(small: S
 def test_mixing_mixes_all_views_and_the_labels_alike(mixup: float, cutmix: float) -> None:
     marked = torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 8, 8)
     batch = Batch([marked, 10 * marked], torch.arange(8))
-    mixed = mix(batch, mixup, cutmix, num_classes=8, seed=0, epoch=1, step=2)
+    mixed = mix(batch, mixup, cutmix, num_classes=8, seed=(0, 1, 2))
     torch.testing.assert_close(mixed.views[1], 10 * mixed.views[0])
     torch.testing.assert_close(mixed.labels.sum(1), torch.ones(8))
     # The mean pixel is the mixture that the label says.
     torch.testing.assert_close(mixed.views[0].mean((1, 2, 3)), mixed.labels @ torch.arange(8.0), rtol=1e-4, atol=1e-4)
-    again = mix(batch, mixup, cutmix, num_classes=8, seed=0, epoch=1, step=2)
+    again = mix(batch, mixup, cutmix, num_classes=8, seed=(0, 1, 2))
     assert torch.equal(again.views[0], mixed.views[0])
-    assert mix(batch, 0, 0, 8, 0, 1, 2) is batch
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_no_signal_ends_a_loader_not_even_one_that_comes_while_it_starts(number: int) -> None:
+    others, over = set(children(os.getpid())), threading.Event()
+
+    def hammer() -> None:
+        while not over.is_set():
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread or process that has ended
+                for pid in set(children(os.getpid())) - others:
+                    os.kill(pid, number)
+
+    thread = threading.Thread(target=hammer)
+    thread.start()
+    try:
+        for _ in range(3):
+            assert list(loader(range(6), [[k] for k in range(6)], itemgetter(0), workers=2)) == list(range(6))
+    finally:
+        over.set()
+        thread.join()
+
+
+class Stuck(list[int]):
+    """Data whose second item never comes."""
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        if index:
+            signal.pause()
+        return index
+
+
+@pytest.mark.extensive  # it has five seconds to end by itself
+def test_a_loader_that_does_not_end_is_killed() -> None:
+    others = set(children(os.getpid()))
+    loaded = loader(Stuck(), [[0], [1]], itemgetter(0), workers=1)
+    assert next(loaded) == 0
+    assert set(children(os.getpid())) - others
+    del loaded
+    assert not set(children(os.getpid())) - others
+
+
+def test_mixing_pairs_images_from_both_ends_and_cuts_boxes_off_at_the_border_as_timm_does() -> None:
+    marked = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 3, 16, 16)
+    corners, centers = 0, []
+    for seed in range(300):
+        mixed = mix(Batch([marked], torch.arange(6)), 0, 1.0, num_classes=6, seed=(seed,))
+        other = mixed.views[0] != marked
+        assert torch.equal(mixed.views[0][other], marked.flip(0)[other])  # each with the one from the other end
+        rows, columns = other[0, 0].any(1).nonzero(), other[0, 0].any(0).nonzero()
+        if len(rows):
+            box = (int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1)
+            area = (box[1] - box[0]) * (box[3] - box[2])
+            assert float(mixed.labels[0, 0]) == pytest.approx(1 - area / 256)
+            corners += 0 in box or 16 in box
+            centers.append((box[0] + box[1]) / 2)
+    assert corners > 150  # boxes that stay inside would touch the border less often
+    assert min(centers) < 2
+    assert max(centers) > 14
+
+
+def test_each_part_of_a_batch_and_each_process_is_mixed_with_its_own_draw() -> None:
+    view, images = View("plain", 8), np.zeros((16, 8, 8, 3), np.uint8)
+    small = Samples(np.arange(16), tuple(map(str, range(16))), images=images)  # no two of a class
+    options: dict[str, Any] = {"seed": 3, "epoch": 0, "mean": (0.5,) * 3, "std": (0.5,) * 3, "mixup": 0.8}
+
+    def shares(rank: int = 0, accumulate: int = 1, **order: int) -> list[float]:
+        """The larger share of the images of each part."""
+        first = next(batches(small, [view], rank=rank, accumulate=accumulate, batch_size=16, **order, **options))
+        return [round(float(part.labels.max(1).values.min()), 4) for part in first.chunks(accumulate)]
+
+    assert len({*shares(accumulate=4)}) == 4
+    assert shares(accumulate=4) == shares(accumulate=4)
+    assert shares(rank=0, world=2) != shares(rank=1, world=2)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -35,15 +36,35 @@ def test_a_subset_keeps_names_labels_and_images_together() -> None:
 
 def test_small_files_of_one_size_can_be_taken_into_memory(tmp_path: Path) -> None:
     splits = read(class_folders(tmp_path / "d", {"a": 3, "b": 2}))
-    held = in_memory(splits)
+    held = in_memory(splits, 1)
     assert held.train.paths is None
     assert held.train.names == splits.train.names
     assert all((held.train.load(i) == splits.train.load(i)).all() for i in range(5))
     assert "decoded into memory" in held.notes[-1]
-    assert in_memory(splits, largest=8) is splits
-    save(tmp_path / "d" / "a" / "other.png", width=9)
+    assert in_memory(splits, 1, largest=8) is splits
+    assert in_memory(splits, 5 * 12 * 10 * 3 / 1e6 - 1e-9) is splits
+    save(tmp_path / "d" / "z" / "other.png", width=9)
     other = read(tmp_path / "d")
-    assert in_memory(other) is other
+    loaded: list[int] = []
+    with pytest.MonkeyPatch.context() as patched:
+        real = Samples.load
+        patched.setattr(Samples, "load", lambda own, i, least=0: loaded.append(i) or real(own, i, least))
+        assert in_memory(other, 1) is other
+    assert loaded == [0]  # the last image is of another size: nothing was decoded to find that out
+
+
+def test_names_that_look_the_same_are_the_same_in_folders_and_tables(tmp_path: Path) -> None:
+    composed, decomposed = normalize("NFC", "Käse"), normalize("NFD", "Käse")
+    for folder, name in (("train", decomposed), ("val", composed)):
+        save(tmp_path / folder / name / "0.png")
+        save(tmp_path / folder / "b" / "0.png")
+    splits = read(tmp_path)
+    assert splits.classes == (composed, "b")
+    assert splits.val is not None
+    assert splits.val.counts.tolist() == [1, 1]
+    rows = [(f"train/{composed}/0.png", decomposed), ("train/b/0.png", "b"), (f"val/{decomposed}/0.png", composed)]
+    (tmp_path / "all.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
+    assert read(tmp_path / "all.csv").classes == (composed, "b")
 
 
 def test_a_folder_of_class_folders_gives_sorted_classes_and_upper_case_suffixes(tmp_path: Path) -> None:

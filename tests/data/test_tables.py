@@ -7,6 +7,7 @@ from helpers.images import labeled, refused, save, watched
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpaco.api.check import check
 from gpaco.data.readers.read import read
 from gpaco.errors import UserError
 
@@ -87,6 +88,19 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
     utf_16 = refused(table(tmp_path, "path,label\na.png,x\n".encode("utf-16")))
     assert "not UTF-8 text" in utf_16.cause
     assert "save it as UTF-8" in utf_16.remedy
+
+
+def test_absolute_paths_below_the_folder_or_root_are_inside_and_check_may_allow_others(tmp_path: Path) -> None:
+    path = table(tmp_path / "in", f"path,label\n{tmp_path}/in/a.png,x\n{tmp_path}/in/b.png,y\n")
+    assert labeled(watched(path).train) == [("a.png", "x"), ("b.png", "y")]
+    (tmp_path / "other").mkdir()
+    moved = path.rename(tmp_path / "other" / "labels.csv")
+    with pytest.raises(UserError, match="leads out of the data folder"):
+        check(str(moved))
+    for more in ({"root": str(tmp_path / "in")}, {"settings": ["data.allow_outside=true"]}):
+        assert check(str(moved), **more)[0]["images"] == {"train": 2}
+    with pytest.raises(UserError, match="check has no setting"):
+        check(str(moved), settings=["data.seed=1"])
 
 
 def test_a_table_may_lead_outside_if_that_is_allowed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from scipy.interpolate import RBFInterpolator
 from sklearn.datasets import load_digits
 from torchvision import transforms as T
 from torchvision.transforms import functional as TF
@@ -33,6 +34,7 @@ from gpaco.data.views.policies import (
     rand_augment,
     rand_value,
 )
+from gpaco.data.views.spline import drawn_moves, spline_flow, spline_warp
 from gpaco.data.views.views import VIEWS, View, batch_view, eval_photo, normalize, photo_view, resized
 from gpaco.recipes import settings
 
@@ -378,7 +380,7 @@ def by_pillow_whole(image: np.ndarray, view: View, draws: list[float]) -> np.nda
 
 def test_a_whole_view_is_what_pillow_makes_of_the_same_draws() -> None:
     images = np.stack([noise(32, 32, seed) for seed in range(24)])
-    for name in set(VIEWS) - {"plain"}:
+    for name in set(VIEWS) - {"plain", "sim_warp"}:
         view = View(name, 32, ops=1)
         u = uniforms(0, 0, np.arange(24), 0, view.draws)
         found = batch_view(images, view, u).permute(0, 2, 3, 1).numpy()
@@ -386,6 +388,28 @@ def test_a_whole_view_is_what_pillow_makes_of_the_same_draws() -> None:
         differences = [difference(one, other) for one, other in zip(found, wanted, strict=True)]
         assert np.mean(differences) < 2, name
         assert max(differences) < 3, name
+
+
+def test_the_warp_moves_four_points_where_it_says_and_bends_the_rest_as_a_thin_plate_spline() -> None:
+    side = 90
+    moves = np.array([[4, -6], [0, 3], [-5, 0], [2, 7]]) / side
+    flow = spline_flow(moves, side, side)
+    points = np.array([(y, x) for y in (30, 60) for x in (30, 60)])
+    for (y, x), move in zip(points, moves, strict=True):  # whole pixels, so that the ends are on the grid
+        ends = (np.array([y, x]) + np.rint(move * side)).astype(int)
+        np.testing.assert_allclose(flow[tuple(ends)], move, atol=1e-9)
+    sources, ends = points / side, points / side + moves
+    spline = RBFInterpolator(ends, ends - sources, kernel="thin_plate_spline")
+    grid = np.column_stack([index.ravel() for index in np.mgrid[:side, :side]]) / side
+    np.testing.assert_allclose(flow.reshape(-1, 2), spline(grid), atol=1e-9)
+    image = noise(side, side, 0)
+    assert np.array_equal(spline_warp(image, (0.0,) * 8), image)
+    spot = np.zeros((side, side, 3), np.uint8)
+    spot[28:33, 28:33] = 255  # around the first point
+    row, column, _ = np.argwhere(spline_warp(spot, moves.ravel()) > 128).mean(0)
+    assert (row, column) == (pytest.approx(34, abs=1), pytest.approx(24, abs=1))
+    assert drawn_moves([0.5, 1, *[0.9] * 8]) == ()
+    assert np.std(drawn_moves([0, 1, *np.linspace(0.01, 0.99, 8)])) < 2 * 23 / 224
 
 
 def test_recipes_know_every_view_and_no_other() -> None:

@@ -48,14 +48,18 @@ class Tab:
 
 
 @contextmanager
-def opened(browser: Browser, file: Path, **options: Any) -> Iterator[Tab]:
-    """Open a page in its own context and wait until it is drawn; fail at the end if there was trouble."""
+def opened(browser: Browser, place: Path | str, **options: Any) -> Iterator[Tab]:
+    """Open a file, or the page of a server, in its own context and wait until it is drawn.
+
+    Fail at the end if there was trouble. A page may ask its own server, nobody else.
+    """
     context = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | options))
     tab = Tab(context.new_page())
-    address = file.absolute().as_uri()
+    address = place.absolute().as_uri() if isinstance(place, Path) else f"{place}/"
 
     def asked(request: Any) -> None:
-        if request.url != address and not request.url.startswith(("data:", "blob:")):
+        own = request.url == address if isinstance(place, Path) else request.url.startswith(address)
+        if not own and not request.url.startswith(("data:", "blob:")):
             tab.trouble.append(f"request: {request.url}")
 
     tab.page.on("request", asked)

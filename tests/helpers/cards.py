@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from gpaco.models.networks import Network
 from gpaco.tasks.classification.card import Card
 
 
@@ -37,5 +38,6 @@ def made_card(classes: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Car
         sampler="shuffle",
         many=100,
         few=20,
+        network=Network(),
     )
     return replace(known, **changes)

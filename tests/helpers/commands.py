@@ -1,7 +1,6 @@
 """Run the command `gpaco` in a process of its own, as a user would."""
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -73,12 +72,9 @@ def children(pid: int) -> list[int]:
     return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
 
 
-def apart(pid: int) -> bool:
-    """Whether a process is the leader of its own group."""
-    try:
-        return os.getpgid(pid) == pid
-    except ProcessLookupError:
-        return False
+def tree(pid: int) -> list[int]:
+    """A process and all that it and its children have started."""
+    return [pid, *(below for child in children(pid) for below in tree(child))]
 
 
 def checkpoint_files(run_folder: Path) -> dict[str, bytes]:

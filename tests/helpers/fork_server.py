@@ -21,6 +21,8 @@ import threading
 import warnings
 from typing import Any
 
+from helpers import no_network
+
 # What gpaco and its dependencies import late. Not onnxruntime and pyarrow: importing them starts threads.
 LATE = (
     *("torch._dynamo", "torch._inductor", "torch.distributed.launcher.api", "torch.utils.data", "torchvision", "timm"),
@@ -172,6 +174,7 @@ def exit_code(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    no_network.block()
     if sys.argv[2:] == ["preload"]:
         preload()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))  # only a child comes back from here

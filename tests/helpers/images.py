@@ -1,6 +1,7 @@
 """Images and data folders for tests, drawn on the spot, and `read` with a watch on the folder."""
 
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,33 @@ def drawing(width: int = 40, height: int = 30, seed: int = 0) -> npt.NDArray[np.
     image = np.stack(ground, axis=2) + rng.integers(0, 40, 3)
     image[: height // 4, : width // 3] = rng.integers(150, 256, 3)
     return image.round().astype(np.uint8)
+
+
+def files_of_all_kinds() -> dict[str, bytes]:
+    """A small image in every format and mode, by the end of its name."""
+    noisy = drawing() ^ np.random.default_rng(0).integers(0, 64, (30, 40, 3), np.uint8)
+    image = Image.fromarray(noisy)
+    kinds: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+        "jpg": (image, {}),
+        "cmyk.jpg": (image.convert("CMYK"), {}),
+        "png": (image, {}),
+        "16.png": (Image.fromarray(noisy[..., 0].astype(np.uint16) * 257), {}),
+        "p.png": (image.quantize(8), {"transparency": 0}),
+        "webp": (image, {}),
+        "bmp": (image, {}),
+        "tif": (image, {}),
+        "lzw.tif": (image, {"compression": "tiff_lzw"}),
+        "gif": (image.quantize(8), {}),
+        "ppm": (image, {}),
+    }
+    formats = {"jpg": "JPEG", "tif": "TIFF"}
+    files = {}
+    for name, (image, options) in kinds.items():
+        buffer = io.BytesIO()
+        suffix = name.rsplit(".", 1)[-1]
+        image.save(buffer, formats.get(suffix, suffix.upper()), **options)
+        files[name] = buffer.getvalue()
+    return files
 
 
 def save(path: Path, seed: int = 0, width: int = 12, height: int = 10) -> Path:

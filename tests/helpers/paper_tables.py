@@ -3,20 +3,6 @@
 Written down from the paper, row by row; segmentation (Table 7) is in tests/test_segmentation_recipes.py.
 """
 
-# Methods of other papers that this package does not have, and rows that are made from other rows.
-WITHOUT = (
-    "Decouple",
-    "De-confound-TDE",
-    "ResLT",
-    "MiSLAS",
-    "RIDE",
-    "OLTR",
-    "LDAM-DRW",
-    "BBN",
-    "Causal Norm",
-    "Ensemble",
-)
-
 _TABLES = """
 Table 1
 Cross-Entropy: 48.4
@@ -31,7 +17,9 @@ Decouple-tau-norm: 46.7 49.4 49.6
 De-confound-TDE: 51.7 51.8 53.3
 ResLT: 52.9 54.1
 MiSLAS: 52.7
-Decouple-tau-norm, RandAugment: 54.5 56.0 57.9
+Decouple-tau-norm, RandAugment, ResNet-50: 54.5
+Decouple-tau-norm, RandAugment, ResNeXt-50: 56.0
+Decouple-tau-norm, RandAugment, ResNeXt-101: 57.9
 Balanced Softmax, ResNet-50: 55.0
 Balanced Softmax, ResNeXt-50: 56.2
 Balanced Softmax, ResNeXt-101: 58.0
@@ -168,6 +156,52 @@ BESIDE = {
     ("Table 3", "PaCo, with RandAugment, test list", "41.2"),
     *(("Figure 4", f"GPaCo, ResNeXt-50, queue of {memory}", "") for memory in (1024, 2048, 4096)),
     *(("Table 8", f"no row: cross entropy, imbalance factor {factor}", "") for factor in (100, 50, 10)),
+}
+
+# Rows without a recipe: (table, row): where the number is quoted from, and a command for each of its numbers, which
+# trains the method in the setting of cross entropy there (of balanced softmax on iNaturalist, which has no such row).
+_IMAGENET_LT = ("imagenet-lt-resnet50-ce", "imagenet-lt-resnext50-ce", "imagenet-lt-resnext101-ce")
+_PLACES = ("places-lt-resnet152-ce",)
+_INATURALIST = ("inat18-resnet50-balanced-softmax",)
+_CIFAR = tuple(f"cifar100-lt{factor}-resnet32-ce" for factor in (100, 50, 10))
+_KANG, _TANG = "quoted from Kang et al., ICLR 2020", "quoted from Tang et al., NeurIPS 2020"
+_RESLT, _MISLAS = "quoted from Cui et al., TPAMI 2023", "quoted from Zhong et al., CVPR 2021"
+_RIDE, _OLTR = "quoted from Wang et al., ICLR 2021", "quoted from Liu et al., CVPR 2019"
+_LDAM, _BBN = "quoted from Cao et al., NeurIPS 2019", "quoted from Zhou et al., CVPR 2020"
+_ENSEMBLE = ("gpaco evaluate RUN RUN",)
+
+
+def _train(recipes: tuple[str, ...], method: str, more: str = "") -> tuple[str, ...]:
+    return tuple(f"gpaco train DATA --recipe {recipe} --method {method}{more} --out RUN" for recipe in recipes)
+
+
+QUOTED: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
+    ("Table 2", "Decouple-cRT"): (_KANG, _train(_IMAGENET_LT, "crt")),
+    ("Table 2", "Decouple-tau-norm"): (_KANG, _train(_IMAGENET_LT, "tau-norm")),
+    ("Table 2", "De-confound-TDE"): (_TANG, _train(_IMAGENET_LT, "causal-norm", " --set method.effect=3")),
+    ("Table 2", "ResLT"): (_RESLT, _train(_IMAGENET_LT[1:], "reslt", " --set method.medium=0.825")),
+    ("Table 2", "MiSLAS"): (_MISLAS, _train(_IMAGENET_LT[:1], "mislas")),
+    ("Table 3", "OLTR"): (_OLTR, _train(_PLACES, "oltr")),
+    ("Table 3", "Decouple-tau-norm"): (_KANG, _train(_PLACES, "tau-norm")),
+    ("Table 3", "ResLT"): (_RESLT, _train(_PLACES, "reslt")),
+    ("Table 3", "MiSLAS"): (_MISLAS, _train(_PLACES, "mislas", " --set method.smooth_head=0.4")),
+    ("Table 6", "LDAM-DRW"): (_LDAM, _train(_INATURALIST, "ldam-drw")),
+    ("Table 6", "Decouple-LWS"): (_KANG, _train(_INATURALIST, "lws")),
+    ("Table 6", "BBN"): (_BBN, _train(_INATURALIST, "bbn")),
+    ("Table 6", "ResLT"): (_RESLT, _train(_INATURALIST, "reslt", " --set method.branch_share=0.85")),
+    ("Table 6", "MiSLAS"): (_MISLAS, _train(_INATURALIST, "mislas")),
+    ("Table 8", "LDAM-DRW"): (_LDAM, _train(_CIFAR, "ldam-drw")),
+    ("Table 8", "BBN"): (_BBN, _train(_CIFAR, "bbn")),
+    ("Table 8", "Causal Norm"): (_TANG, _train(_CIFAR, "causal-norm")),
+    ("Table 8", "ResLT"): (_RESLT, _train(_CIFAR, "reslt")),
+    ("Table 8", "MiSLAS"): (_MISLAS, _train(_CIFAR, "mislas", " --set method.first_mixup=1")),
+    ("Table 15", "ResLT, ResNeXt-50"): (_RESLT, _train(_IMAGENET_LT[1:2], "reslt")),
+    ("Table 15", "RIDE, ResNeXt-50"): (_RIDE, _train(_IMAGENET_LT[1:2], "ride")),
+    ("Table 15", "Ensemble of ResLT"): (_RESLT, _ENSEMBLE),
+    ("Table 15", "Ensemble of RIDE"): (_RIDE, _ENSEMBLE),
+    ("Table 15", "Ensemble, two ResNeXt-50"): ("made of two other rows", _ENSEMBLE),
+    ("Table 15", "Ensemble, ResNeXt-50 and ResNeXt-101"): ("made of two other rows", _ENSEMBLE),
+    ("Table 15", "Ensemble, two ResNeXt-101"): ("made of two other rows", _ENSEMBLE),
 }
 
 

@@ -1,36 +1,49 @@
 """Every method on a small network, and a small batch for it."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from gpaco.methods import WITHOUT_PROJECTOR
-from gpaco.methods import build as build_method
+from gpaco import methods
 from gpaco.methods.method import Method
 from gpaco.models.backbones import build
 from gpaco.models.classifier import Classifier
+from gpaco.models.networks import build_network
 from gpaco.recipes.recipe import override
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import Recipe, used
 
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
 
 
+def of_method(name: str, changes: Iterable[str]) -> list[str]:
+    """Those changes that a method has."""
+    keys = {f"method.{key}" for key in used(name)}
+    return [one for one in changes if one.partition("=")[0] in keys or not one.startswith("method.")]
+
+
 def make(name: str, *changes: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
+    """Return a method with those of the changes that it has, and its network."""
     torch.manual_seed(0)
-    recipe = override(
-        Recipe(),
-        [
-            f"method.name={name}",
-            "method.memory=16",
-            "model.dim=8",
-            "views.first=plain",
-            "views.second=plain",
-            *changes,
-        ],
+    usual = ["method.memory=16", "model.dim=8", "views.first=plain", "views.second=plain"]
+    own = of_method(name, [*usual, *changes])
+    recipe = override(Recipe(), [f"method.name={name}", "model.name=resnet8", "model.weights=none", *own])
+    recipe = replace(recipe, model=replace(recipe.model, size=8))
+    network = methods.network(recipe)
+    backbone, *others = (build("resnet8", narrow=network.narrow) for _ in range(network.number))
+    model = build_network(
+        network,
+        backbone.module,
+        backbone.num_features,
+        3,
+        others=[other.module for other in others],
+        size=8,
+        small=True,
+        dim=8,
+        projector=methods.projector(recipe),
     )
-    backbone = build("resnet8")
-    projector = "none" if name in WITHOUT_PROJECTOR else "gpaco"
-    model = Classifier(backbone.module, backbone.num_features, 3, dim=8, projector=projector)
-    return model, build_method(recipe, model, 3, counts)
+    return model, methods.build(recipe, model, 3, counts)
 
 
 def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:

@@ -1,30 +1,54 @@
 """Every method: what its loss is, that it learns, and what it leaves alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from helpers.ranks import Results, run_ranks
 from helpers.small_methods import COUNTS, batch, make
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, supcon_loss
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, gpaco_loss, supcon_loss
 from gpaco.data.batches import Batch, mix
 from gpaco.errors import UserError
-from gpaco.methods import ASSUMES_TRAIN, METHODS, TRAINED, WITHOUT_CLASSIFIER, WITHOUT_PROJECTOR, assumed_prior
+from gpaco.losses.memory import Memory
+from gpaco.methods import (
+    ANALYZED,
+    ASSUMES_TRAIN,
+    METHODS,
+    TRAINED,
+    WITH_PROJECTOR,
+    WITHOUT_CLASSIFIER,
+    assumed_prior,
+    network,
+)
+from gpaco.methods.keys import momentum_keys
+from gpaco.models.ghost_norm import ghost_batch
+from gpaco.models.networks import build_network
 from gpaco.recipes import settings
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
 
 
 def test_recipes_know_every_method_and_no_other() -> None:
-    assert tuple(METHODS) == settings.METHODS
-    assert set(METHODS) >= ASSUMES_TRAIN | WITHOUT_PROJECTOR | WITHOUT_CLASSIFIER
+    assert tuple(METHODS) == tuple(settings.METHODS)
+    assert set(METHODS) >= ASSUMES_TRAIN | WITH_PROJECTOR | WITHOUT_CLASSIFIER | set(settings.TWO_STAGES) | set(
+        ANALYZED
+    )
+    fields = {field.name for field in dataclasses.fields(settings.MethodSettings)}
+    assert fields == set().union(
+        *(settings.used(name) for name in METHODS)
+    )  # no setting without a method, none unknown
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(name: str) -> None:
     for second in ("plain", ""):
-        for mixed in (False, True):
+        for mixed in (False, True) if "mixup" in settings.used(name) else (False,):
             model, method = make(name, f"views.second={second}")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
             losses = []
@@ -32,7 +56,7 @@ def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(n
                 views, labels = batch()
                 pair = Batch(views if second else views[:1], labels)
                 if mixed:
-                    pair = mix(pair, 0.2, 0, 3, seed=0, epoch=0, step=0)
+                    pair = mix(pair, 0.2, 0, 3, seed=(0,))
                 if step == 0:
                     method.start(model, pair.views, pair.labels)
                 loss = method(model, pair.views, pair.labels)
@@ -43,6 +67,63 @@ def test_every_method_lowers_its_loss_with_one_view_two_views_and_mixed_labels(n
                 losses.append(loss.item())
             assert np.isfinite(losses).all()
             assert min(losses[-3:]) < losses[1]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_one_hot_rows_are_indices_for_every_method_and_smoothing_reaches_every_classifier(smoothing: float) -> None:
+    views, labels = batch(rows=6)
+    labels = labels.where(labels == 2, 0)  # weights that do not average to 1
+    for name in (name for name in TRAINED if "mixup" in settings.used(name)):
+        losses = []
+        for own in (labels, F.one_hot(labels, 3).float()):
+            model, method = make(name, f"method.label_smoothing={smoothing}")
+            losses.append(method(model, views, own))
+        torch.testing.assert_close(losses[0], losses[1], msg=name)
+        plain = make(name)
+        if smoothing and "label_smoothing" in settings.used(name) and name not in WITHOUT_CLASSIFIER:
+            assert (plain[1](plain[0], views, labels) - losses[0]).abs() > 1e-4, name
+
+
+def outputs(rank: int) -> list[torch.Tensor]:
+    """Embeddings of two views of three images."""
+    generator = torch.Generator().manual_seed(rank)
+    return list(F.normalize(torch.randn(2, 3, 8, generator=generator, dtype=torch.float64), dim=2))
+
+
+class Given(nn.Module):
+    """A network whose views are its embeddings already."""
+
+    def forward(self, *views: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(3 * len(views), 3, dtype=torch.float64), torch.cat(views)
+
+
+def contrasted() -> Results:
+    found = {}
+    for contrast in ("local", "global"):
+        _, method = make("supcon", f"method.contrast={contrast}", "method.rebalance=weights")
+        views = [view.requires_grad_() for view in outputs(dist.get_rank())]
+        loss = method.double()(Given(), views, torch.tensor([0, 1, 1]) + dist.get_rank())
+        (gradient,) = torch.autograd.grad(loss, views[0])
+        found |= {contrast: loss, f"{contrast} gradient": gradient}
+    return found
+
+
+@pytest.mark.process
+def test_global_contrast_of_supcon_is_that_of_one_process() -> None:
+    results = run_ranks(2, contrasted)
+    _, method = make("supcon", "method.rebalance=weights")
+    views = [torch.cat(pair).requires_grad_() for pair in zip(outputs(0), outputs(1), strict=True)]
+
+    class Whole(Given):
+        def forward(self, *views: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.zeros(6 * len(views), 3, dtype=torch.float64), torch.cat(views)
+
+    loss = method.double()(Whole(), views, torch.tensor([0, 1, 1, 1, 2, 2]))
+    (gradient,) = torch.autograd.grad(loss, views[0])
+    for rank, result in enumerate(results):
+        torch.testing.assert_close(result["global"], loss.detach())
+        assert (result["local"] - loss).abs() > 1e-3
+        torch.testing.assert_close(result["global gradient"] / 2, gradient[3 * rank : 3 * rank + 3])
 
 
 def test_plain_methods_are_their_losses_over_both_views() -> None:
@@ -204,17 +285,19 @@ def test_class_counts_change_the_loss_of_every_method_that_counts(name: str) -> 
     for counts in (COUNTS, COUNTS.flip(0)):
         model, method = make(name, "method.rebalance=weights", counts=counts)
         losses.append(method(model, *batch()))
-    assert torch.equal(*losses) == (name in ("ce", "focal"))
+    without = ("ce", "focal", "crt", "lws", "bbn", "causal-norm", "oltr")
+    assert torch.equal(*losses) == (name in without)
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_class_centers_stay_as_they_were_in_methods_without_a_classifier_and_only_there(name: str) -> None:
     model, method = make(name)
-    before = model.centers.weight.clone()
+    before = [parameter.clone() for parameter in model.centers.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method(model, *batch()).backward()
     optimizer.step()
-    assert torch.equal(model.centers.weight, before) == (name in WITHOUT_CLASSIFIER)
+    moved = [not torch.equal(now, was) for now, was in zip(model.centers.parameters(), before, strict=True)]
+    assert any(moved) == (name not in WITHOUT_CLASSIFIER)
 
 
 def test_what_raw_logits_assume_is_known_for_every_method() -> None:
@@ -227,3 +310,95 @@ def test_what_raw_logits_assume_is_known_for_every_method() -> None:
 def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="gpaco"):
         override(Recipe(), ["method.name=gpco"])
+
+
+def test_with_anchors_of_the_first_view_the_second_is_a_reference_with_a_gradient() -> None:
+    views, labels = batch()
+    for name in ("gpaco", "supcon", "multitask"):
+        model, method = make(
+            name, "method.anchors=first", "method.start=released", "method.base=ce", "method.prior=none"
+        )
+        model.eval()
+        memory = next(part for part in method.modules() if isinstance(part, Memory))
+        held, held_labels = (part.clone() for part in memory.read())
+        logits, embeddings = model(*views)
+        rows = len(labels)
+        references = torch.cat([embeddings[rows:], held])
+        targets = torch.cat([labels, held_labels])
+        if name == "gpaco":
+            expected = gpaco_loss(logits[:rows], embeddings[:rows], labels, references, targets)
+        else:
+            expected = supcon_loss(embeddings[:rows], labels, references, targets, temperature=0.2)
+            if name == "multitask":
+                expected = 0.5 * expected + F.cross_entropy(logits[:rows], labels)
+        found = method(model, views, labels)
+        torch.testing.assert_close(found, expected)
+        weight = model.backbone.conv1.weight
+        torch.testing.assert_close(torch.autograd.grad(found, weight), torch.autograd.grad(expected, weight))
+        assert torch.equal(memory.labels[:rows], labels)  # what is remembered is the last view
+        torch.testing.assert_close(memory.embeddings[:rows], embeddings[rows:])
+
+
+def test_with_a_temperature_of_the_centers_all_logits_are_divided_by_it() -> None:
+    recipe = override(Recipe(), ["method.center_temperature=true", "method.start=released", "method.temperature=0.3"])
+    model = build_network(network(recipe), nn.Flatten(), 12, 3)
+    plain = build_network(network(Recipe()), nn.Flatten(), 12, 3)
+    plain.load_state_dict(model.state_dict())
+    images = torch.randn(4, 3, 2, 2)
+    torch.testing.assert_close(model(images)[0], plain(images)[0] / 0.3)
+    torch.testing.assert_close(model.classify(images), plain.classify(images) / 0.3)
+    with pytest.raises(UserError, match=r"needs method\.start"):
+        override(Recipe(), ["method.center_temperature=true"])
+
+
+class Norm(nn.Module):
+    """A network that is one batch norm over groups of four rows, or none at all."""
+
+    def __init__(self, *, norm: bool) -> None:
+        super().__init__()
+        self.norm = nn.Sequential(nn.BatchNorm2d(3) if norm else nn.Identity())
+        ghost_batch(self, 4)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return images, self.norm(images).flatten(1)
+
+
+def test_shuffled_keys_share_statistics_with_others_than_their_queries_and_keep_their_places() -> None:
+    torch.manual_seed(0)
+    group = torch.arange(8) // 4
+    images = torch.randn(8, 3, 2, 2) + 100 * group.view(-1, 1, 1, 1)  # the two groups are far apart
+    plain, shuffled = (momentum_keys(Norm(norm=True), images, shuffle=shuffle) for shuffle in (False, True))
+    assert plain.mean(1).abs().max() < 3  # each group by itself: nobody can tell that they differ
+    assert (shuffled.mean(1)[group == 1] > shuffled.mean(1)[group == 0].max()).all()
+    torch.manual_seed(1)
+    once = momentum_keys(Norm(norm=True), images, shuffle=True)
+    torch.manual_seed(1)
+    assert torch.equal(once, momentum_keys(Norm(norm=True), images, shuffle=True))  # the loop seeds every step
+    without = [momentum_keys(Norm(norm=False), images, shuffle=shuffle) for shuffle in (False, True)]
+    assert torch.equal(*without)  # without batch norm an image has one key, wherever it is
+    for name, *changes in (("paco",), ("supcon", "method.momentum_keys=true")):
+        losses = []
+        for shuffle in ("false", "true"):
+            model, method = make(name, *changes, f"method.shuffle_keys={shuffle}", "method.start=released")
+            ghost_batch(method.key_network, 4)
+            losses.append(method(model, *batch()).item())
+        assert losses[0] != losses[1]
+
+
+def keys_in_a_process() -> dict[str, Tensor]:
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(rank)  # the order is that of process 0
+    images = torch.arange(5.0).repeat_interleave(12).view(5, 3, 2, 2) + 100 * rank
+    images = images[: 5 - rank]
+    return {
+        f"{norm}{shuffle}": momentum_keys(Norm(norm=norm), images, shuffle=shuffle)
+        for norm in (False, True)
+        for shuffle in (False, True)
+    }
+
+
+@pytest.mark.process
+def test_keys_are_shuffled_over_processes_with_different_numbers_of_images() -> None:
+    for rank, found in enumerate(run_ranks(2, keys_in_a_process)):
+        assert torch.equal(found["FalseTrue"], found["FalseFalse"])
+        assert not torch.allclose(found["TrueTrue"], found["TrueFalse"]), rank

@@ -13,9 +13,19 @@ from sklearn.metrics import confusion_matrix, jaccard_score
 from torch import Tensor, nn
 
 from gpaco.errors import UserError
-from gpaco.metrics.segmentation import Tally, boundaries, iou, pixel_confusion, share_groups, summarize
+from gpaco.metrics.segmentation import (
+    Tally,
+    boundaries,
+    image_iou,
+    iou,
+    iou_intervals,
+    pixel_confusion,
+    share_groups,
+    summarize,
+)
 from gpaco.tasks.segmentation import inference
-from gpaco.tasks.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized, starts
+from gpaco.tasks.segmentation.inference import predict_classes, predict_logits, predict_probabilities, resized
+from gpaco.tasks.segmentation.windows import starts
 
 USUAL: dict[str, Any] = {"scales": (1.0,), "flip": False}
 
@@ -217,3 +227,22 @@ def test_scales_that_are_none_are_refused() -> None:
     for scales in ((), (0.5, 0.0)):
         with pytest.raises(UserError, match="scales must be numbers above 0"):
             predict_classes(pointwise(), torch.rand(1, 3, 4, 4).double(), **USUAL | {"scales": scales})
+
+
+def test_intervals_of_mean_iou_are_those_of_drawing_images_again() -> None:
+    rng = np.random.default_rng(0)
+    tally, each = Tally.empty(3), []
+    for _ in range(30):
+        mask = rng.choice(3, (12, 12), p=[0.7, 0.25, 0.05])
+        prediction = np.where(rng.uniform(size=mask.shape) < rng.uniform(0.4, 1), mask, rng.integers(0, 3, mask.shape))
+        each.append(tally.add(prediction, mask))
+    pixels = np.stack(each)
+    np.testing.assert_allclose(image_iou(pixels.sum(0)), iou(tally.confusion))
+    group = np.array(["many", "medium", "few"])
+    found = iou_intervals(pixels, group)
+    drawn = [image_iou(pixels[rng.integers(0, 30, 30)].sum(0)) for _ in range(2000)]
+    for key, values in {"miou": np.mean(drawn, 1), "few": np.array(drawn)[:, 2]}.items():
+        expected = np.quantile(values, [0.025, 0.975])
+        np.testing.assert_allclose([found[key]["low"], found[key]["high"]], expected, atol=0.02)
+    assert iou_intervals(pixels[:4], group)["miou"] == {"low": None, "high": None}
+    assert iou_intervals(pixels[:5], group)["miou"]["low"] is not None  # though some draws have no image

@@ -1,17 +1,13 @@
 """Backbones by name: sizes, shapes, counts of parameters, and weights from local files."""
 
 import json
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.commands import ENVIRONMENT, fails
-from safetensors.torch import save, save_file
+from helpers.forked import output_of
+from helpers.hub import REVISION, serving
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gpaco.api.load import load
@@ -359,97 +355,49 @@ def test_the_usual_input_of_a_model_is_known_without_building_it() -> None:
 
 # The hub
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Hub:
-    """A small hub on this machine: one model, whatever it is asked for, and a list of what it was asked for."""
-
-    def __init__(self, home: Path) -> None:
-        self.asked: list[str] = []
-        torch.manual_seed(5)
-        self.backbone = build("test_vit").module
-        classifier = {"head.weight": torch.zeros(1000, 64), "head.bias": torch.zeros(1000)}
-        content = save(self.backbone.state_dict() | classifier)
-        about = json.dumps({"id": "timm/x", "sha": REVISION, "siblings": [{"rfilename": "model.safetensors"}]}).encode()
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                hub.asked.append(self.path)
-                body = about if self.path.startswith("/api/") else content
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json" if body is about else "application/octet-stream")
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("ETag", f'"{len(body)}"')
-                self.send_header("X-Repo-Commit", REVISION)
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body)
-
-            do_GET = do_HEAD
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.environment = {"HF_ENDPOINT": f"http://127.0.0.1:{self.server.server_port}", "HF_HOME": str(home)}
-
-
 TRAINING = """
-import sys, urllib.request
+import json, sys, urllib.request
+from helpers.hub import use
 import gpaco
-from huggingface_hub.constants import ENDPOINT
-
-options = {"model": "test_vit", "size": 16, "method": "ce", "train": "head", "epochs": 1, "batch_size": 64}
-options["report"] = False
-for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"weights": "hub"}}.items():
-    gpaco.train("digits", out=f"{sys.argv[1]}/{name.split()[0]}", say=lambda line: None, **options, **weights)
-    urllib.request.urlopen(f"{ENDPOINT}/after-{name.replace(' ', '-')}").read()
-"""
-FETCHING = """
-import sys
+from gpaco.errors import EnvironmentProblem
 from gpaco.models.weights.hub import fetch
 
-print(fetch("test_vit"), fetch("test_vit", sys.argv[1]))
+out, environment, origin = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+use(**environment)
+options = {"model": "test_vit", "size": 16, "method": "ce", "train": "head", "epochs": 1, "batch_size": 64}
+options |= {"report": False, "say": lambda line: None}
+for name, weights in {"scratch": {}, "run": {"weights": "hub"}, "run again": {"weights": "hub"}}.items():
+    gpaco.train("digits", out=f"{out}/{name.split()[0]}", **options, **weights)
+    urllib.request.urlopen(f"{environment['HF_ENDPOINT']}/after-{name.replace(' ', '-')}").read()
+use(HF_HUB_OFFLINE="1")
+print(fetch("test_vit"), fetch("test_vit", f"hub:{origin}"))
+use(HF_HOME=f"{out}/empty")
+try:
+    gpaco.train("digits", out=f"{out}/other", **options, weights="hub")
+except EnvironmentProblem as error:
+    print(error)
 """
-
-
-def python(script: str, argument: object, environment: dict[str, str]) -> str:
-    command, environment = [sys.executable, "-c", script, str(argument)], ENVIRONMENT | environment
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    hub = Hub(tmp_path / "cache")
-    yield hub
-    hub.server.shutdown()
-    hub.server.server_close()
 
 
 @pytest.mark.process
-def test_weights_come_from_the_hub_only_when_asked_and_only_once(hub: Hub, tmp_path: Path) -> None:
-    python(TRAINING, tmp_path, hub.environment)
+def test_weights_come_from_the_hub_only_when_asked_and_only_once(tmp_path: Path) -> None:
+    origin = f"timm/test_vit.r160_in1k@{REVISION}"
+    with serving("test_vit", tmp_path / "cache") as hub:
+        fetched, *message = output_of(TRAINING, tmp_path, json.dumps(hub.environment), origin).splitlines()
     first, last = hub.asked.index("/after-run"), hub.asked.index("/after-run-again")
     assert hub.asked[0] == "/after-scratch"
     assert any(path.endswith("/model.safetensors") for path in hub.asked[:first])
     assert last == first + 1  # a run that goes on has its weights in its checkpoint
-    loaded, origin = load(tmp_path / "run"), f"timm/test_vit.r160_in1k@{REVISION}"
+    loaded = load(tmp_path / "run")
     assert loaded.card.weights == f"hub:{origin}"
     assert Run(tmp_path / "run").recipe.model.weights == "hub"
     assert torch.equal(loaded.model.backbone.blocks[1].mlp.fc1.weight, hub.backbone.blocks[1].mlp.fc1.weight)
 
     # Offline, what is in the cache is used, and everything else is an error.
-    hub.asked.clear()
-    offline = hub.environment | {"HF_HUB_OFFLINE": "1"}
-    assert python(FETCHING, f"hub:{origin}", offline).split() == [origin, origin]
-    words = ("train", "digits", "--model", "test_vit", "--weights", "hub", "--out", tmp_path / "other")
-    message = fails(*words, code=3, more=offline | {"HF_HOME": str(tmp_path / "empty")})
-    assert "cannot download model.safetensors of timm/test_vit.r160_in1k from the hub" in message
-    assert "--weights FILE" in message
-    assert not hub.asked
+    assert fetched.split() == [origin, origin]
+    assert "cannot download model.safetensors of timm/test_vit.r160_in1k from the hub" in message[0]
+    assert "--weights FILE" in message[1]
+    assert len(hub.asked) == last + 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the tail report says: intervals, flows, priors, calibration, odd labels, CSV files, and bad input."""
 
 import csv
+import itertools
 import json
 import re
 from pathlib import Path
@@ -18,10 +19,10 @@ from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust, ece
-from gpaco.metrics.intervals import intervals, wilson
+from gpaco.metrics.intervals import intervals, paired_intervals, wilson
 from gpaco.pages.classification import calibration, flows, images, whatif
 from gpaco.pages.classification.evidence import Evidence, gather, log_priors, probabilities
-from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
+from gpaco.pages.classification.summary import paired, sentence, smooth, summary
 from gpaco.pages.classification.tables import tables
 from gpaco.pages.render import percent, safe_json, thumbnail
 from gpaco.tasks.classification.splits import splits_of
@@ -50,25 +51,33 @@ def page_data(page: Path) -> dict[str, Any]:
 # Summary
 
 
-def test_intervals_are_those_of_drawing_images_again(tail: Run) -> None:
-    one = known(tail)
-    right = one.predictions == one.labels
-    test = np.bincount(one.labels)
-    hits = np.bincount(one.labels[right], minlength=len(test))
-    found = intervals(hits, test - hits, one.groups)
-    rng = np.random.default_rng(5)
-    drawn: dict[str, list[float]] = {key: [] for key in FIGURES}
-    for _ in range(2000):
-        rows = rng.integers(0, len(right), len(right))
-        recalls = np.array([right[rows][one.labels[rows] == c].mean() for c in range(len(test))])
-        drawn["top1"].append(right[rows].mean())
-        drawn["macro"].append(recalls.mean())
-        for name in ("many", "medium", "few"):
-            drawn[name].append(recalls[one.groups == name].mean())
-    for key, values in drawn.items():
-        low, high = np.quantile(values, [0.025, 0.975])
-        assert found[key]["low"] == pytest.approx(low, abs=0.015)
-        assert found[key]["high"] == pytest.approx(high, abs=0.015)
+def test_intervals_cover_the_truth_however_few_images_a_class_has() -> None:
+    rng, tries = np.random.default_rng(5), 200
+    group = {size: np.array(["few"] * size) for size in (5, 40)}
+    for size, number, rates in itertools.product((5, 40), (1, 2, 4, 30), ("equal", "any", "extreme")):
+        covered = {"macro": 0, "paired": 0}
+        for _ in range(tries):
+            n = np.full(size, number)
+            p = {"equal": np.full(size, 0.7), "any": rng.uniform(0, 1, size)}.get(rates)
+            p = rng.choice([0.03, 0.97], size) if p is None else p
+            right = rng.binomial(n, p)
+            bounds = intervals(right, n - right, group[size])["few"]
+            covered["macro"] += float(bounds["low"] or 0) <= p.mean() <= float(bounds["high"] or 0)
+            better, worse = 0.3 * (1 - p), 0.3 * p
+            won = rng.binomial(n, better)
+            lost = rng.binomial(n - won, worse / (1 - better))
+            row = paired_intervals(won, lost, n - won - lost, group[size])["few"]
+            covered["paired"] += float(row["low"] or 0) <= (better - worse).mean() <= float(row["high"] or 0)
+        assert min(covered.values()) >= 0.86 * tries, (size, number, rates, covered)
+
+
+def test_classes_that_are_all_right_or_all_wrong_give_no_interval_of_zero_width() -> None:
+    for right, wrong in (([4, 0], [0, 4]), ([10, 10, 0], [0, 0, 10]), ([5, 0, 5, 0], [0, 5, 0, 5])):
+        few = np.array(["few"] * len(right))
+        found = intervals(np.array(right), np.array(wrong), few)["few"]
+        assert float(found["low"] or 0) + 0.05 < np.mean(np.array(right) > 0) < float(found["high"] or 0) - 0.05
+        row = paired_intervals(np.array(right), np.array(wrong), np.zeros(len(right), int), few)["few"]
+        assert float(row["low"] or 0) + 0.05 < float(row["difference"] or 0) < float(row["high"] or 0) - 0.05
 
 
 def test_where_all_images_are_right_the_interval_is_wilsons() -> None:
@@ -144,7 +153,7 @@ def test_the_sentence_says_who_is_best_and_who_cannot_be_told_apart(tmp_path: Pa
     assert "On rare classes, strong is best: 95 % recognized, against 0 % by weak" in said(made[0], made[2])
     assert "strong and also" not in said(made[0], made[2])
     assert "recognized far less often than frequent ones: 0 % of the time against 100 %" in said(made[2])
-    assert "1 of 2 classes is never recognized" in said(made[2])
+    assert "against 100 %. Never recognized: 1 of 2 classes." in said(made[2])
     assert "do not differ significantly: 95 % and 95 %" in said(
         made[0], write_run(tmp_path / "same", strong, labels, [500, 5])
     )
@@ -325,7 +334,7 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
 ) -> None:
     page = gpaco.report([cross_entropy, tail], tmp_path / "report.html")
     data = page_data(page)
-    assert json.loads((tmp_path / "report" / "report.json").read_text()) == data
+    assert json.loads((tmp_path / "report_files" / "report.json").read_text()) == data
     for run, shown in zip((cross_entropy, tail), data["runs"], strict=True):
         metrics = run.metrics
         for row in shown["figures"]:
@@ -337,7 +346,7 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
         ]
         assert shown["metrics"] == {key: metrics[key] for key in shown["metrics"]}
     for name, (header, rows) in tables(data).items():
-        with (tmp_path / "report" / f"{name}.csv").open(newline="") as file:
+        with (tmp_path / "report_files" / f"{name}.csv").open(newline="") as file:
             head, *found = list(csv.reader(file))
         assert head == list(header)
         assert found == [["" if value is None else str(value) for value in row] for row in rows]
@@ -349,11 +358,11 @@ def test_numbers_in_the_page_are_those_of_the_csv_files_and_of_metrics_json(
 def test_two_pages_in_a_folder_do_not_share_their_files(tail: Run, tmp_path: Path) -> None:
     gpaco.report(tail, tmp_path / "report.html")
     gpaco.report(tail, tmp_path / "other.html", with_images=False)
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report", "other.html", "other"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report_files", "other.html", "other_files"}
     tables = ("summary", "differences", "classes", "pairs", "labels_to_check", "corruptions")
-    for folder in ("report", "other"):
+    for folder in ("report_files", "other_files"):
         names = {path.name for path in (tmp_path / folder).iterdir()}
-        assert names == {"report.json", *(f"{name}.csv" for name in tables)}
+        assert names == {".gpaco-report", "report.json", *(f"{name}.csv" for name in tables)}
 
 
 def test_hostile_names_stay_text_in_the_page_and_whole_in_the_csv(tmp_path: Path) -> None:
@@ -367,7 +376,7 @@ def test_hostile_names_stay_text_in_the_page_and_whole_in_the_csv(tmp_path: Path
     assert "<img" not in text
     assert "<svg onload" not in text
     assert page_data(tmp_path / "report.html")["classes"] == list(HOSTILE)
-    with (tmp_path / "report" / "classes.csv").open(newline="", encoding="utf-8") as file:
+    with (tmp_path / "report_files" / "classes.csv").open(newline="", encoding="utf-8") as file:
         assert [row["class"] for row in csv.DictReader(file)] == list(HOSTILE)
     assert safe_json({"a": "</script><!-- & "}).isascii()
 
@@ -507,7 +516,7 @@ def test_what_is_missing_is_a_note(labels: list[int], counts: list[int], note: s
     for runs in (run, [run, other]):
         data = page_data(gpaco.report(runs, tmp_path / "page.html"))
         assert any(note in text for text in data["notes"]), data["notes"]
-    assert "nan" not in (tmp_path / "page" / "summary.csv").read_text()
+    assert "nan" not in (tmp_path / "page_files" / "summary.csv").read_text()
 
 
 def test_a_single_class_has_a_page_too(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_csv_files_have_the_numbers_of_the_page(tail: Run, tmp_path: Path) -> No
     write_robustness(other)
     better = write_robustness(tail, lambda *about: growing(*about) - 0.05)
     gpaco.report([other, tail], tmp_path / "report.html")
-    with (tmp_path / "report" / "corruptions.csv").open(newline="") as file:
+    with (tmp_path / "report_files" / "corruptions.csv").open(newline="") as file:
         rows = {(row["run"], row["corruption"], row["severity"], row["group"]): row for row in csv.DictReader(file)}
     assert len(rows) == 2 * 4 * (1 + 15 * 6)
     row = rows["gpaco", "fog", "3", "few"]
@@ -120,7 +120,7 @@ def test_without_a_file_there_is_no_section_and_no_word(tail: Run, tmp_path: Pat
     assert said(tail) == ""
     assert page_data(page)["robustness"] == []
     assert "Robustness" not in page.read_text().split("<script")[0]
-    assert (tmp_path / "report" / "corruptions.csv").read_text().count("\n") == 1
+    assert (tmp_path / "report_files" / "corruptions.csv").read_text().count("\n") == 1
 
 
 def test_a_choice_of_conditions_leaves_holes_and_has_no_mean(tail: Run) -> None:

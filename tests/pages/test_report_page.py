@@ -17,7 +17,7 @@ import gpaco
 from gpaco.metrics.classification import reweighted_accuracy
 from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.render import percent
-from gpaco.tasks.classification.priors import read_prior
+from gpaco.tasks.classification.logits import read_prior
 from gpaco.training.run import Run
 
 pytestmark = pytest.mark.browser
@@ -82,7 +82,7 @@ def test_the_page_opens_without_a_complaint_or_a_request_and_shows_everything(br
 def test_every_chart_can_be_saved_as_svg_and_png(browser: Browser, trained: Path, tmp_path: Path) -> None:
     with opened(browser, trained / "report.html", color_scheme="dark") as tab:
         charts = tab.page.locator("figure.chart:has(> svg)")
-        assert charts.count() == 9
+        assert charts.count() == 10
         for chart in charts.all():
             assert chart.locator(".save button").all_inner_texts() == ["SVG", "PNG"]
         for suffix in ("svg", "png"):

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.browser import opened
 from helpers.scenes import made_run, scene_folder, tiny_segmenter
-from PIL import Image
+from playwright.sync_api import Browser
 
 import gpaco
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.pages.render import percent
-from gpaco.pages.segmentation import collect, errors_marked
+from gpaco.pages.segmentation import MARKED, collect, errors_marked
 from gpaco.tasks.segmentation import predictor
 from gpaco.training.run import Run
 
@@ -46,7 +47,7 @@ class Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += data.replace("\u00a0", " ")
 
 
 def test_the_page_has_every_part_and_needs_nothing_from_outside(run: Run, tmp_path: Path) -> None:
@@ -54,14 +55,16 @@ def test_the_page_has_every_part_and_needs_nothing_from_outside(run: Run, tmp_pa
     found = Tags(page)
     sections = [attributes["id"] for tag, attributes in found.tags if tag == "section"]
     assert sections == ["summary", "frequency", "confusion", "images", "provenance"]
-    assert sum(tag == "circle" for tag, _ in found.tags) == 3
     assert sum(tag == "img" for tag, _ in found.tags) == 4 * 3
     assert all(str(a["src"]).startswith("data:image/jpeg;base64,") for tag, a in found.tags if tag == "img")
-    assert not {"script", "link", "iframe"} & {tag for tag, _ in found.tags}
+    assert not {"link", "iframe"} & {tag for tag, _ in found.tags}
+    assert sum(tag == "script" for tag, _ in found.tags) == 2  # data and ours; the policy lets no other run
     assert not re.search(r"https?://", page)
     assert HOSTILE in found.text
-    assert f"Mean IoU {percent(run.metrics['miou'])} %" in found.text
-    with (tmp_path / "report" / "classes.csv").open(newline="") as file:
+    worst = min(run.metrics["per_class"], key=lambda row: row["iou"])
+    assert f"Mean IoU is {percent(run.metrics['miou'])} % over 3 of 3 classes." in found.text
+    assert f"The worst class is {worst['name']}: {percent(worst['iou'])} %." in found.text
+    with (tmp_path / "report_files" / "classes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["class"] for row in rows] == ["ground", HOSTILE, "sky"]
     assert float(rows[0]["run iou"]) == run.metrics["per_class"][0]["iou"]
@@ -79,17 +82,28 @@ def test_the_worst_images_come_first_and_confusions_by_their_pixels(run: Run) ->
     assert sum(row["of_errors"] for row in facts["confusions"]) == pytest.approx(1)
 
 
-def test_dots_stand_where_share_and_iou_put_them(run: Run) -> None:
-    chart = collect([run], ["run"])["chart"]
-    box = chart["box"]
-    shares = [10**6, 10**4, 100]  # of training pixels, as they are known to the network
-    xs = [dot["x"] for dot in chart["dots"]]
-    assert xs == sorted(xs, reverse=True)
-    expected = (box["right"] - box["left"]) * 2 / (len(chart["x"]) - 1)  # two powers of ten
-    assert xs[0] - xs[1] == pytest.approx(expected, abs=0.11)
-    assert len(shares) == len(xs)
-    for dot in chart["dots"]:
-        assert box["bottom"] - dot["y"] == pytest.approx((box["bottom"] - box["top"]) * dot["row"]["iou"], abs=0.06)
+@pytest.mark.browser
+def test_the_chart_is_readable_on_a_phone_and_names_each_class_once(run: Run, tmp_path: Path, browser: Browser) -> None:
+    shutil.copytree(run.folder, tmp_path / "seed-0" / "a")
+    shutil.copytree(run.folder, tmp_path / "seed-0" / "b")
+    gpaco.report([tmp_path / "seed-0" / "a", tmp_path / "seed-0" / "b"], tmp_path / "two.html", with_images=False)
+    for width in (360, 1280):
+        with opened(browser, tmp_path / "two.html", viewport={"width": width, "height": 800}) as tab:
+            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.texts("h1 bdi") == ["a", "b"]
+            assert tab.page.locator("#scatter path[data-mark]").count() == 6
+            shapes = tab.page.locator("#scatter path[data-mark]").evaluate_all("all => all.map((one) => one.outerHTML)")
+            assert len(set(shapes)) == 6  # of two shapes, beside each other
+            scale = "one => one.getBoundingClientRect().width / one.viewBox.baseVal.width"
+            assert tab.page.locator("#scatter svg").evaluate(scale) == pytest.approx(1, abs=0.1)
+            written = tab.page.locator("#scatter text").all_text_contents()
+            names = [text for text in written if text in ("ground", "sky")]
+            assert len(names) == len(set(names)) > 0
+            tab.page.locator("#scatter svg").focus()
+            tab.page.keyboard.press("ArrowRight")
+            assert "% of the training pixels" in tab.text("#tip")
+            high = tab.page.locator(".tall").evaluate("one => one.offsetHeight") if width == 1280 else 0
+            assert high < 8.5 * 16  # the hostile name is cut off, its title has all of it
 
 
 def test_without_the_data_the_page_has_no_images_and_says_so(run: Run, tmp_path: Path) -> None:
@@ -108,8 +122,8 @@ def test_the_command_writes_it_and_two_runs_share_a_page(
     assert left.value.code == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "two.html")
     page = (tmp_path / "two.html").read_text()
-    assert page.count("<circle") == 6
-    with pytest.raises(UserError, match=r"cannot be called 'page.pdf'"):
+    assert page.count('colspan="4"') == 2
+    with pytest.raises(UserError, match=r"cannot be written to 'page.pdf'"):
         gpaco.report([run], tmp_path / "page.pdf")
 
 
@@ -137,10 +151,19 @@ def test_runs_whose_classes_have_other_groups_share_no_page(key: str, value: Any
         collect([run, Run(other)], ["run", "other"])
 
 
-def test_errors_are_red_and_what_is_no_class_is_dark() -> None:
-    image = np.full((1, 3, 3), 100, np.uint8)
-    marked = errors_marked(image, np.array([[True, False, False]]), np.array([[True, True, False]]))
-    assert marked[0, 0, 0] > marked[0, 0, 1] + 80
-    assert marked[0, 1].tolist() == [100, 100, 100]
-    assert marked[0, 2].tolist() == [25, 25, 25]
-    Image.fromarray(marked)
+def test_errors_are_striped_and_what_is_no_class_is_dark() -> None:
+    image = np.full((120, 120, 3), 100, np.uint8)
+    wrong, labeled = np.zeros((120, 120), bool), np.ones((120, 120), bool)
+    wrong[:60], labeled[60:, :60] = True, False
+    marked = errors_marked(image, wrong, labeled)
+    assert {tuple(color) for color in marked[:60].reshape(-1, 3).tolist()} == {MARKED, (178, 50, 150)}
+    assert (marked[60:, 60:] == 100).all()
+    assert (marked[60:, :60] == 25).all()
+
+
+def test_what_was_tested_is_said_beside_the_errors_on_corrupted_images(run: Run, tmp_path: Path) -> None:
+    gpaco.robustness(run, corruptions="fog", severities="2", subset=2, seed=7)
+    page = Tags(gpaco.report(run, tmp_path / "report.html", with_images=False).read_text())
+    assert "2 images (a subset), seed 7, constants of CIFAR-10-C." in page.text
+    assert "74 of the 75 conditions are missing" in page.text
+    assert {"href": "#robustness"} in [attributes for tag, attributes in page.tags if tag == "a"]

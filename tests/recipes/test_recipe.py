@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpaco.errors import UserError
+from gpaco.recipes.listing import method
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
 from gpaco.recipes.request import requested
-from gpaco.recipes.settings import SECTIONS, Recipe
+from gpaco.recipes.settings import METHODS, SECTIONS, Recipe, used
 from gpaco.recipes.validation import SETTINGS
 
 IMAGENET_LT = """
@@ -128,7 +129,10 @@ def test_a_recipe_written_out_loads_back_equal_and_complete() -> None:
         written = tomllib.loads(dumps(recipe))
         for section, kind in SECTIONS.items():
             if section != "source":
-                assert set(written[section]) == {field.name for field in fields(kind)}
+                keys = {field.name for field in fields(kind)}
+                if section == "method":
+                    keys = {key for stage in stages(recipe) for key in used(stage.method.name)}
+                assert set(written[section]) == keys
 
 
 def test_what_a_text_says_is_what_the_recipe_holds_and_the_rest_is_default() -> None:
@@ -292,8 +296,8 @@ def test_a_setting_with_one_letter_missing_gets_a_suggestion() -> None:
 
 
 def test_every_setting_has_a_default_within_its_own_bounds_and_a_line_about_it() -> None:
-    text = dumps(Recipe(source=replace(Recipe().source, note="x")), explain=True)
-    assert loads(text).train == Recipe().train
+    text = dumps(Recipe(source=replace(Recipe().source, note="x")), explain=True, every=True)
+    assert loads(dumps(Recipe(), explain=True)).train == Recipe().train
     for section, kind in SECTIONS.items():
         for field in fields(kind):
             assert field.metadata["about"], (section, field.name)
@@ -322,10 +326,16 @@ def test_the_values_of_the_papers_text_are_asked_for_by_a_word_or_by_a_name(tmp_
     assert text.name == f"{name}-paper"
     assert f"--recipe {name} --paper --out RUN" in text.source.command
     changed = {key: pair for key, pair in diff(load(name), text).items() if not key.startswith("source.")}
-    assert changed == {"model.projector": ("gpaco", "two-layer"), "optimizer.lr": (0.06, 0.04)}
+    assert changed == {
+        "model.projector": ("gpaco", "two-layer"),
+        "views.second": ("rand_stack", "rand_blur"),
+        "method.anchors": ("all", "first"),
+        "method.center_temperature": (False, True),
+        "optimizer.lr": (0.06, 0.04),
+    }
     assert requested("digits", name, [], {}, paper=True)[0].optimizer.lr == 0.04
     with pytest.raises(UserError, match="the paper's text has no other values"):
-        load("imagenet-lt-resnet50-paco", paper=True)
+        load("imagenet-lt-resnet50-ce", paper=True)
     (tmp_path / "mine.toml").write_text(IMAGENET_LT)
     for recipe in (tmp_path / "mine.toml", None, Recipe()):
         with pytest.raises(UserError, match=r"mine.toml is a file|--paper needs a recipe of the package"):
@@ -453,3 +463,29 @@ def test_a_value_is_data_and_is_never_run() -> None:
     assert loads(text).model.name == hostile["name"]
     assert loads(text).model.weights == "${HOME}/$(id)"
     assert tomllib.loads(dumps(loads(text)))["model"]["name"] == hostile["name"]
+
+
+def test_a_setting_of_another_method_is_refused_wherever_it_is_given() -> None:
+    refused = {
+        "--set": lambda: requested("digits", None, ["method.name=ce", "method.alpha=0.1"], {}),
+        "a file": lambda: loads('[method]\nname = "ce"\nalpha = 0.1\n'),
+        "a stage": lambda: loads('[method]\nname = "ce"\n[[stage]]\nname = "one"\nmethod.alpha = 0.1\n'),
+        "change": lambda: change(Recipe(), {"method.name": "ce", "method.alpha": 0.1}),
+    }
+    for how, ask in refused.items():
+        with pytest.raises(UserError, match=r"ce has no setting method\.alpha") as error:
+            ask()
+        assert "gpaco, paco" in error.value.remedy, how  # the methods that have it
+    with pytest.raises(UserError, match=r"cb-focal has no setting method\.gamma; did you mean 'cb_gamma'"):
+        override(Recipe(), ["method.name=cb-focal", "method.gamma=2"])
+    first = override(Recipe(), ["method.name=crt", "method.first=gpaco", "method.alpha=0.1"])  # of the first stage
+    assert first.method.alpha == 0.1
+
+
+def test_a_method_is_shown_with_its_reference_settings_and_defaults() -> None:
+    for name, about in METHODS.items():
+        text = method(name)
+        assert about.idea in text
+        assert about.paper in text
+        for key in about.uses:
+            assert f"method.{key} = " in text

@@ -15,11 +15,13 @@ import pytest
 import torch
 from helpers.commands import fails
 from helpers.images import save
-from helpers.paper_tables import BESIDE, ROWS, WITHOUT
+from helpers.paper_tables import BESIDE, QUOTED, ROWS
 from PIL import Image
 from torch import Tensor, nn
+from typer.main import get_command
 
 from gpaco import methods
+from gpaco.cli.commands import app
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.eval import as_tested
 from gpaco.data.views.views import VIEWS, View, batch_view
@@ -27,14 +29,16 @@ from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
 from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.listing import data_of, markdown
+from gpaco.recipes.listing import coverage, data_of, markdown
 from gpaco.recipes.listing import rows as listed
 from gpaco.recipes.paper_rows import differs
+from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import quiet
 from gpaco.tasks.classification.batches import view_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.task import Classification, ClassificationLearner
+from gpaco.tasks.classification.two_stages import with_default_stages
 from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
 from gpaco.training.task import Before
 
@@ -66,15 +70,49 @@ def head(name: str) -> tuple[str, str, str]:
     return source.table, source.row, source.paper
 
 
-def test_every_row_of_the_papers_tables_has_one_recipe_with_its_number_or_the_page_says_why_not() -> None:
-    without = HEAD.read_text(encoding="utf-8").split("## Rows without a recipe")[1]
-    assert all(word in without for word in WITHOUT)
-    rows = [row for row in ROWS if not row[1].startswith(WITHOUT)]
+def test_every_row_of_the_papers_tables_has_one_recipe_with_its_number_or_is_quoted() -> None:
+    assert set(QUOTED) <= {row[:2] for row in ROWS}
+    rows = [row for row in ROWS if row[:2] not in QUOTED]
     own = Counter(map(head, NAMES))
     assert set(own.values()) == {1}
     also = [(table, load(name).source.paper) for name in NAMES for table in also_in(name)]
     ours = Counter([(table, number) for table, row, number in own if (table, row, number) in rows] + also)
     assert ours == Counter((table, number) for table, _, number in rows)
+
+
+def test_the_page_maps_every_equation_remark_figure_and_table_and_its_list_of_recipes_is_current() -> None:
+    text = (PAGE.parent / "paper_to_code.md").read_text(encoding="utf-8")
+    assert coverage() in text, "make docs writes it anew"
+    mapped = text.split("## Coverage")[1].split("## Differences")[0]
+    for number in range(1, 9):
+        assert re.search(rf"\((?:\d, )?{number}(?:, \d)?\)", mapped), f"equation {number}"
+    places = [f"Figure {k}" for k in range(1, 5)] + [f"Table {k}" for k in range(1, 16)] + ["remark 1", "remark 2"]
+    for place in places:
+        assert re.search(rf"{place}\b", mapped), place
+    for word in ("InfoNCE", "L_extra", "adaptive weighting"):
+        assert word in mapped
+    assert {*ROWS_OF} <= {place for place in places if place in mapped}
+
+
+ROWS_OF = Counter(table for table, _, _ in ROWS)  # tables that have rows
+
+
+def test_the_command_of_a_quoted_row_trains_its_method_for_each_of_its_numbers() -> None:
+    for table, row, numbers in ROWS:
+        if (table, row) not in QUOTED:
+            continue
+        reason, commands = QUOTED[table, row]
+        assert reason.startswith(("quoted from ", "made of "))
+        assert row.startswith("Ensemble") or len(commands) == len(numbers.split())
+        for command in commands:
+            _, verb, *words = command.split()
+            given = get_command(app).commands[verb].make_context(verb, words, resilient_parsing=True).params  # type: ignore[attr-defined]
+            if verb == "train":
+                flags = {"method": given["method"]}
+                recipe, _ = requested(given["data"], given["recipe"], given["settings"], flags)
+                *_, last = recipes.stages(with_default_stages(recipe))
+                assert last.method.name == given["method"]
+                assert recipe.method.fuse is False
 
 
 def also_in(name: str) -> list[str]:
@@ -87,13 +125,18 @@ def test_every_recipe_is_a_row_of_a_table_or_one_that_is_beside_them() -> None:
     assert set(map(head, NAMES)) <= {*ROWS, *BESIDE}
 
 
-def test_by_the_papers_text_the_projector_of_gpaco_and_multitask_without_momentum_has_two_layers() -> None:
+def test_the_variants_by_the_papers_text_are_complete() -> None:
+    """Two layers, anchors of the first view, one temperature for all, blur after RandAugment."""
     beside = {"inat18-resnet152-gpaco", "places-lt-resnet152-gpaco-test"}  # not in the paper
     for name in set(NAMES) - beside:
         method = load(name).method
         if method.name == "gpaco" or (method.name == "multitask" and not method.momentum_keys):
             assert load(f"{name}-paper").model.projector == "two-layer", name
+            assert (load(f"{name}-paper").method.anchors == "first") == bool(load(name).views.second), name
     for name in VARIANTS[len(NAMES) :]:
+        text = load(name)
+        assert text.method.center_temperature == (text.method.name in ("gpaco", "paco")), name
+        assert "rand_stack" not in (text.views.first, text.views.second), name
         assert head(name) == head(name.removesuffix("-paper"))
 
 
@@ -109,6 +152,42 @@ def test_the_command_of_each_recipe_runs_it_with_as_many_processes_as_share_a_ba
         assert recipe.train.batch_size % (processes * recipe.train.accumulate) == 0
         if recipe.model.weights != "none":
             assert f"--weights {recipe.model.weights}" in command
+
+
+def test_keys_are_shuffled_wherever_batch_norm_of_momentum_keys_is_on_several_gpus() -> None:
+    for name in VARIANTS:
+        for stage in recipes.stages(load(name)):
+            method, groups = stage.method, stage.model.ghost_batch > 0
+            keys = method.name == "paco" or (method.momentum_keys and method.name in ("supcon", "multitask"))
+            assert not keys or method.shuffle_keys == groups, name
+
+
+CIFAR_GPACO = {  # source: dim, T, lr of factors 100, 50 and 10, batch, schedule
+    "": (32, 0.05, (0.1, 0.05, 0.05), 128, "step-released"),
+    "-paper": (128, 0.07, (0.1, 0.1, 0.1), 512, "cosine"),
+}
+
+
+def test_gpaco_on_long_tailed_cifar_is_by_the_script_or_by_the_text_without_a_mixture() -> None:
+    for source, (dim, temperature, rates, batch, schedule) in CIFAR_GPACO.items():
+        for factor, rate in zip((100, 50, 10), rates, strict=True):
+            recipe = load(f"cifar100-lt{factor}-resnet32-gpaco{source}")
+            assert (recipe.model.dim, recipe.method.temperature, recipe.optimizer.lr) == (dim, temperature, rate)
+            assert (recipe.train.batch_size, recipe.schedule.name) == (batch, schedule)
+            assert (recipe.method.alpha, recipe.method.memory, recipe.optimizer.weight_decay) == (0.01, 1024, 5e-4)
+            assert (recipe.train.epochs == 400) == (not source)
+            assert ("model.dim" in recipe.source.assumed) == bool(source)
+            assert ("script" in recipe.source.note) != ("By the text" in recipe.source.note)
+
+
+def test_the_last_layer_of_the_projector_on_a_small_resnet_starts_kaiming_normal_as_released() -> None:
+    torch.manual_seed(0)
+    recipe = recipes.change(load("cifar100-lt100-resnet32-gpaco"), {"model.dim": 512})
+    model = build_model(describe(recipe, pretend(100)))
+    assert model.projector is not None
+    first, last = (layer.weight for layer in (model.projector[0], model.projector[-1]))
+    assert last.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.02)
+    assert first.std().item() == pytest.approx(math.sqrt(1 / (3 * 64)), rel=0.05)  # PyTorch's own
 
 
 def test_the_page_about_the_recipes_is_what_the_files_say() -> None:
@@ -171,8 +250,10 @@ def test_the_first_and_the_last_epoch_have_the_rates_that_the_released_code_prin
 
 PIPELINES = {
     "sim": ((0.08, 1), ["jitter", "gray", "blur"]),
+    "sim_warp": ((0.08, 1), ["jitter", "gray", "warp", "blur"]),
     "rand": ((0.08, 1), ["jitter", "rand"]),
     "rand_stack": ((0.08, 1), ["jitter", "gray", "blur", "rand"]),
+    "rand_blur": ((0.08, 1), ["jitter", "rand", "blur"]),
     "mae": ((0.08, 1), ["rand"]),
     "cifar_regular": (None, ["auto"]),
     "cifar_sim": ((0.2, 1), ["jitter with hue", "gray", "blur"]),
@@ -207,7 +288,13 @@ def check_view(view: View, cifar: bool) -> None:
     if scale:
         assert (view.crop_scale or VIEWS[view.name].scale) == scale
     jitter = ["brightness", "contrast", "color"]
-    parts = {"jitter": jitter, "jitter with hue": [*jitter, "hue"], "gray": ["color"], "blur": ["blur"]}
+    parts = {
+        "jitter": jitter,
+        "jitter with hue": [*jitter, "hue"],
+        "gray": ["color"],
+        "blur": ["blur"],
+        "warp": ["warp"],
+    }
     parts |= {"rand": ["autocontrast"] * view.ops, "auto": ["invert", "contrast"]}
     assert steps_at(view, 0.0) == [step for part in order for step in parts[part]]  # whatever may happen does
     assert ("blur" in steps_at(view, 0.3)) == ("blur" in order and view.name != "cifar_aug")  # a half, or a fifth
@@ -301,10 +388,12 @@ class Recorded(nn.Module):
 
     def __init__(self, views: list[Tensor], features: list[Tensor]) -> None:
         super().__init__()
-        self.known = {id(view): seen for view, seen in zip(views, features, strict=True)}
+        self.features = features
+        self.place = {float(image[0, 0, 0]): (v, i) for v, view in enumerate(views) for i, image in enumerate(view)}
 
     def forward(self, view: Tensor) -> Tensor:
-        return self.known[id(view)]
+        places = [self.place[float(image[0, 0, 0])] for image in view]  # momentum keys come in another order
+        return torch.stack([self.features[v][i] for v, i in places])
 
 
 COMPUTED = ("resnet50", "vit_base_patch16_224")  # a forward and a backward pass with numbers: one of each family
@@ -351,7 +440,7 @@ def test_every_architecture_takes_a_step_with_every_method_at_its_real_size(
     networks = {}
     for name in names:
         recipe, classes = load(name), classes_of(name)
-        projector = "none" if recipe.method.name in methods.WITHOUT_PROJECTOR else recipe.model.projector
+        projector = methods.projector(recipe)
         network = Classifier(Recorded(views, features), wide, classes, dim=recipe.model.dim, projector=projector)
         method = methods.build(recipe, network, classes, torch.ones(classes)).train()
         loss = method(network, views if recipe.views.second else views[:1], torch.arange(images))

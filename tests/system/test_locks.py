@@ -9,16 +9,31 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers.dying import child
+from helpers import forked
 from helpers.saving import without_rights
 
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.locks import lock
 
+# Holds the lock of a folder, and so does a process that it forks.
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from gpaco.system.locks import lock
+with lock(Path(sys.argv[1])):
+    helper = os.fork()
+    if helper == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(helper, flush=True)
+    sys.stdin.read()
+"""
+
 
 @pytest.mark.process
 def test_a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_it_no_longer(tmp_path: Path) -> None:
-    with child("hold-lock", tmp_path) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with forked.python("-c", HOLDER, tmp_path, env=forked.ENVIRONMENT, **pipes) as process:
         assert process.stdout is not None
         helper = int(process.stdout.readline())  # a process that the holder has forked, as loaders do
         with (

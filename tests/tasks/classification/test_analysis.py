@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.images import save
+from helpers.small_methods import of_method
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,7 +21,7 @@ from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
-from gpaco.methods import TRAINED
+from gpaco.methods import ANALYZED
 from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
 from gpaco.tasks.classification.probe import Stage, measure
@@ -157,16 +158,15 @@ def test_without_a_memory_the_formulas_end_at_the_center() -> None:
 
 def trained(out: Path, method: str, *settings: str, epochs: int = 1, **flags: Any) -> Run:
     usual = {"long_tail": 50, "batch_size": 32, "validation": 0.0, "say": lambda line: None}
-    return train(
-        "digits", out=out, method=method, epochs=epochs, settings=["method.memory=64", *settings], **(usual | flags)
-    )
+    own = of_method(method, ["method.memory=64", *settings])
+    return train("digits", out=out, method=method, epochs=epochs, settings=own, **(usual | flags))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """A short run of every method."""
     folder = tmp_path_factory.mktemp("runs")
-    return {method: trained(folder / method, method) for method in TRAINED}
+    return {method: trained(folder / method, method) for method in ANALYZED}
 
 
 def everything(value: Any) -> list[Any]:
@@ -176,7 +176,7 @@ def everything(value: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", TRAINED)
+@pytest.mark.parametrize("method", ANALYZED)
 def test_training_leaves_an_analysis_with_all_that_the_method_has(method: str, runs: dict[str, Run]) -> None:
     text = (runs[method].folder / "analysis.json").read_text()
     found = json.loads(text)
@@ -212,7 +212,7 @@ def features_of(run: Run, samples: Samples, rows: Any, seed: int) -> list[Tensor
     found = [predictor.model.features(view).detach() for view in images]
     if recipe.method.name != "paco":
         return found
-    keys, extra = copy.deepcopy(predictor.model), select_checkpoint(run).tensors["extra"]
+    keys, extra = copy.deepcopy(predictor.model), select_checkpoint(run, parts=["extra"]).tensors["extra"]
     keys.load_state_dict(
         {k.removeprefix("key_network."): v for k, v in extra.items() if k.startswith("key_network.")}, strict=False
     )
@@ -251,7 +251,7 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     recipe, samples, model = run.recipe, splits_of(run.recipe).train, load(run).model
     order = balanced_subset(samples.labels, 24, 3)
     batch = epoch_order(samples.labels, "shuffle", 3, 0)[0][:24]
-    extra = select_checkpoint(run).tensors["extra"]
+    extra = select_checkpoint(run, parts=["extra"]).tensors["extra"]
     prior = extra.get("loss.log_prior", torch.zeros(10))
     if recipe.method.prior == "unbiased":
         prior = prior + extra["loss.center_share"].log()

@@ -13,7 +13,7 @@ from gpaco.api.train import dry_run
 from gpaco.errors import UserError
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training import checkpoint
-from gpaco.training.run import Run, newest
+from gpaco.training.run import Run
 
 QUICK: dict[str, Any] = {"method": "ce", "epochs": 1, "batch_size": 16, "report": False, "say": lambda line: None}
 SCENES: dict[str, Any] = {"task": "segmentation", "model": MODEL, "settings": [*SMALL, "train.epochs=1"]}
@@ -105,7 +105,7 @@ def test_a_run_goes_on_only_with_the_list_of_images_that_it_began_with(home: Pat
 
 
 def test_a_run_that_has_not_noted_its_images_is_taken_as_it_is(home: Path) -> None:
-    found = newest(Run(home / "run"))
+    found = checkpoint.load(home / "run" / "checkpoints")
     found.state["card"]["images"] = {}  # as in a converted run
     checkpoint.save(home / "run" / "checkpoints", found.step, found.tensors, found.state)
     save(home / "data" / "ant" / "00.png", seed=999)

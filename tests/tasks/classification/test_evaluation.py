@@ -19,7 +19,8 @@ from gpaco.recipes.recipe import override
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.priors import final_logits, read_prior
+from gpaco.tasks.classification.logits import read_prior
+from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.tasks.classification.task import Classification
 from gpaco.training.run import Run
@@ -273,6 +274,7 @@ def test_an_ensemble_is_the_mean_of_the_logits(runs: dict[str, Run]) -> None:
     mean = (stored(pair[0])[0] + stored(pair[1])[0]) / 2
     labels = stored(pair[0])[1]
     result = gpaco.evaluate(pair)
+    assert result.pop("cost")["models"] == 2
     assert result == summarize(mean, labels, pair[0].metrics["counts"], [str(c) for c in range(10)])
     assert result["top1"] != gpaco.evaluate(pair[0])["top1"]
 

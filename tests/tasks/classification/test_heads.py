@@ -14,13 +14,13 @@ import gpaco
 from gpaco.api.train import train
 from gpaco.data.readers.digits import read_digits
 from gpaco.errors import UserError
-from gpaco.metrics.calibration import cross_entropy
+from gpaco.metrics.calibration import cross_entropy, fit_factor
 from gpaco.models import backbones
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification import tuning
 from gpaco.tasks.classification.calibration import fit_calibration
-from gpaco.tasks.classification.heads import folds_used
+from gpaco.tasks.classification.heads import FOLDS, HeldOut, folds_used, without_small_classes
 from gpaco.tasks.classification.tuning import candidates
 from gpaco.training.run import Run
 
@@ -135,6 +135,19 @@ def test_calibration_never_raises_cross_entropy_on_what_it_was_fitted_on(fused: 
         weights = 1 / np.bincount(labels)[labels]
         best = cross_entropy(found.head * factor * logits, labels, weights)
         assert best <= cross_entropy(factor * logits, labels, weights) + 1e-6
+
+
+def test_classes_with_fewer_images_than_folds_do_not_make_the_model_less_sure() -> None:
+    """Of two images a fold leaves one: those logits say little about a classifier that has seen both."""
+    rng, counts = np.random.default_rng(0), np.array([40, 40, 4, 4])
+    labels = np.repeat(np.arange(4), counts)
+    logits = rng.normal(size=(len(labels), 4)).astype(np.float32)
+    logits[np.arange(len(labels)), labels] += np.where(counts[labels] < FOLDS, 0, 4)
+    held = without_small_classes(HeldOut(labels, logits, None), counts)
+    assert set(held.labels) == {0, 1}
+    assert fit_factor(held.gaussian, held.labels) > 1.5 * fit_factor(logits, labels, 1 / counts[labels])
+    small = HeldOut(labels[80:], logits[80:], None)
+    assert without_small_classes(small, counts) is small  # nothing else is there
 
 
 def test_classes_of_one_image_each_give_a_model_without_calibration(weights: Path, tmp_path: Path) -> None:

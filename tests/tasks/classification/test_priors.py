@@ -14,6 +14,7 @@ import torch
 from helpers.cards import made_card
 from helpers.minimize import minimize
 from helpers.saving import largest_file, tree
+from helpers.small_methods import of_method
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,7 +30,8 @@ from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.priors import TAUS, best_tau, final_logits, log_prior, read_tuned
+from gpaco.tasks.classification.logits import log_prior
+from gpaco.tasks.classification.priors import TAUS, best_tau, final_logits, read_tuned
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run
 
@@ -58,8 +60,9 @@ class Table(nn.Module):
 
 
 def method_for(name: str, model: Table, counts: Tensor, *settings: str) -> Method:
-    recipe = override(Recipe(), [f"method.name={name}", f"method.alpha={ALPHA}", *settings])
-    setup = Setup(model, recipe.method, 3, counts, 4, views=2)  # type: ignore[arg-type]
+    own = of_method(name, [f"method.alpha={ALPHA}", *settings])
+    recipe = override(Recipe(), [f"method.name={name}", *own])
+    setup = Setup(model, recipe.method, 3, counts, 4, 2, counts)  # type: ignore[arg-type]
     return METHODS[name](setup).double()
 
 
@@ -117,8 +120,9 @@ def test_the_correction_afterwards_gives_log_likelihood_ratios(name: str, prior:
     for wanted, shift in (("uniform", torch.zeros(3)), ("train", FREQUENCY.log())):
         corrected = final_logits(scores.float().numpy(), card, prior=wanted, unbiased=True)
         assert_bias(beside(torch.from_numpy(corrected), LIKELIHOOD), shift)
-    with pytest.raises(UserError, match=r"learned with label smoothing cannot be corrected.*\n.*--tune-prior"):
-        final_logits(scores.float().numpy(), replace(card, label_smoothing=0.1), unbiased=True)
+    for change, cause in (({"label_smoothing": 0.1}, "label smoothing"), ({"mixed": True}, "mixup or cutmix")):
+        with pytest.raises(UserError, match=rf"learned with {cause} cannot be corrected.*\n.*--tune-prior"):
+            final_logits(scores.float().numpy(), replace(card, **change), unbiased=True)  # type: ignore[arg-type]
 
 
 TWO_PLACES = torch.tensor([[0.7, 0.3, 0.4], [0.3, 0.7, 0.6]], dtype=torch.float64)  # p(x | class)

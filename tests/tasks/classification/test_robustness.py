@@ -16,11 +16,12 @@ import gpaco
 from gpaco.cli.tables import robustness_table
 from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from gpaco.data.corruption.images import Corrupting, Images
+from gpaco.data.corruption.images import Corrupting, Images, corrupted_side
 from gpaco.data.corruption.published import CLEAN
 from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
 from gpaco.data.readers.read import read
+from gpaco.data.views import eval as eval_views
 from gpaco.data.views.views import eval_photo
 from gpaco.errors import UserError
 from gpaco.tasks.classification.answers import answers_under
@@ -126,7 +127,7 @@ def test_photographs_are_corrupted_at_the_size_of_the_model(tmp_path: Path) -> N
             Image.fromarray(image).save(tmp_path / "data" / name / f"{i}.png")
     few = QUICK | {"epochs": 1, "batch_size": 4, "model": "resnet8", "size": 48}
     photos = gpaco.train(tmp_path / "data", out=tmp_path / "run", validation=0, workers=0, **few)
-    result = gpaco.robustness(photos, tmp_path / "data", corruptions="snow", severities="3", out=tmp_path)
+    result = gpaco.robustness(photos, tmp_path / "data", corruptions="snow", severities="3", out=tmp_path / "out")
     assert result["constants"] == "cifar"
     samples = read(tmp_path / "data").train
     images = [
@@ -140,7 +141,7 @@ def test_photographs_are_corrupted_at_the_size_of_the_model(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_the_clean_error_is_that_of_evaluate(digits: Run, tmp_path: Path) -> None:
-    result = gpaco.robustness(digits, corruptions="pixelate", severities="1", out=tmp_path)
+    result = gpaco.robustness(digits, corruptions="pixelate", severities="1", out=tmp_path / "out")
     figures = gpaco.evaluate(digits)
     assert result["clean_error"] == pytest.approx(1 - figures["top1"])
     for name in ("many", "medium", "few"):
@@ -149,7 +150,7 @@ def test_the_clean_error_is_that_of_evaluate(digits: Run, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_choice_of_conditions_has_no_mean_but_a_note(digits: Run, tmp_path: Path) -> None:
-    result = gpaco.robustness(digits, subset=12, corruptions="fog,noise", severities="1,3", out=tmp_path)
+    result = gpaco.robustness(digits, subset=12, corruptions="fog,noise", severities="1,3", out=tmp_path / "out")
     assert set(result["corruptions"]) == {"gaussian_noise", "shot_noise", "impulse_noise", "fog"}
     assert result["corruptions"]["fog"]["2"] is None
     assert result["corruptions"]["fog"]["3"]["error"] is not None
@@ -163,17 +164,17 @@ def test_a_choice_of_conditions_has_no_mean_but_a_note(digits: Run, tmp_path: Pa
 def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_path: Path) -> None:
     def test(**more: Any) -> tuple[Result, list[str]]:
         said: list[str] = []
-        options = {"subset": 20, "corruptions": "fog,contrast", "out": tmp_path, "say": said.append} | more
+        options = {"subset": 20, "corruptions": "fog,contrast", "out": tmp_path / "out", "say": said.append} | more
         return gpaco.robustness(digits, **options), said
 
     def lines() -> list[str]:
-        return (tmp_path / "robustness.jsonl").read_text().splitlines()
+        return (tmp_path / "out" / "robustness.jsonl").read_text().splitlines()
 
     first, _ = test()
     assert len(lines()) == 11
     # Stopped while the last line was being written: the rest is made again, and comes out the same.
     kept = lines()[:4]
-    (tmp_path / "robustness.jsonl").write_text("\n".join(kept) + "\n" + lines()[4][:30])
+    (tmp_path / "out" / "robustness.jsonl").write_text("\n".join(kept) + "\n" + lines()[4][:30])
     again, said = test()
     assert again == first
     assert "4 conditions are already in the log" in said
@@ -181,7 +182,7 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
     assert len(lines()) == 11
     # One line is changed by hand: it is believed, so it was not computed.
     row = json.loads(lines()[5])
-    (tmp_path / "robustness.jsonl").write_text(
+    (tmp_path / "out" / "robustness.jsonl").write_text(
         "\n".join([*lines()[:5], json.dumps(row | {"error": 0.123}), *lines()[6:]]) + "\n"
     )
     assert 0.123 in [test()[0]["corruptions"][row["condition"]][str(row["severity"])]["error"]]
@@ -264,7 +265,7 @@ def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_alexnet_is_for_imagenet_only(digits: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="AlexNet's errors are known for the 1,000 classes of ImageNet only"):
-        gpaco.robustness(digits, subset=5, corruptions="fog", baseline="alexnet", out=tmp_path)
+        gpaco.robustness(digits, subset=5, corruptions="fog", baseline="alexnet", out=tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -304,14 +305,14 @@ def test_the_papers_preprocessing_of_imagenet_c_is_an_option(digits: Run, tmp_pa
 @pytest.mark.slow
 def test_a_missing_corruption_is_listed_and_no_mean_is_given(digits: Run, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "data", tuple(name for name in CORRUPTIONS if name != "frost"))
-    result = gpaco.robustness(digits, root, out=tmp_path)
+    result = gpaco.robustness(digits, root, out=tmp_path / "out")
     assert result["mean_error"] is result["mce"] is result["clean_error"] is None
     assert all(result["groups"][name]["mean_error"] is None for name in ("many", "medium", "few"))
     assert any("5 of the 75 conditions are missing (frost 1, frost 2, frost 3, ...)" in n for n in result["notes"])
     assert "frost" not in result["corruptions"]
     assert result["corruptions"]["fog"]["mean"]["error"] is not None
     with pytest.raises(UserError, match="the data has no frost"):
-        gpaco.robustness(digits, root, corruptions="frost,fog", out=tmp_path)
+        gpaco.robustness(digits, root, corruptions="frost,fog", out=tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -320,7 +321,7 @@ def test_a_wrong_class_folder_is_exit_2(digits: Run, tmp_path: Path) -> None:
     for severity in SEVERITIES:
         save(root / "fog" / str(severity) / "seven" / "0.png")
     with pytest.raises(UserError, match="the data has a class 'seven' that the model does not know") as caught:
-        gpaco.robustness(digits, root, out=tmp_path)
+        gpaco.robustness(digits, root, out=tmp_path / "out")
     assert caught.value.exit_code == 2
 
 
@@ -347,10 +348,10 @@ def test_an_unreadable_image_of_ones_own_data_is_skipped_under_every_condition(d
             save(root / name / f"{i}.png", seed=i, width=9 + i)  # sizes differ, so that files stay files
     (root / "1" / "1.png").write_bytes(b"no image")
     with pytest.raises(UserError, match="cannot read image"):
-        gpaco.robustness(digits, root, corruptions="fog", out=tmp_path)
-    result = gpaco.robustness(digits, root, corruptions="fog", on_bad_image="skip", out=tmp_path)
+        gpaco.robustness(digits, root, corruptions="fog", out=tmp_path / "out")
+    result = gpaco.robustness(digits, root, corruptions="fog", on_bad_image="skip", out=tmp_path / "out")
     assert len(result["skipped"]) == 6
-    assert (tmp_path / "robustness-data.json").is_file()
+    assert (tmp_path / "out" / "robustness-data.json").is_file()
 
 
 @pytest.mark.slow
@@ -369,7 +370,7 @@ def test_cifar_c_is_read_from_its_arrays(digits: Run, tmp_path: Path) -> None:
         np.save(shifted / f"{name}.npy", rng.integers(0, 256, (5 * 12, 32, 32, 3), np.uint8))
     labels = rng.integers(0, 10, 12)
     np.save(shifted / "labels.npy", np.tile(labels, 5))
-    result = gpaco.robustness(model, shifted, out=tmp_path)
+    result = gpaco.robustness(model, shifted, out=tmp_path / "out")
     assert result["set"] == "cifar-10-c"
     for name, severity in (("fog", 1), ("snow", 5)):
         images = list(np.load(shifted / f"{name}.npy")[(severity - 1) * 12 : severity * 12])
@@ -377,13 +378,13 @@ def test_cifar_c_is_read_from_its_arrays(digits: Run, tmp_path: Path) -> None:
         assert result["corruptions"][name][str(severity)]["error"] == pytest.approx(wrong.mean())
     assert result["mean_error"] is not None
     with pytest.raises(UserError, match="no class that the model knows, but "):
-        gpaco.robustness(digits, shifted, out=tmp_path)
+        gpaco.robustness(digits, shifted, out=tmp_path / "out")
 
 
 def test_imagenet_r_is_restricted_to_its_classes(imagenet: Run, tmp_path: Path) -> None:
     few = class_map("imagenet-r")
     root = class_folders(tmp_path / "imagenet-r", dict.fromkeys(few, 1))
-    result = gpaco.robustness(imagenet, root, out=tmp_path)
+    result = gpaco.robustness(imagenet, root, out=tmp_path / "out")
     assert result["set"] == "imagenet-r"
     assert result["overlap"]["restricted"] is True
     images = [eval_photo(read_image(root / wnid / "0.png"), 8, 9) for wnid in few]
@@ -401,12 +402,12 @@ def test_imagenet_r_is_restricted_to_its_classes(imagenet: Run, tmp_path: Path) 
     assert gpaco.evaluate(imagenet, root, say=said.append)["overlap"]["restricted"] is False
     assert any("the classes of imagenet-r" in line and "--restrict" in line for line in said)
     with pytest.raises(UserError, match="imagenet-r has no corruptions to compare"):
-        gpaco.robustness(imagenet, root, baseline="alexnet", out=tmp_path)
+        gpaco.robustness(imagenet, root, baseline="alexnet", out=tmp_path / "out")
 
 
 def test_alexnet_is_the_baseline_of_imagenet_models(imagenet: Run, tmp_path: Path) -> None:
     root = class_folders(tmp_path / "some", dict.fromkeys(class_map("imagenet")[:3], 1))
-    result = gpaco.robustness(imagenet, root, baseline="alexnet", out=tmp_path)
+    result = gpaco.robustness(imagenet, root, baseline="alexnet", out=tmp_path / "out")
     assert result["set"] == "corrupted here"
     assert result["baseline"]["name"] == "AlexNet"
     assert result["baseline"]["clean_error"] == 0.43478
@@ -466,3 +467,12 @@ def test_the_table_on_a_terminal_has_a_line_for_each_corruption(whole: tuple[Pat
         "clean",
         *(f"{100 * e:.1f}" for e in (result["clean_error"], *(g["clean_error"] for g in result["groups"].values()))),
     ]
+
+
+def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "data", {"a": 2, "b": 2})
+    (root / "a" / "0.png").write_bytes(b"no image")
+    samples = read(root).train
+    assert corrupted_side(samples, eval_views.TestView(64, 64, whole=True, interpolation="bilinear")) == 32
+    with pytest.raises(UserError, match="no image can be read"):
+        corrupted_side(samples.subset([0]), eval_views.TestView(64, 64, whole=True, interpolation="bilinear"))

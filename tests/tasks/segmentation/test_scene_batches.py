@@ -1,6 +1,5 @@
 """Batches of crops: the same for any number of workers, processes and restarts; a bad file is named."""
 
-import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -119,12 +118,3 @@ def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path) -> None:
         fixed.start()
         assert_same(epoch(scenes, batch_size=2), whole)
         fixed.join()
-
-
-def test_loaders_are_out_of_reach_of_signals_to_the_group(scenes: Scenes) -> None:
-    loaded = loading(scenes, workers=2)
-    next(loaded), next(loaded)  # one of each loader, so both have begun
-    loaders = multiprocessing.active_children()
-    assert len(loaders) == 2
-    assert os.getpgid(0) not in {os.getpgid(loader.pid or 0) for loader in loaders}
-    list(loaded)

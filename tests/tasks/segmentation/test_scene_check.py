@@ -4,19 +4,23 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.images import tree_hash
 from helpers.scenes import save_scene, scene, scene_folder
+from numpy.typing import NDArray
 from PIL import Image
 
 from gpaco.cli.main import main
 from gpaco.errors import UserError
+from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.tasks.segmentation.check import check
 from gpaco.tasks.segmentation.splits import inspected, scene_splits
+from gpaco.tasks.segmentation.task import Segmentation
 
 Command = Callable[..., str]
 
@@ -84,12 +88,67 @@ def test_a_picture_in_two_parts_is_a_leak(tmp_path: Path, prints: Command) -> No
     assert "problem: 1 image in more than one split" in prints(folder, code=2)
 
 
-def test_a_class_without_training_pixels_is_told_and_no_problem(tmp_path: Path) -> None:
-    folder = scene_folder(tmp_path)
-    (folder / "classes.txt").write_text("ground\ntree\nsky\nunicorn\n")
-    facts = check(folder)
-    assert facts["no_pixel"]["train"] == ["unicorn"]
-    assert not facts["problems"]
+COLORED = ((128, 64, 30), (70, 130, 180), (20, 200, 35))
+
+
+def repainted(folder: Path, paint: Callable[[Path, NDArray[np.uint8]], None], table: str = "") -> Path:
+    """Scenes whose masks are saved again by `paint`, with a table of classes if there is a text for it."""
+    scene_folder(folder)
+    for path in sorted((folder / "masks").rglob("*.png")):
+        numbers = np.array(Image.open(path))
+        path.unlink()
+        paint(path, numbers)
+    if table:
+        (folder / "classes.csv").write_text(table)
+    return folder
+
+
+def in_colors(path: Path, numbers: NDArray[np.uint8]) -> None:
+    colors = np.zeros((256, 3), np.uint8)
+    colors[:3] = COLORED
+    Image.fromarray(colors[numbers]).save(path)
+
+
+def test_lossy_masks_gray_levels_and_wrong_colors_are_problems_in_check_and_told_in_train(
+    tmp_path: Path, prints: Command
+) -> None:
+    rows = [f"{name},{red},{green},{blue}" for name, (red, green, blue) in zip("abc", COLORED, strict=True)]
+    swapped = ["a,128,64,30", "b,180,130,70", "c,20,200,35"]  # the second as blue, green, red
+
+    def jpeg(path: Path, numbers: NDArray[np.uint8]) -> None:
+        Image.fromarray(numbers).save(path.with_suffix(".jpg"), quality=90)
+
+    def webp(path: Path, numbers: NDArray[np.uint8], lossless: bool = False) -> None:
+        in_colors(path, numbers)
+        Image.open(path).save(path.with_suffix(".webp"), lossless=lossless)
+        path.unlink()
+
+    def gray(path: Path, numbers: NDArray[np.uint8]) -> None:
+        Image.fromarray(np.where(numbers < 3, 100 * numbers, numbers).astype(np.uint8)).save(path)
+
+    def plain(path: Path, numbers: NDArray[np.uint8]) -> None:
+        Image.fromarray(numbers).save(path)
+
+    cases = {  # how masks are saved, the table of classes, what `check` and `train` say
+        "jpeg": (jpeg, "", "lossy compression (JPEG) has changed classes"),
+        "webp": (webp, "\n".join(rows), "lossy compression (WEBP) has changed classes"),
+        "gray": (gray, "", "the masks have the numbers 0, 100, 200: 198 of 201 classes do not occur"),
+        "swapped": (in_colors, "\n".join(swapped), "not in the table of classes, most often 70,130,180"),
+        "unused": (plain, "a\nb\nc\nd", "1 class without a training pixel cannot be learned: 'd'"),
+    }
+    for name, (paint, table, message) in cases.items():
+        folder = repainted(tmp_path / name, paint, table)
+        assert message in prints(folder, code=2), name
+        told: list[str] = []
+        recipe = override(Recipe(), ["train.task=segmentation", f"data.path={folder}", "model.weights=none"])
+        try:
+            Segmentation.prepare(recipe, set(), tmp_path / "run", torch.device("cpu"), told.append)
+        except UserError as error:
+            told.append(str(error))
+        assert any(message in line for line in told), (name, told)
+    assert "no problems found" in prints(repainted(tmp_path / "right", in_colors, "\n".join(rows)))
+    lossless = repainted(tmp_path / "lossless", partial(webp, lossless=True), "\n".join(rows))
+    assert "no problems found" in prints(lossless)
 
 
 def test_masks_of_black_and_white_need_a_table(tmp_path: Path, prints: Command) -> None:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import segmentation_models_pytorch as smp
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco import pixel_gpaco_loss
 from gpaco.recipes.settings import MethodSettings, Segmentation
-from gpaco.tasks.segmentation.losses import SceneLoss
+from gpaco.tasks.segmentation.losses import SceneLoss, dice_loss
 from gpaco.tasks.segmentation.network import Output
 
 METHOD = MethodSettings(alpha=0.01, temperature=0.07)
@@ -44,6 +45,17 @@ def test_the_terms_have_the_released_weights() -> None:
     torch.testing.assert_close(plain, main)
 
 
+def test_dice_is_that_of_segmentation_models_pytorch_averaged_over_the_classes_that_are_present() -> None:
+    logits, labels = torch.randn(2, 4, 24, 24), masks()
+    labels[labels == 3] = 2  # the last class is not there
+    theirs = smp.losses.DiceLoss("multiclass", ignore_index=255)(logits, labels)  # its mean counts it as 0
+    torch.testing.assert_close(dice_loss(logits, labels), 4 / 3 * theirs)
+    both = SceneLoss(METHOD, replace(ALL, dice=0.5))(Output(logits, None, None), labels)
+    torch.testing.assert_close(
+        both, F.cross_entropy(logits, labels, ignore_index=255) + 0.5 * dice_loss(logits, labels)
+    )
+
+
 def test_logits_finer_than_the_embeddings_are_averaged_to_their_places() -> None:
     fine, labels = output(size=12), masks()
     coarse = F.normalize(torch.randn(2, 5, 6, 6), dim=1)
@@ -55,7 +67,7 @@ def test_a_batch_without_a_labeled_pixel_costs_nothing_and_its_gradient_is_zero(
     out = output()
     assert out.embeddings is not None
     logits, embeddings = out.logits.requires_grad_(), out.embeddings.requires_grad_()
-    criterion = SceneLoss(METHOD, ALL)
+    criterion = SceneLoss(METHOD, replace(ALL, dice=1.0))
     loss = criterion(Output(logits, embeddings, out.aux_logits), torch.full((2, 24, 24), 255))
     assert loss.item() == 0
     for gradient in torch.autograd.grad(loss, (logits, embeddings)):

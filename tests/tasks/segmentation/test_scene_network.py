@@ -59,7 +59,7 @@ def test_the_heads_are_the_released_ones() -> None:
 def test_deeplab_keeps_an_eighth_of_the_resolution_or_a_sixteenth_if_asked(options: dict[str, int], last: int) -> None:
     network = build("deeplabv3plus-resnet18", 2, dim=8, **options)
     features = network.encoder(torch.zeros(1, 3, 64, 64))
-    assert [64 // f.shape[2] for f in features] == [1, 2, 4, 8, last, last]
+    assert [64 // f.shape[2] for f in features] == [4, 8, last, last]
     step = crop_step("deeplabv3plus-resnet18", last)
     assert network.eval()(torch.zeros(2, 3, 3 * step, 5 * step)).logits.shape[1] == 2
 
@@ -78,11 +78,12 @@ def test_a_classifiers_file_fills_the_encoder_and_another_ones_is_refused(tmp_pa
     classifier = timm.create_model("test_resnet", pretrained=False)
     file = tmp_path / "weights.safetensors"
     save_file(classifier.state_dict(), file)
-    network = build("deeplabv3plus-test_resnet", 3, weights=file)
     images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        stem = classifier.eval().act1(classifier.bn1(classifier.conv1(images)))
-        torch.testing.assert_close(network.eval().encoder(images)[1], stem)
+    for decoder, place in (("deeplabv3plus", 0), ("upernet", 2)):
+        network = build(f"{decoder}-test_resnet", 3, weights=file)
+        with torch.no_grad():
+            stem = classifier.eval().maxpool(classifier.act1(classifier.bn1(classifier.conv1(images))))
+            torch.testing.assert_close(network.eval().encoder(images)[place], classifier.layer1(stem))
     with pytest.raises(UserError, match=r"weights.safetensors does not fit this encoder: it lacks"):
         build("deeplabv3plus-resnet18", 3, weights=file)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.commands import run as run_command
 from helpers.images import tree_hash
 from helpers.scenes import COLORS, MODEL, SMALL, card, scene, scene_folder, tiny_segmenter
 from PIL import Image
@@ -18,7 +19,7 @@ from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
-from gpaco.tasks.segmentation.prediction import colored, overlaid
+from gpaco.tasks.segmentation.masks import colored, overlaid
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 
@@ -129,6 +130,20 @@ def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
     assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
 
 
+@pytest.mark.process
+@pytest.mark.slow
+def test_two_processes_write_the_masks_and_the_table_of_one(run: Path, tmp_path: Path) -> None:
+    for i in range(19):  # two rounds of 8 for each of two processes, the second not full
+        (tmp_path / "new").mkdir(exist_ok=True)
+        Image.fromarray(scene(i)[0]).save(tmp_path / "new" / f"{i:02}.png")
+    gpaco.predict(run, tmp_path / "new", out=tmp_path / "one")
+    run_command("predict", run, tmp_path / "new", "--out", tmp_path / "two", ranks=2)
+    one, two = ((tmp_path / name / "predictions.csv").read_text() for name in ("one", "two"))
+    assert two == one.replace(str(tmp_path / "one"), str(tmp_path / "two"))
+    for path in (tmp_path / "one").rglob("*.png"):
+        assert (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes() == path.read_bytes()
+
+
 @pytest.mark.slow
 def test_rows_have_the_share_of_each_class_and_need_no_folder(run: Path, data: Path) -> None:
     rows = gpaco.predict(run, data / "images" / "val")
@@ -160,7 +175,7 @@ def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, m
     def failing(path: Path) -> None:
         raise EnvironmentProblem("input/output error", "look at the disk")
 
-    monkeypatch.setattr("gpaco.tasks.segmentation.prediction.read_image", failing)
+    monkeypatch.setattr("gpaco.tasks.segmentation.masks.read_image", failing)
     assert [row["error"] for row in gpaco.predict(run, data / "images" / "val")] == ["input/output error"] * 3
 
 

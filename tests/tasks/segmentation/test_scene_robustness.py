@@ -10,6 +10,7 @@ from helpers.scenes import made_run, scene_folder, tiny_segmenter
 from PIL import Image
 
 import gpaco
+from gpaco.cli.tables import robustness_table
 from gpaco.data.corruption.corruptions import corrupt
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import iou
@@ -126,3 +127,11 @@ def test_a_group_of_classes_that_no_mask_has_is_null_whatever_the_network_says(r
 def test_a_subset_of_nothing_is_refused(run: Run, subset: int) -> None:
     with pytest.raises(UserError, match=f"a subset of {subset} images is empty"):
         gpaco.robustness(run, subset=subset, corruptions="fog", severities="1")
+
+
+def test_the_table_names_the_measure_and_a_narrower_command_says_what_it_replaces(run: Run) -> None:
+    told: list[str] = []
+    result = gpaco.robustness(run, corruptions="contrast,fog", severities="1")
+    assert robustness_table(result).startswith("1 - mIoU in %")
+    gpaco.robustness(run, corruptions="fog", severities="1", say=told.append)
+    assert any("robustness.json had 1 more corruption; without --corruptions all come back" in line for line in told)

@@ -1,10 +1,13 @@
 """Where training of a segmenter starts: pretrained weights of an installed package by default."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.forked import output_of
+from helpers.hub import REVISION, serving
 from helpers.scenes import scene_folder
 
 import gpaco
@@ -121,6 +124,35 @@ def test_a_run_starts_from_the_package_and_resumes_without_it(tmp_path: Path) ->
     assert is_pretrained(learned)  # the rate is 0: only statistics of batch norm have changed
 
 
+TRAINING = """
+import json, sys
+from helpers.hub import use
+import gpaco
+
+data, out, environment, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
+use(**environment)
+options = {"task": "segmentation", "epochs": 1, "report": False, "validation": 0, "settings": settings}
+gpaco.train(data, out=out, model="fpn-tu-test_resnet", weights="hub", say=lambda line: None, **options)
+"""
+
+
+@pytest.mark.process
+def test_an_encoder_of_timm_starts_from_the_hub_and_the_run_knows_the_revision(tmp_path: Path) -> None:
+    data, settings = scene_folder(tmp_path / "data", train=4, val=0, test=2), json.dumps([*SMALL, "optimizer.lr=0"])
+    with serving("test_resnet", tmp_path / "cache") as hub:
+        output_of(TRAINING, data, tmp_path / "run", json.dumps(hub.environment), settings)
+    saved = checkpoint.load(tmp_path / "run" / "checkpoints")
+    assert saved.state["card"]["weights"] == f"hub:timm/test_resnet.r160_in1k@{REVISION}"
+    theirs = hub.backbone.state_dict()
+    learned = {key: value for key, value in encoder_of(saved.tensors["model"]).items() if key.endswith("conv1.weight")}
+    assert learned
+    assert all(torch.equal(value, theirs[key]) for key, value in learned.items())
+    with pytest.raises(UserError, match="resnet18 is an encoder of segmentation-models-pytorch") as error:
+        check_start("unet-resnet18", "hub")
+    assert "--model unet-tu-resnet18" in error.value.remedy
+    check_start("unet-tu-resnet18", "hub")
+
+
 def test_check_suggests_exactly_what_training_would_do(tmp_path: Path) -> None:
     data = scene_folder(tmp_path / "data", train=4, val=2, test=2)
     said: list[str] = []
@@ -132,3 +164,7 @@ def test_check_suggests_exactly_what_training_would_do(tmp_path: Path) -> None:
     assert facts["start"][0] == chosen()[2]
     assert facts["start"][0] in said
     assert facts["start"][0] in lines(facts)
+    time = "estimated time on this machine: about "
+    (line,) = facts["start"][1:]
+    assert line.startswith(time)
+    assert any(one.startswith(time) for one in said)

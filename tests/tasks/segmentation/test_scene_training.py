@@ -1,17 +1,12 @@
-"""Training a segmenter as a user does it: kills, signals, several processes, what is refused, what is guessed."""
+"""Training a segmenter as a user does it: several processes, what is refused, what is guessed."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.commands import apart, checkpoint_files, children, run, start
+from helpers.commands import checkpoint_files, run
 from helpers.images import tree_hash
 from helpers.scenes import MODEL, SMALL, scene, scene_folder
 from safetensors.torch import save_file
@@ -61,35 +56,6 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert json.loads((one / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
 
 
-def wait_for_checkpoint(folder: Path, process: "subprocess.Popen[str]") -> None:
-    """Until there is another one than before."""
-    before = sorted((folder / "checkpoints").glob("step-*"))
-    deadline = time.monotonic() + 100
-    while sorted((folder / "checkpoints").glob("step-*")) == before and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-@pytest.mark.process
-def test_killed_at_random_moments_and_stopped_by_a_signal_a_run_ends_with_the_same_bits(
-    data: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    moments, folder = random.Random(4), tmp_path / "run"  # noqa: S311
-    rows = (undisturbed / "metrics.jsonl").read_text().splitlines()
-    epoch = min(json.loads(row)["time"]["seconds"] for row in rows)  # there are enough of them on any machine
-    for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)):
-        process = start(*words(data, folder))
-        wait_for_checkpoint(folder, process)
-        time.sleep(moments.random() * epoch)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == code, errors
-    out = run(*words(data, folder))
-    assert "resuming the run" in out
-    assert "mean IoU" in out
-    assert_same_run(folder, undisturbed)
-
-
 @pytest.mark.slow
 def test_workers_change_nothing(data: Path, undisturbed: Path, tmp_path: Path) -> None:
     settings = [setting for setting in (*SMALL, *STATE) if not setting.startswith("train.workers")]
@@ -116,19 +82,6 @@ def test_two_processes_train_and_evaluate_each_scene_once_and_print_once(two: Pa
     assert json.loads(both) == json.loads(json.dumps(alone))
 
 
-@pytest.mark.process
-def test_two_processes_that_were_killed_end_with_the_same_bits(data: Path, two: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    process = start(*words(data, folder, *SHORT), ranks=2)
-    wait_for_checkpoint(folder, process)
-    for child in children(process.pid):
-        os.kill(child, signal.SIGKILL)
-    process.communicate(timeout=100)
-    assert process.returncode != 0
-    assert "resuming the run" in run(*words(data, folder, *SHORT), ranks=2)
-    assert_same_run(folder, two)
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_path: Path) -> None:
     weights = tmp_path / "encoder.safetensors"
@@ -149,22 +102,6 @@ def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_pat
     weights.unlink()
     gpaco.train(data, out=tmp_path / "run", **options)
     assert_same_run(tmp_path / "run", whole.folder)
-
-
-@pytest.mark.process
-def test_a_signal_to_the_group_saves_and_leaves_the_loaders_to_the_run(data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    more = ("--set", "train.workers=2", "--set", "train.epochs=200")
-    process = start(*words(data, folder, *more), group=True)
-    wait_for_checkpoint(folder, process)
-    for _ in range(300):  # between epochs there are no loaders, and new ones begin in the group
-        if sum(map(apart, children(process.pid))) == 2:
-            break
-        time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143, errors
-    assert "rerun the same command to resume" in errors
 
 
 @pytest.mark.slow

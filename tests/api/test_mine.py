@@ -1,0 +1,101 @@
+"""gpaco mine: probable and different candidates for rare classes, as a table and a page."""
+
+import csv
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import fails, run
+from PIL import Image
+
+import gpaco
+from gpaco.data.readers.digits import read_digits
+from gpaco.errors import UserError
+from gpaco.tasks.classification.mining import Pool, candidates, chosen_classes
+from gpaco.training.run import Run
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    quick = {"method": "balanced-softmax", "epochs": 1, "report": False, "say": lambda line: None}
+    return gpaco.train("digits", out=out, long_tail=50, **quick)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Unlabeled test digits, one of them twice, and a file that is no image."""
+    folder = tmp_path_factory.mktemp("pool")
+    samples = read_digits().test
+    assert samples is not None
+    assert samples.images is not None
+    for i, image in enumerate(samples.images[:60]):
+        Image.fromarray(image).save(folder / f"{i:03}.png")
+    shutil.copy(folder / "000.png", folder / "copy.png")
+    (folder / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.mark.process
+def test_the_command_writes_a_table_and_a_page_of_thumbnails(digits: Run, pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "candidates.csv"
+    said = run("mine", digits.folder, pool, "--n", 20, "--out", out)
+    assert "1 of them could not be read" in said
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    card = gpaco.load(digits).card
+    counts = dict(zip(card.classes, card.counts, strict=True))
+    wanted = [card.classes[c] for c in chosen_classes("rare", card)]
+    assert list(dict.fromkeys(row["class"] for row in rows)) == wanted
+    assert [counts[name] for name in wanted] == sorted(counts[name] for name in wanted)
+    assert all(counts[name] < 20 for name in wanted)
+    assert len(rows) == len({row["path"] for row in rows}) == 20
+    page = out.with_suffix(".html").read_text()
+    assert page.count("<img ") == 20
+    assert 'src="http' not in page
+    for name in wanted:
+        ranks = [row for row in rows if row["class"] == name]
+        assert [int(row["rank"]) for row in ranks] == list(range(1, len(ranks) + 1))
+        assert [row["probability"] for row in ranks] == sorted((row["probability"] for row in ranks), reverse=True)
+    assert len(gpaco.mine(digits, pool, classes=f"{wanted[0]}, {wanted[1]}", n=3)) == 3
+
+
+def test_candidates_are_probable_different_and_offered_once() -> None:
+    """Two classes in a pool where the most probable images of each are copies of one another."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 16)).astype(np.float32)
+    logits = np.zeros((40, 3), np.float32)
+    logits[:10, 1], logits[10:20, 2] = np.linspace(6, 5, 10), np.linspace(6, 5, 10)
+    features[:4] = features[0]  # the four most probable
+    logits[39] = np.nan  # unreadable
+    found = candidates(Pool(logits, features), [1, 2], 6)
+    assert [one.label for one in found] == [1, 1, 1, 2, 2, 2]
+    first = [one.image for one in found[:3]]
+    assert first[0] == 0
+    assert not {1, 2, 3} & set(first)
+    assert set(first) <= set(range(10))
+    assert {one.image for one in found[3:]} <= set(range(10, 20))
+    everything = candidates(Pool(logits, features), [1, 2], 100)
+    assert sorted(one.image for one in everything) == list(range(39))
+
+
+@pytest.mark.process
+def test_wrong_input_is_refused_with_a_remedy(digits: Run, pool: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "c.csv")
+    assert "is not a run" in fails("mine", tmp_path, pool, *out)
+    assert "does not exist" in fails("mine", digits.folder, tmp_path / "none", *out)
+    for options, message in (
+        ({"classes": "seven"}, "no class 'seven'"),
+        ({"classes": " , "}, "no class is named"),
+        ({"n": 0}, "0 candidates are none"),
+        ({"out": tmp_path / "c.txt"}, "use a name that ends in .csv"),
+    ):
+        with pytest.raises(UserError, match=message):
+            gpaco.mine(digits, pool, **options)
+    with pytest.raises(UserError, match="no image could be read"):
+        gpaco.mine(digits, pool / "broken.png")
+    with pytest.raises(UserError, match="does not know how many training images"):
+        chosen_classes("rare", replace(gpaco.load(digits).card, counts=None))
+    assert not (tmp_path / "c.csv").exists()

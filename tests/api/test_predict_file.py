@@ -1,0 +1,147 @@
+"""Prediction with an exported file: the rows of the run, without torch."""
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from helpers import forked
+from helpers.commands import ENVIRONMENT, fails
+from helpers.commands import run as run_command
+from PIL import Image
+from pyarrow import parquet
+
+import gpaco
+from gpaco.data.readers.read import read
+from gpaco.data.views.tested import resized_by_pillow
+from gpaco.data.views.views import resized_whole
+from gpaco.errors import UserError
+from gpaco.training.run import Run
+
+# What `pip install --no-deps gpaco numpy pillow opencv-python-headless typer onnxruntime` does not bring.
+ABSENT = ("torch", "timm", "scipy", "sklearn", "jinja2", "safetensors", "filelock", "huggingface_hub", "pyarrow")
+WITHOUT = (
+    f"import sys; sys.modules.update(dict.fromkeys({ABSENT!r})); from gpaco.cli.main import main; main(sys.argv[1:])"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with digits, many larger than the model takes, and a broken file."""
+    folder = tmp_path_factory.mktemp("images")
+    samples = read("digits").test
+    assert samples is not None
+    for i in range(30):
+        image = Image.fromarray(samples.load(i))
+        image = image.resize((8 + 3 * i, 8 + 5 * (i % 7))) if i % 3 else image
+        image.save(folder / f"{i:02}.{'png' if i % 2 else 'jpg'}")
+    (folder / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+def without_torch(*words: object, cwd: Path) -> str:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forked.python("-c", WITHOUT, *words, env=ENVIRONMENT, cold=True, cwd=cwd, **pipes) as process:
+        out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    return out
+
+
+@pytest.mark.process
+def test_a_file_predicts_what_its_run_does_without_torch(
+    trained: Run, exported: Path, files: Path, tmp_path: Path
+) -> None:
+    rows = json.loads(without_torch("predict", exported, files, "--json", cwd=tmp_path))
+    expected = gpaco.predict(trained, files)
+    assert not list(tmp_path.iterdir())
+    assert [row["path"] for row in rows] == [row["path"] for row in expected]
+    for row, own in zip(rows, expected, strict=True):
+        assert (row["error"], row["class"], row["group"], row["train"]) == tuple(
+            own[key] for key in ("error", "class", "group", "train")
+        )
+        assert [name for name, _ in row["top"]][:2] == [name for name, _ in own["top"]][:2]
+        assert row["probability"] == pytest.approx(own["probability"], abs=0.01)
+
+
+def test_pillow_resizes_as_torch_does_within_a_gray_level() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (61, 47, 3), np.uint8)
+    for size in ((20, 31), (61, 20), (80, 99)):
+        for kind in ("bilinear", "bicubic"):
+            ours, theirs = (resize(image, *size, kind).astype(int) for resize in (resized_by_pillow, resized_whole))
+            assert abs(ours - theirs).max() <= 1
+
+
+def test_a_prior_changes_the_answers_of_a_file_as_those_of_its_run(
+    trained: Run, exported: Path, files: Path, tmp_path: Path
+) -> None:
+    shares = tmp_path / "shares.csv"
+    shares.write_text("".join(f"{c},{c + 1}\n" for c in range(10)))
+    for prior in ("uniform", "train", str(shares)):
+        rows, expected = (gpaco.predict(model, files, prior=prior) for model in (exported, trained))
+        given, own = ([row["probability"] or 0 for row in found] for found in (rows, expected))
+        np.testing.assert_allclose(given, own, atol=0.01)
+    shares.write_text("0,1\nzero,2\n")
+    with pytest.raises(UserError, match="no row for class '1'"):
+        gpaco.predict(exported, files, prior=str(shares))
+
+
+def test_tables_have_the_same_rows_in_every_format_and_uncertain_ones_are_marked(
+    trained: Run, exported: Path, files: Path, tmp_path: Path
+) -> None:
+    cut = float(np.median([row["probability"] for row in gpaco.predict(trained, files) if not row["error"]]))
+    rows = gpaco.predict(trained, files, out=tmp_path / "rows.jsonl", uncertain=cut)
+    for row in rows:
+        assert row["uncertain"] is (row["error"] is not None or row["probability"] < cut)
+    assert {row["uncertain"] for row in rows} == {True, False}
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == json.loads(
+        json.dumps(rows)
+    )
+    for source in (trained, exported):
+        gpaco.predict(source, files, out=tmp_path / "rows.parquet", uncertain=cut)
+        gpaco.predict(source, files, out=tmp_path / "rows.csv", uncertain=cut)
+        table = parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+        with (tmp_path / "rows.csv").open(newline="") as file:
+            listed = list(csv.DictReader(file))
+        assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in table] == listed
+    gpaco.predict(trained, files, out=tmp_path / "rows.csv")
+    assert "uncertain" not in (tmp_path / "rows.csv").read_text()
+
+
+@pytest.mark.process
+def test_what_cannot_be_predicted_is_an_error_with_a_remedy(exported: Path, files: Path, tmp_path: Path) -> None:
+    model = exported
+    (tmp_path / "text.onnx").write_text("no model")
+    graph = onnx.load(model)
+    for name, change in (("bare.onnx", None), ("classless.onnx", {"task": "classification"})):
+        del graph.metadata_props[:]
+        if change:
+            graph.metadata_props.add(key="gpaco", value=json.dumps(change))
+        onnx.save(graph, tmp_path / name)
+    for path, options, message in (
+        (tmp_path / "none.onnx", {}, "there is no file"),
+        (tmp_path / "text.onnx", {}, "is not an ONNX model"),
+        (tmp_path / "bare.onnx", {}, "was not written by gpaco: it has no metadata"),
+        (tmp_path / "classless.onnx", {}, "has no classes in its metadata"),
+        (model, {"unbiased": True}, "an exported file has no unbiased"),
+        (model, {"device": "cpu"}, "an exported file has no device"),
+        (model, {"flip": True}, "an exported file has no flip"),
+        (model, {"uncertain": 70.0}, "70 is not a probability"),
+        (model, {"prior": "trian"}, "did you mean 'train'"),
+        (model, {"out": tmp_path / "rows.txt"}, "cannot be written to 'rows.txt'"),
+    ):
+        with pytest.raises(UserError) as caught:
+            gpaco.predict(path, files, **options)
+        assert message in caught.value.cause
+        assert caught.value.remedy
+    assert "has no classes in its metadata" in fails("predict", tmp_path / "classless.onnx", files)
+
+
+@pytest.mark.process
+def test_the_command_says_how_many_rows_to_look_at(exported: Path, files: Path, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    said = run_command("predict", exported, files, "--out", table, "--uncertain", "0.7")
+    look = sum("True" in line.split(",") for line in table.read_text().splitlines())
+    assert f"31 files, 1 of them could not be read, {look} to look at (probability below 0.7): {table}" in said

@@ -1,0 +1,121 @@
+"""Shared models: what is written for the hub, and that it loads again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import forked
+from helpers.commands import run as run_command
+from PIL import Image
+
+import gpaco
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.tasks.classification.calibration import write_calibration
+from gpaco.tasks.classification.card import Calibration, Tuned
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.classification.priors import write_tuned
+from gpaco.training.run import Run, select_checkpoint
+
+
+@pytest.fixture
+def calibrated(trained: Run, tmp_path: Path) -> Run:
+    """A copy of a run with a calibration and a tuned prior, which are part of the model."""
+    run = Run(shutil.copytree(trained.folder, tmp_path / "run"))
+    step = select_checkpoint(run).step
+    write_calibration(run.folder, Calibration(step, head=1.3, gaussian=0.0, images=40, assumes="uniform"), None)
+    write_tuned(run.folder, Tuned(tau=-0.4, unbiased=False, step=step, val_macro_before=0.4, val_macro=0.5))
+    return run
+
+
+@torch.inference_mode()
+def test_a_folder_for_the_hub_has_only_safetensors_and_json_beside_its_card_and_loads_as_the_run(
+    calibrated: Run,
+) -> None:
+    result = gpaco.push(calibrated, "me/digits", dry_run=True)
+    folder = Path(result["folder"])
+    assert result["address"] is None
+    assert set(result["files"]) == {"README.md", "classes.png", "config.json", "model.safetensors"}
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    given, own = gpaco.load(folder), gpaco.load(calibrated)
+    torch.testing.assert_close(given(images), own(images), rtol=0, atol=0)
+    assert isinstance(own, Predictor)
+    assert isinstance(given, Predictor)
+    assert given.card == own.card
+    assert given.card.tuned is not None
+    assert str(calibrated.folder) not in (folder / "config.json").read_text() + (folder / "README.md").read_text()
+    assert gpaco.push(calibrated, "me/digits", dry_run=True)["files"].keys() == result["files"].keys()  # replaced
+
+
+def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(trained: Run) -> None:
+    folder = Path(gpaco.push(trained, "me/digits", dry_run=True)["folder"])
+    text, metrics = (folder / "README.md").read_text(), trained.metrics
+    assert text.startswith("---\nlibrary_name: gpaco\npipeline_tag: image-classification\n")
+    assert 'gpaco.load("hub:me/digits")' in text
+    for name, key in (("all images", "top1"), ("all classes", "macro"), ("many", "many"), ("few", "few")):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {name} |"))
+        assert f"| {100 * metrics[key]:.1f} % |" in line
+        assert " to " in line
+    assert f"{100 * metrics['ece']:.1f} %" in text
+    assert "Logits were not calibrated" in text or "Logits were scaled" in text
+    assert f"{sum(metrics['counts']):,} training images" in text
+    for heading in ("Use", "Results", "Calibration", "Limits", "Training"):
+        assert f"\n## {heading}\n" in text
+    with Image.open(folder / "classes.png") as chart:
+        assert chart.size == (1200, 420)
+        assert len(chart.convert("RGB").getcolors(2**24) or []) > 3
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_a_segmenter_is_shared_too(segmenter: Run) -> None:
+    folder = Path(gpaco.push(segmenter, "me/scenes", dry_run=True)["folder"])
+    images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8)
+    torch.testing.assert_close(gpaco.load(folder)(images), gpaco.load(segmenter)(images), rtol=0, atol=0)
+    text = (folder / "README.md").read_text()
+    assert f"| all classes | {100 * segmenter.metrics['miou']:.1f} % |" in text
+    assert "image-segmentation" in text
+
+
+@pytest.mark.process
+def test_a_name_on_the_hub_is_loaded_from_its_cache_without_a_network(trained: Run, tmp_path: Path) -> None:
+    folder = Path(json.loads(run_command("push", trained.folder, "me/digits", "--dry-run", "--json"))["folder"])
+    home = tmp_path / "hub" / "models--me--digits"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(folder, home / "snapshots" / ("0" * 40), ignore=shutil.ignore_patterns("README.md", "*.png"))
+    code = "import gpaco; print(*gpaco.load('hub:me/digits').classes)"
+    env = forked.ENVIRONMENT | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    with forked.python("-c", code, env=env, stdout=-1, stderr=-1) as process:
+        out, errors = process.communicate(timeout=200)
+    assert out.split() == [str(c) for c in range(10)], errors
+
+
+def test_what_cannot_be_shared_or_loaded_is_an_error(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = Run(shutil.copytree(trained.folder, tmp_path / "unfinished"))
+    (unfinished.folder / "metrics.json").unlink()
+    taken = Run(shutil.copytree(trained.folder, tmp_path / "taken", ignore=shutil.ignore_patterns("hub")))
+    (taken.folder / "hub").mkdir()
+    (taken.folder / "hub" / "mine.txt").write_text("keep")
+    for run, name, message in (
+        (trained, "digits", "'digits' is not a name on the hub"),
+        (tmp_path, "me/digits", "is not a run"),
+        (unfinished, "me/digits", "the run has not finished"),
+        (taken, "me/digits", "was not written by this command"),
+    ):
+        with pytest.raises(UserError, match=message):
+            gpaco.push(run, name, dry_run=True)
+    assert (taken.folder / "hub" / "mine.txt").read_text() == "keep"
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="has no model of gpaco"):
+        gpaco.load(tmp_path)
+    with pytest.raises(UserError, match="is not a name on the hub"):
+        gpaco.load("hub:digits")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EnvironmentProblem, match="cannot download me/nothing-of-the-kind"):
+        gpaco.load("hub:me/nothing-of-the-kind")
+    with pytest.raises(EnvironmentProblem, match="cannot upload to me/digits"):
+        gpaco.push(trained, "me/digits")

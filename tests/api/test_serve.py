@@ -1,0 +1,294 @@
+"""The server: the answers of predict, over HTTP, within limits."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import signal
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.commands import fails
+from helpers.serving import Server, multipart, png, serving
+from PIL import Image
+
+import gpaco
+from gpaco.api.serving.app import make_app
+from gpaco.api.serving.batching import Batcher
+from gpaco.api.serving.uploads import Limits
+from gpaco.data.readers.read import read
+from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.tasks.classification.rows import Answering
+from gpaco.training.run import Run
+
+POST = "POST /predict HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def digits() -> list[np.ndarray]:
+    samples = read("digits").test
+    assert samples is not None
+    return [samples.load(i) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def server(trained: Run) -> Iterator[Server]:
+    with serving(trained.folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def onnx_server(exported: Path) -> Iterator[Server]:
+    with serving(exported) as found:
+        yield found
+
+
+@pytest.mark.process
+def test_the_server_answers_what_predict_does_for_runs_and_exported_files(
+    trained: Run, server: Server, onnx_server: Server, digits: list[np.ndarray], tmp_path: Path
+) -> None:
+    for k, image in enumerate(digits[:9]):
+        (tmp_path / f"{k}.png").write_bytes(png(image))
+    for prior in (None, "uniform", "train"):
+        expected = gpaco.predict(trained, tmp_path, prior=prior)
+        for one in (server, onnx_server):
+            reply = one.predict(*map(png, digits[:9]), query=f"?prior={prior}&top=3" if prior else "?top=3")
+            assert reply.status == 200
+            rows = reply.json["images"]
+            assert [row["image"] for row in rows] == [f"{k}.png" for k in range(9)]
+            for row, own in zip(rows, expected, strict=True):
+                for key in ("class", "group", "train"):
+                    assert row[key] == own[key]
+                assert [best["class"] for best in row["top"]] == [name for name, _ in own["top"][:3]]
+                assert row["probability"] == pytest.approx(own["probability"], abs=1e-4)
+
+
+@pytest.mark.process
+def test_health_and_the_description_of_the_server(server: Server, digits: list[np.ndarray]) -> None:
+    health = server.ask("/health").json
+    assert (health["status"], health["task"], health["classes"]) == ("ok", "classification", 10)
+    described = server.ask("/openapi.json").json
+    assert described["openapi"].startswith("3.1")
+    assert set(described["paths"]) == {"/predict", "/health"}
+    row = server.predict(png(digits[0]), query="?scores=1").json["images"][0]
+    schema = described["components"]["schemas"]["Answer"]
+    assert set(row) == set(schema["properties"])
+    assert len(row["scores"]) == 10
+    assert row["top"][0]["class"] in schema["properties"]["class"]["enum"]
+    assert np.exp(row["scores"]).max() == pytest.approx(row["probability"], abs=1e-3)
+
+
+def bomb(side: int) -> bytes:
+    """A small PNG file whose header promises a huge image."""
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.process
+def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_on(
+    server: Server, digits: list[np.ndarray]
+) -> None:
+    good = png(digits[0])
+    kind = multipart(())[1]
+    for reply, status, message in (
+        (server.predict(bomb(100_000)), 422, "cannot read '0.png': 100000 x 100000 pixels: more than 50,000,000"),
+        (server.predict(b"no image"), 422, "cannot read '0.png': not a JPEG, PNG"),
+        (server.predict(b""), 422, "cannot read '0.png': the file is empty"),
+        (server.predict(good, good[:60]), 422, "cannot read '1.png'"),
+        (server.predict(*[good] * 65), 413, "more than 64 images"),
+        (server.predict(bytes(33 * 2**20)), 413, "larger than 32 MB"),
+        (server.predict(), 400, "no image"),
+        (server.predict(good, query="?prior=trian"), 400, "did you mean 'train'"),
+        (server.predict(good, query="?top=many"), 400, "top is a number"),
+        (server.ask("/predict", good, Content_Type="image/png"), 415, "multipart/form-data"),
+        (server.ask("/predict", b"nothing of the kind", Content_Type=kind), 400, "cannot be read"),
+        (server.ask("/predict", b"", Content_Type="multipart/form-data"), 400, "cannot be read"),
+        (server.ask("/predict"), 405, "Method Not Allowed"),
+        (server.ask("/nowhere"), 404, "Not Found"),
+    ):
+        assert reply.status == status, reply
+        assert message in reply.json["error"]
+        assert reply.json["remedy"]
+    assert server.ask("/", Host="attacker.example").status == 400  # a name that somebody lets lead here
+    assert server.predict(good).status == 200
+
+
+@pytest.mark.process
+def test_an_upload_in_pieces_of_unknown_length_ends_at_the_limit(server: Server) -> None:
+    with socket.create_connection((server.host, server.port), timeout=30) as connection:
+        kind = multipart(())[1]
+        head = (
+            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        part = b'--boundary\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+        piece = bytes(2**20)
+        connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may hang up on one who goes on sending
+            for _ in range(64):
+                connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+            assert b" 413 " in connection.recv(4096)
+    assert server.ask("/health").json["requests"] == 0
+
+
+@pytest.mark.process
+def test_a_segmenter_answers_with_a_mask_in_its_colors(segmenter: Run, tmp_path: Path) -> None:
+    image = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
+    (expected,) = gpaco.predict(segmenter, image, out=tmp_path / "masks")
+    with serving(segmenter.folder) as server:
+        reply = server.predict(image.read_bytes()).json["images"][0]
+        assert set(reply) == set(server.ask("/openapi.json").json["components"]["schemas"]["Answer"]["properties"])
+        assert b"Image segmenter" in server.ask("/").body
+    mask = Image.open(io.BytesIO(base64.b64decode(reply["mask"])))
+    np.testing.assert_array_equal(np.asarray(mask), np.asarray(Image.open(expected["mask"])))
+    np.testing.assert_array_equal(np.asarray(mask.convert("RGB")), np.asarray(Image.open(expected["colors"])))
+    assert {row["class"]: row["share"] for row in reply["classes"]} == expected["shares"]
+    assert reply["probability"] == expected["probability"]
+
+
+def in_a_thread(coroutine: Any) -> Any:
+    """Run a coroutine where no other loop runs, as that of a browser may."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
+class Gate:
+    """A model that works when it is told to, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.open, self.began, self.batches = threading.Event(), threading.Event(), list[int]()
+
+    def logits(self, images: Any) -> Any:
+        self.began.set()
+        assert self.open.wait(30)
+        self.batches.append(len(images))
+        return np.zeros((len(images), 2), np.float32)
+
+    def model(self) -> Answering:
+        known = {"counts": None, "groups": None, "assumed": None, "least": 8}
+        return Answering("gate", ("a", "b"), **known, see=lambda image: [image], logits=self.logits)
+
+
+def asgi(app: Any, images: int = 1) -> Any:
+    """Return a coroutine that posts images to an application and returns the status of its answer."""
+    body, kind = multipart(tuple([png(np.zeros((8, 8, 3)))] * images))
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    scope |= {"http_version": "1.1", "scheme": "http", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def post() -> tuple[int, dict[bytes, bytes]]:
+        await app(dict(scope), receive, send)
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    return post()
+
+
+def test_requests_beyond_the_queue_are_asked_to_come_back_and_the_others_are_answered_together() -> None:
+    gate = Gate()
+
+    async def crowd() -> tuple[list[Any], list[Any]]:
+        app = make_app(gate.model(), Limits(requests=64))
+        first = [asyncio.create_task(asgi(app)) for _ in range(64)]
+        while not gate.began.is_set():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # all 64 have been read
+        refused = [await asgi(app) for _ in range(3)]
+        gate.open.set()
+        return await asyncio.gather(*first), refused
+
+    answered, refused = in_a_thread(crowd())
+    assert [status for status, _ in answered] == [200] * 64
+    assert [(status, headers[b"retry-after"]) for status, headers in refused] == [(429, b"1")] * 3
+    assert sum(gate.batches) == 64
+    assert max(gate.batches) == 32  # what came while the model was at work goes through it together
+
+
+def test_an_error_of_the_model_reaches_all_who_wait_and_the_next_are_answered() -> None:
+    def work(items: list[int]) -> list[int]:
+        if -1 in items:
+            raise RuntimeError("broken")
+        return [2 * item for item in items]
+
+    async def use() -> tuple[list[Any], int]:
+        batcher = Batcher(work, 4)
+        return await asyncio.gather(batcher(-1), return_exceptions=True), await batcher(3)
+
+    ((error,), six) = in_a_thread(use())
+    assert isinstance(error, RuntimeError)
+    assert six == 6
+
+
+@pytest.mark.process
+def test_a_signal_lets_open_requests_finish(trained: Run, digits: list[np.ndarray]) -> None:
+    body, kind = multipart((png(digits[0]),))
+    with serving(trained.folder) as server:
+        with socket.create_connection((server.host, server.port), timeout=30) as connection:
+            head = f"{POST}Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body[:50])
+            while server.ask("/health").json["requests"] != 1:
+                time.sleep(0.02)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            connection.sendall(body[50:])
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        with pytest.raises(OSError, match="refused"):
+            server.ask("/health")
+
+
+@pytest.mark.process
+def test_a_server_that_cannot_start_says_why(trained: Run, segmenter: Run, server: Server, tmp_path: Path) -> None:
+    assert "address already in use" in fails("serve", trained.folder, "--port", server.port)
+    (tmp_path / "wrong.csv").write_text("0,1\n")
+    for model, options, message in (
+        (trained, {"port": 99999}, "there is no port 99999"),
+        (tmp_path, {}, "is not a run"),
+        (tmp_path / "none.onnx", {}, "there is no file"),
+        (trained, {"prior": str(tmp_path / "wrong.csv")}, "no row for class '1'"),
+        (segmenter, {"prior": "train"}, "for classifiers"),
+    ):
+        with pytest.raises(UserError) as caught:
+            gpaco.serve(model, **{"port": 0} | options)
+        assert message in caught.value.cause
+
+
+def test_without_the_extra_it_is_named(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpaco.api.serving.server.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblem, match=r"pip install 'gpaco\[serve\]'"):
+        gpaco.serve(trained, port=0)
+
+
+@pytest.mark.extensive
+@pytest.mark.process
+def test_a_thousand_requests_of_sixteen_clients_are_all_answered(server: Server, digits: list[np.ndarray]) -> None:
+    images = list(map(png, digits))
+    expected = [server.predict(image).json["images"][0]["class"] for image in images]
+
+    def ask(k: int) -> tuple[int, str]:
+        reply = server.predict(images[k % 40], query="?scores=1" if k % 2 else "")
+        return reply.status, json.loads(reply.body)["images"][0]["class"]
+
+    with ThreadPoolExecutor(16) as clients:
+        answers = list(clients.map(ask, range(1000)))
+    assert [status for status, _ in answers] == [200] * 1000
+    assert [name for _, name in answers] == [expected[k % 40] for k in range(1000)]

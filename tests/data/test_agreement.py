@@ -1,0 +1,63 @@
+"""Two processes and their data: the same, or an error in both; and files that are read by one of them only."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.ranks import Results, run_ranks
+
+from gpaco.data import inspection
+from gpaco.data.agreement import check_same_everywhere
+from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
+
+
+def splits(train: int = 9, name: str = "owl") -> Splits:
+    def part(number: int) -> Samples:
+        return Samples(np.arange(number) % 2, ("cat", name), images=np.zeros((number, 4, 4, 3), np.uint8))
+
+    return Splits(part(train), None, part(4), "memory")
+
+
+def scenario() -> Results:
+    second, words = dist.get_rank() == 1, []
+    check_same_everywhere(splits())
+    good = splits()
+    renamed = replace(good, test=replace(good.train.subset(range(4)), names=("a", "b", "c", "d")))
+    for different in (splits(train=6), splits(name="dog"), replace(good, test=None), renamed):
+        with pytest.raises(UserError, match="process 1 has other data than process 0") as error:
+            check_same_everywhere(different if second else good)
+        words.append(error.value.cause.partition(": ")[2])
+    assert words == [
+        "6 train images, process 0 has 9",
+        "other classes",
+        "0 test images, process 0 has 4",
+        "other test images",
+    ]
+
+    read: list[int] = []
+    inspection._inspected = lambda samples, i, hashed: (
+        read.append(i)
+        or inspection.Inspection(  # type: ignore
+            "torn" if i == 5 else None, ""
+        )
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        files = Samples(np.zeros(9, np.int64), ("a",), paths=tuple(Path(folder, f"{k}.png") for k in range(9)))
+        assert inspection.find_bad(files, shared=True) == [(5, "torn")]
+        for k, path in enumerate(files.paths or ()):
+            path.write_bytes(bytes([k]))
+        dist.barrier()
+        assert inspection.digests(files, shared=True) == inspection.digests(files)
+    return {"read": torch.tensor(sorted(read))}
+
+
+@pytest.mark.process
+def test_processes_with_different_data_all_refuse_and_each_file_is_inspected_by_one_of_them() -> None:
+    one, other = run_ranks(2, scenario)
+    assert one["read"].tolist() == [0, 2, 4, 6, 8]
+    assert other["read"].tolist() == [1, 3, 5, 7]

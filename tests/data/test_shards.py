@@ -1,0 +1,139 @@
+"""Tar shards: read by offsets, in the order of the folder that they were made from."""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import assert_same_run
+from helpers.images import class_folders, drawing, save, tree_hash
+from PIL import Image
+
+import gpaco
+from gpaco.data.files import find_files
+from gpaco.data.images import read_image
+from gpaco.data.inspection import fingerprints
+from gpaco.data.readers.read import read
+from gpaco.errors import UserError
+
+QUICK = {"model": "resnet8", "epochs": 2, "method": "ce", "report": False, "say": lambda line: None}
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+def png(seed: int = 0) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(drawing(12, 10, seed)).save(file, "PNG")
+    return file.getvalue()
+
+
+def shards_of(folder: Path, to: Path, number: int = 2) -> Path:
+    """The images of a folder of class folders, shuffled, in shards with a .cls file for each."""
+    files = sorted(folder.rglob("*.png"))
+    files = [files[i] for i in np.random.default_rng(0).permutation(len(files))]
+    to.mkdir(parents=True)
+    for k in range(number):
+        with tarfile.open(to / f"train-{k:03}.tar", "w") as archive:
+            for file in files[k::number]:
+                name = file.relative_to(folder)
+                add(archive, str(name), file.read_bytes())
+                add(archive, str(name.with_suffix(".cls")), file.parent.name.encode())
+    return to
+
+
+def write(path: Path, **files: bytes | str) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            add(archive, name.replace("__", "/").replace("_", "."), data)
+    return path
+
+
+@pytest.mark.slow
+def test_shards_train_to_the_same_bits_as_the_folder_they_were_made_from(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "photos", {"a": 14, "b": 9, "c": 5})
+    shards = shards_of(folder, tmp_path / "shards")
+    before = tree_hash(shards)
+    one = gpaco.train(folder, out=tmp_path / "one", **QUICK)
+    two = gpaco.train(shards, out=tmp_path / "two", **QUICK)
+    assert_same_run(one.folder, two.folder)
+    for name in ("metrics.json", "calibration.json"):  # as if it had been stopped after the first epoch
+        (two.folder / name).unlink()
+    shutil.rmtree(max((two.folder / "checkpoints").glob("step-*")))
+    gpaco.train(shards, out=tmp_path / "two", **QUICK)
+    assert_same_run(one.folder, two.folder)
+    assert len(json.loads((two.folder / "shards.json").read_text())) == 2
+    assert gpaco.evaluate(two, say=lambda _: None)["top1"] == one.metrics["top1"]
+    rows = [gpaco.predict(two, place) for place in (folder, sorted(shards.glob("*.tar")))]
+    answers = [{Path(row["path"]).parts[-2:]: row["top"] for row in table} for table in rows]
+    assert answers[0] == answers[1]
+    assert tree_hash(shards) == before
+
+
+def test_an_index_is_used_until_the_shard_changes(tmp_path: Path) -> None:
+    shard = write(tmp_path / "train-0.tar", a__1_png=png(1), b__2_png=png(2))
+    index = tmp_path / "new" / "shards.json"
+    first = read(shard, index=index)
+    stored = json.loads(index.read_text())
+    stored[str(shard)]["images"][0][3] = "b"
+    index.write_text(json.dumps(stored))
+    assert read(shard, index=index, allow_empty_classes=True).classes == ("b",)  # as the index says
+    write(shard, a__1_png=png(1), b__2_png=png(2), c__3_png=png(3))
+    assert read(shard, index=index).classes == ("a", "b", "c")
+    index.write_text("{")
+    assert read(shard, index=index).train.names == (*first.train.names, "c/3.png")
+
+
+def test_classes_come_from_texts_json_or_folders_and_splits_from_names(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train-0.tar",
+        x_png=png(1), x_cls="10", y_png=png(2), y_json='{"label": 9, "caption": "a dog"}', **{"10__z_png": png(3)},
+    )  # fmt: skip
+    write(tmp_path / "val_0.tar", v_png=png(4), v_txt="9\n")
+    write(tmp_path / "test.tar", t_png=png(5), t_cls="10")
+    splits = read(tmp_path)
+    assert splits.reader == "tar shards"
+    assert splits.classes == ("9", "10")  # numbers in the order of numbers
+    assert splits.train.names == ("y.png", "10/z.png", "x.png")
+    assert splits.train.counts.tolist() == [1, 2]
+    assert splits.val is not None
+    assert splits.test is not None
+    assert (splits.val.names, splits.test.names) == (("v.png",), ("t.png",))
+    np.testing.assert_array_equal(splits.train.load(0), read_image(save(tmp_path / "y.png", 2)))
+    assert len(set(fingerprints(splits.train.paths or ()))) == 3
+    assert [file.name for file in find_files([tmp_path / "train-0.tar"])] == ["10/z.png", "x.png", "y.png"]  # type: ignore[union-attr]
+
+
+def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
+    cases = {
+        "no class for '1.png'": {"train-0.tar": {"1_png": png()}},
+        "no image in": {"train-0.tar": {"1_cls": "a"}},
+        "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
+        "of 'val' only": {"val-0.tar": {"a__1_png": png()}},
+    }
+    for number, (message, shards) in enumerate(cases.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, files in shards.items():
+            write(folder / name, **files)
+        with pytest.raises(UserError, match=message):
+            read(folder)
+    (tmp_path / "damaged").mkdir()
+    content = (tmp_path / "2" / "train-0.tar").read_bytes()
+    (tmp_path / "damaged" / "train-0.tar").write_bytes(b"x" * 1000 + content[1000:])
+    with pytest.raises(UserError, match="not a tar archive, or damaged"):
+        read(tmp_path / "damaged")
+
+
+def test_an_unreadable_member_is_named(tmp_path: Path) -> None:
+    shard = write(tmp_path / "s.tar", a__1_png=b"no image", b__2_png=png())
+    splits = read(shard)
+    with pytest.raises(UserError, match=r"s\.tar/a/1\.png"):
+        splits.train.load(0)

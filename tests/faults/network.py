@@ -1,0 +1,63 @@
+"""Commands in a process that has no network, and that would be caught asking for one."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+from helpers import forked
+from helpers.no_network import beyond
+
+from faults.namespaces import NEW_NETWORK, unshare
+from faults.promise import Promise, scratch
+from faults.runs import DIGITS, HEAD, PATIENCE, photos, scenes, train, undisturbed
+from gpaco.cli.main import main
+
+
+def commands(home: Path, out: Path) -> list[tuple[object, ...]]:
+    whole, _ = undisturbed("gpaco", home)
+    image = next(photos(home).rglob("*.jpg"))
+    return [
+        train("photos", home, out),
+        ("train", *DIGITS, *HEAD, "--epochs", 1, "--out", out, "--set", "train.report=true"),
+        train("segmentation", home, out),
+        ("train", photos(home), "--dry-run"),
+        ("check", photos(home)),
+        ("check", scenes(home), "--task", "segmentation"),
+        ("evaluate", whole, "--out", out.with_suffix(".json")),
+        ("predict", whole, image, "--out", out.with_suffix(".csv")),
+        ("report", whole, "--out", out.with_suffix(".html")),
+        ("export", whole, "--out", out.with_suffix(".onnx")),
+        ("recipes",),
+        ("show", "default"),
+    ]
+
+
+def attempt(number: int, home: Path) -> int:
+    with scratch(home, number) as folder:
+        known = commands(home, folder / "run")
+        words = known[number % len(known)]
+        command = ("-m", "faults.network", *words)
+        with forked.python(*command, env=forked.ENVIRONMENT, cwd=folder, stdout=PIPE, stderr=PIPE) as process:
+            out, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, f"{words}: exit {process.returncode}\n{out}\n{errors}"
+    return 1
+
+
+def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    """End the process at once if it asks for a network, also if it would live with having none."""
+    if asked := beyond(event, arguments):
+        sys.stderr.write(f"asked for a network: {asked}\n")
+        sys.stderr.flush()
+        os._exit(99)
+
+
+PROMISE = Promise("No command but one that is told to download asks for a network", attempt, attempts=3, goal=60)
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # where that is not allowed, asking is still noticed
+        unshare(NEW_NETWORK)
+    sys.addaudithook(watch)
+    main(sys.argv[1:])

@@ -1,0 +1,78 @@
+"""SIGTERM, SIGINT and SIGUSR1 at random moments, to one process or to many, once or twice."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from helpers.commands import children, run, start, tree
+
+from faults.promise import Promise, scratch
+from faults.runs import PATIENCE, catches, check_same, dice_of, send, train, undisturbed, wait_until
+
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGUSR1: 143}
+# Whom the signals go to: a user's kill, Ctrl-C, what systemd and Slurm do, and that under torchrun.
+WHOM = ("process", "group", "tree", "process", "group", "tree", "agent and workers")
+
+
+def attempt(number: int, home: Path) -> int:
+    dice, whom = dice_of("signals", number), WHOM[number % len(WHOM)]
+    with scratch(home, number) as folder:
+        if whom == "agent and workers":
+            return _under_torchrun(dice, home, folder / "run")
+        kind = "gpaco" if whom == "process" else "photos"
+        words = train(kind, home, folder / "run", *(("--workers", 2) if kind == "photos" else ()))
+        for _ in range(2):
+            stop(start(*words, group=True), dice, whom, dice.choice([1, 2]))
+        run(*words)
+        check_same(folder / "run", undisturbed(kind, home)[0])
+    return 2
+
+
+def stop(process: "subprocess.Popen[str]", dice: random.Random, whom: str = "process", times: int = 1) -> None:
+    """Stop a run that trains, at a random moment; it must save."""
+    number = dice.choice(list(CODES))
+    wait_until(lambda: catches(process.pid), process)
+    time.sleep(dice.uniform(0, 0.3))
+    for _ in range(times):
+        if whom == "group" and process.poll() is None:
+            os.killpg(process.pid, number)
+        else:
+            send(number, *(tree(process.pid) if whom == "tree" else [process.pid]))
+        time.sleep(dice.uniform(0, 0.1))
+    _, errors = process.communicate(timeout=PATIENCE)
+    what = f"{signal.Signals(number).name} to the {whom}, {times} times"
+    assert process.returncode == CODES[number], f"{what}: exit {process.returncode}\n{errors}"
+    assert "after saving; rerun the same command to resume" in errors, f"{what}: {errors}"
+
+
+def _under_torchrun(dice: random.Random, home: Path, folder: Path) -> int:
+    """A signal to all: workers get it from the sender and again from the agent, which passes it on."""
+    number = dice.choice([signal.SIGTERM, signal.SIGINT])  # the agent does not know SIGUSR1
+    process = start(*train("gpaco", home, folder), ranks=2, group=True)
+
+    def all_train() -> bool:
+        ranks = children(process.pid)
+        return len(ranks) == 2 and all(map(catches, ranks))
+
+    wait_until(all_train, process)
+    time.sleep(dice.uniform(0, 0.2))
+    send(number, *tree(process.pid))
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    assert errors.count(f"stopped by {signal.Signals(number).name} after saving") == 2, errors
+    assert "error:" not in errors, errors
+    run(*train("gpaco", home, folder), ranks=2)
+    check_same(folder, undisturbed("gpaco", home, ranks=2)[0])
+    return 1
+
+
+PROMISE = Promise(
+    "SIGTERM, SIGINT and SIGUSR1 at random moments to the process, its group, its tree of processes, or the agent and "
+    "workers of torchrun, once or twice: finishes the step, saves, exits with 143 or 130, resumes to the same bits",
+    attempt,
+    attempts=7,
+    goal=100,
+)

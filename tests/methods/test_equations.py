@@ -1,0 +1,248 @@
+"""The defining equation of every method of other papers, in float64 against loops, and its gradient."""
+
+import pytest
+import torch
+from helpers import method_reference as reference
+from helpers.small_methods import make
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpaco import methods
+from gpaco.methods import decoupling
+from gpaco.methods.bcl import balanced_contrast
+from gpaco.methods.method import Method
+from gpaco.models import heads
+from gpaco.recipes.settings import METHODS, MethodSettings
+
+N = [40, 13, 6, 2]  # images of each class
+COUNTS = torch.tensor(N, dtype=torch.float64)
+LABELS = torch.tensor([0, 0, 1, 2, 3, 3, 1])
+CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # class weights and margins are float32
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    ).requires_grad_()
+
+
+def method(name: str, **changes: object) -> Method:
+    """A method for four classes, without its network."""
+    torch.manual_seed(0)
+    settings = MethodSettings(name=name, **changes)  # type: ignore[arg-type]
+    network, _ = make(name)
+    return methods.METHODS[name](methods.Setup(network, settings, 4, COUNTS, 8, 2, COUNTS))
+
+
+def check(loss: Tensor, expected: Tensor, *inputs: Tensor) -> None:
+    torch.testing.assert_close(loss, expected, **CLOSE)
+    ours, theirs = (torch.autograd.grad(one, inputs, retain_graph=True) for one in (loss, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+
+
+def ldam_drw() -> None:
+    logits = 30 * torch.tanh(random(7, 4))
+    ldam = method("ldam-drw")
+    for epoch in range(10):
+        ldam.begin_epoch(epoch, 10)
+        expected = reference.ldam(logits, LABELS, N, drw=epoch >= 8)
+        check(ldam.loss(logits, LABELS), expected, logits)  # type: ignore[operator]
+    m = ldam.margins / 30  # type: ignore[operator]
+    assert m.max().item() == pytest.approx(0.5)
+    x, head = random(3, 5), heads.Cosine(5, 4, 30.0).double()
+    cosines = [[(a @ w / a.norm() / w.norm()) for w in head.weight] for a in x]
+    torch.testing.assert_close(head(x), 30 * torch.stack([torch.stack(row) for row in cosines]))
+
+
+def cb_focal() -> None:
+    logits = random(7, 4)
+    for gamma in (0.0, 0.5, 2.0):
+        found = method("cb-focal", cb_gamma=gamma).loss(logits, LABELS)  # type: ignore[operator]
+        check(found, reference.cb_focal(logits, LABELS, N, 0.9999, gamma), logits)
+
+
+def bcl() -> None:
+    logits, raw = random(7, 4), random(18, 6)
+    embeddings = F.normalize(raw, dim=1)
+    first, second = reference.bcl(logits, embeddings, LABELS, N, 0.1)
+    check(balanced_contrast(embeddings, LABELS, 4, 0.1), second, raw)
+
+    class Given(torch.nn.Module):
+        def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
+            return logits, embeddings
+
+    found = method("bcl", bcl_logits=2.0, bcl_weight=0.6)(Given(), [logits] * 3, LABELS)
+    torch.testing.assert_close(found, (2 * first + 0.6 * second), rtol=1e-5, atol=1e-6, check_dtype=False)
+
+
+def mislas() -> None:
+    logits = random(7, 4)
+    found = method("mislas", smooth_head=0.4, smooth_tail=0.1)
+    check(found.loss(logits, LABELS), reference.mislas(logits, LABELS, N, 0.4, 0.1), logits)  # type: ignore[operator]
+    assert found.smoothing[[0, 3]].tolist() == pytest.approx([0.4, 0.1])  # type: ignore[index]
+
+
+def bbn() -> None:
+    logits, other = random(7, 4), LABELS.flip(0)
+    found = method("bbn")
+    for epoch in range(5):
+        found.begin_epoch(epoch, 5)
+        expected = reference.bbn(logits, LABELS, other, 1 - (epoch / 5) ** 2)
+        check(found.loss(logits, LABELS, other), expected, logits)  # type: ignore[operator]
+    model, _ = make("bbn")
+    model.eval()
+    one, two = torch.rand(2, 3, 8, 8), torch.rand(2, 3, 8, 8)
+    for a in (0.2, 0.5):
+        left, right = model.pooled(one)[:, :64], model.pooled(two)[:, 64:]
+        weight, bias = model.centers.weight, model.centers.bias
+        mixed = F.linear(2 * torch.cat([a * left, (1 - a) * right], 1), weight, bias)
+        torch.testing.assert_close(model(one, two, weight=a)[0], mixed)
+    torch.testing.assert_close(model.classify(one), model(one, one, weight=0.5)[0])  # at test time
+
+
+def reslt() -> None:
+    logits = random(7, 3, 4)
+    found = method("reslt", branch_share=0.7, medium=0.5, tail=0.25)
+    expected = reference.reslt(logits, LABELS, [{0, 1, 2, 3}, {2, 3}, {3}], 0.7)
+    check(found.loss(logits, LABELS), expected, logits)  # type: ignore[operator]
+    x, head = random(5, 12), heads.Shared(4, 3, 3, 0.0).double()
+    parts = [F.linear(x[:, k : k + 4], head.weight, head.bias) for k in (0, 4, 8)]
+    torch.testing.assert_close(head(x), parts[0] + parts[1] + parts[2])
+    head.power = 0.7
+    weight = head.weight / head.weight.norm(dim=1, keepdim=True) ** 0.7
+    torch.testing.assert_close(head(x), F.linear(x[:, :4] + x[:, 4:8] + x[:, 8:], weight))
+
+
+def ride() -> None:
+    logits = random(7, 3, 4)
+    found = method("ride", diversity=0.45, spread=0.05)
+    for epoch in (0, 7, 8, 9):
+        found.begin_epoch(epoch, 10)
+        expected = reference.ride(logits, LABELS, N, drw=epoch >= 8, diversity=0.45, r=0.05)
+        check(found.loss(logits, LABELS), expected, logits)  # type: ignore[operator]
+    head = heads.ExpertCosines(5, 4, 3, 30.0).double()
+    x = random(2, 15)
+    torch.testing.assert_close(head(x), head.parts(x).mean(1))
+
+
+def causal_norm() -> None:
+    x, w = random(6, 8), random(4, 8)
+    head = heads.CausalNorm(8, 4, pieces=2, scale=16.0, gamma=1 / 32, momentum=0.9, effect=1.5).double()
+    head.weight.data = w.detach()
+    options = {"pieces": 2, "tau": 16.0, "gamma": 1 / 32}
+    torch.testing.assert_close(head.parts(x), reference.causal(x, w, x[0], alpha=0, **options))  # type: ignore[arg-type]
+    e, head.direction = torch.zeros(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    for k in range(3):
+        head.parts(x + k)
+        e = 0.9 * e + (x + k).mean(0)
+    torch.testing.assert_close(head.direction, e.detach())
+    torch.testing.assert_close(head(x), reference.causal(x, w, e, alpha=1.5, **options))  # type: ignore[arg-type]
+
+
+def oltr() -> None:
+    f, head = random(7, 5), heads.MetaEmbedding(5, 4, 16.0).double()
+    head.centroids.data = torch.randn(4, 5, dtype=torch.float64)
+    h, s = head.hallucinator, head.selector
+    logits = reference.meta_embedding(f, head.centroids.detach(), h.weight, h.bias, s.weight, s.bias, head.directions)
+    torch.testing.assert_close(head(f), logits)
+    found = method("oltr").loss(head.parts(f), LABELS)  # type: ignore[operator]
+    expected = reference.oltr(logits, f, head.centroids.detach(), LABELS)
+    check(found, expected, f)
+    (pull,) = torch.autograd.grad(found, head.centroids)
+    far = ((f[:, None] - head.centroids) ** 2).sum(2)
+    far = sum(far[i, j] for i, y in enumerate(LABELS) for j in range(4) if j != y)
+    (push,) = torch.autograd.grad(1e-4 * F.relu(10 - far / 28), head.centroids)
+    for j in range(4):
+        own = f[j == LABELS].detach()
+        by_hand = 0.01 * (head.centroids[j] - own).sum(0) / (1 + len(own)) / 7
+        torch.testing.assert_close(pull[j], (by_hand + push[j]).detach())
+
+
+def balanced_softmax() -> None:
+    logits = random(7, 4)
+    for tau in (0.5, 1.0, 2.0):
+
+        class Given(torch.nn.Module):
+            def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
+                return logits, logits
+
+        found = method("balanced-softmax", tau=tau)(Given(), [logits], LABELS)
+        moved = logits + tau * (COUNTS / COUNTS.sum()).log()
+        expected = sum(reference.cross_entropy(list(row), y) for row, y in zip(moved, LABELS.tolist(), strict=True)) / 7
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def lift() -> None:
+    model, one = make("lift")
+    x = torch.randn(9, 64)
+    labels = torch.arange(9) % 3
+    one.prepare(model, lambda: iter([(x[:5], labels[:5]), (x[5:], labels[5:])]), None)
+    means = torch.stack([x[labels == j].mean(0) for j in range(3)])
+    torch.testing.assert_close(model.centers.weight, F.normalize(means, dim=1))
+    assert model.centers.scale == 25
+
+
+def decoupled() -> None:
+    x, labels = torch.randn(40, 64), torch.arange(40) % 3
+    blocks = lambda: iter([(x[:25], labels[:25]), (x[25:], labels[25:])])  # noqa: E731
+    model, one = make("tau-norm")
+    weight = model.centers.weight.detach().clone()
+    one.prepare(model, blocks, blocks)
+    tau = one.tau.item()  # type: ignore[operator,union-attr]
+    recalls = []
+    for candidate in decoupling.TAUS:
+        found = (x @ (weight / weight.norm(dim=1, keepdim=True) ** candidate).t()).argmax(1)
+        recalls.append(sum((found[labels == j] == j).double().mean() for j in range(3)) / 3)
+    assert tau == pytest.approx(decoupling.TAUS[int(torch.stack(recalls).argmax())])
+    torch.testing.assert_close(model.centers.weight, weight / weight.norm(dim=1, keepdim=True) ** tau)
+    assert not model.centers.bias.any()
+
+    model, one = make("ncm")
+    one.prepare(model, blocks, None)
+    u = F.normalize(x - x.mean(0), dim=1)
+    means = torch.stack([u[labels == j].mean(0) for j in range(3)])
+    expected = torch.stack([-((u - mean) ** 2).sum(1) for mean in means], 1)
+    torch.testing.assert_close(model.centers(x), expected, rtol=1e-4, atol=1e-5)
+
+    model, _ = make("lws")
+    model.centers.scale.data = torch.tensor([0.5, 1.0, 2.0])
+    plain = F.linear(x, model.centers.weight, model.centers.bias)
+    torch.testing.assert_close(model.centers(x), plain * torch.tensor([0.5, 1.0, 2.0]))
+    trained = [name for name, parameter in model.centers.named_parameters() if parameter.requires_grad]
+    assert trained == ["scale"]
+
+
+EQUATIONS = {
+    "cb-focal": cb_focal,
+    "ldam-drw": ldam_drw,
+    "bcl": bcl,
+    "mislas": mislas,
+    "bbn": bbn,
+    "causal-norm": causal_norm,
+    "reslt": reslt,
+    "ride": ride,
+    "oltr": oltr,
+    "lift": lift,
+    "balanced-softmax": balanced_softmax,
+    **dict.fromkeys(("crt", "lws", "tau-norm", "ncm"), decoupled),
+}
+BEFORE = {
+    "gpaco",
+    "paco",
+    "supcon",
+    "multitask",
+    "ce",
+    "focal",
+    "class-balanced",
+    "gaussian",
+}  # have tests of their own
+
+
+@pytest.mark.parametrize("equation", dict.fromkeys(EQUATIONS.values()), ids=lambda one: one.__name__)
+def test_a_method_is_its_equation_and_has_the_gradient_of_it(equation) -> None:  # type: ignore[no-untyped-def]
+    equation()
+
+
+def test_every_method_has_its_equation_tested() -> None:
+    assert set(EQUATIONS) | BEFORE == set(METHODS)

@@ -1,0 +1,62 @@
+"""The sections about latency and about the paper's number."""
+
+import json
+from pathlib import Path
+
+from helpers.made_runs import tail_run
+
+import gpaco
+from gpaco.pages.published import published
+from gpaco.recipes import recipe as recipes
+from gpaco.training.run import Run
+
+
+def with_latency(run: Run, ms: float) -> Run:
+    times = {batch: {"median": ms, "low": 0.9 * ms, "high": 1.1 * ms, "repetitions": 9} for batch in ("1", "64")}
+    row = {"device": "cpu", "threads": 1, "parameters": 12345, "flops": 10**9, "batches": times}
+    (run.folder / "latency.json").write_text(json.dumps(row))
+    return run
+
+
+def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measured(tmp_path: Path) -> None:
+    runs = [
+        with_latency(tail_run(tmp_path / "slow", seed=1), 8.0),
+        with_latency(tail_run(tmp_path / "fast", seed=2), 2.0),
+    ]
+    runs.append(tail_run(tmp_path / "unmeasured", seed=3))
+    page = gpaco.report(runs, tmp_path / "report.html", with_images=False).read_text()
+    plot = json.loads((tmp_path / "report_files" / "report.json").read_text())["latency"]
+    slow, fast = plot["rows"]
+    assert (slow["ms"], fast["ms"]) == (8.0, 2.0)
+    assert plot["edges"]["left"] < fast["x"] < slow["x"] < plot["edges"]["right"]
+    better, worse = sorted(plot["rows"], key=lambda row: -row["top1"])
+    assert better["y"] <= worse["y"] <= plot["edges"]["base"]  # up is better
+    section = page.split('<section id="latency">')[1].split("</section>")[0]
+    assert section.count("<circle") == 2
+    assert "12,345" in section
+    alone = gpaco.report(runs[0], tmp_path / "alone.html", with_images=False).read_text()
+    assert 'id="latency"' not in alone
+
+
+def by_recipe(run: Run, name: str, *changes: str) -> Run:
+    recipe = recipes.override(recipes.load(name), ["data.path=/somewhere", "train.seed=3", *changes])
+    (run.folder / "recipe.toml").write_text(recipes.dumps(recipe))
+    return Run(run.folder)
+
+
+def test_a_run_by_a_recipe_has_its_number_beside_the_papers_and_says_what_was_changed(tmp_path: Path) -> None:
+    run = by_recipe(tail_run(tmp_path / "run"), "cifar100-lt100-resnet32-gpaco")
+    page = gpaco.report(run, tmp_path / "report.html", with_images=False).read_text()
+    section = page.split('<section id="paper">')[1].split("</section>")[0]
+    figures = json.loads((tmp_path / "report_files" / "report.json").read_text())["runs"][0]["figures"]
+    (top1,) = [row for row in figures if row["figure"] == "top1"]
+    assert "<td>52.3</td>" in section
+    assert f"{100 * top1['low']:.1f} to {100 * top1['high']:.1f}" in section
+    inside = top1["low"] <= 0.523 <= top1["high"]
+    assert f"is {'inside' if inside else 'outside'} the 95 % interval" in section
+    assert "not the recipe" not in section
+    short = by_recipe(run, "cifar100-lt100-resnet32-gpaco-paper", "train.epochs=2")
+    found = published(short, 0.5)
+    assert found is not None
+    assert found["changes"] == ["train.epochs = 2"]
+    assert published(tail_run(tmp_path / "other"), 0.5) is None

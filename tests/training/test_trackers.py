@@ -1,0 +1,62 @@
+"""Trackers get every epoch, offline, and a resumed run continues them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpaco
+from gpaco.errors import EnvironmentProblem, UserError
+
+QUICK: dict[str, Any] = {"batch_size": 64, "lr": 0.05, "long_tail": 20, "report": False, "say": lambda line: None}
+
+
+def stopping(after: int) -> Any:
+    """A callback that stops training as Ctrl+C in Python would, when an epoch is done."""
+
+    def show(row: dict[str, Any]) -> None:
+        if "steps" in row and row["epoch"] == after and row["step"] == 2:
+            raise KeyboardInterrupt
+
+    return show
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of tensorboard about itself
+def test_tensorboard_has_every_epoch_once_also_after_resuming(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with pytest.raises(KeyboardInterrupt):
+        gpaco.train("digits", out=tmp_path, epochs=3, log="tensorboard", show=stopping(2), **QUICK)
+    gpaco.train("digits", out=tmp_path, epochs=3, log="tensorboard", **QUICK)
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = {event.step: event.value for event in found.Scalars("loss")}
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert losses == {row["epoch"]: pytest.approx(row["loss"]) for row in rows}
+    assert {"lr", "images_per_second"} <= set(found.Tags()["scalars"])
+    gpaco.train("digits", out=tmp_path, epochs=3, **QUICK)  # without the tracker it is the same run
+
+
+@pytest.mark.extensive
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of wandb about itself
+def test_wandb_keeps_epochs_on_disk_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    gpaco.train("digits", out=tmp_path, epochs=2, log="wandb", **QUICK)
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    name = (tmp_path / "wandb.txt").read_text()
+    assert folder.name.endswith(name)
+    assert (folder / f"run-{name}.wandb").stat().st_size > 500
+
+
+def test_a_tracker_that_is_not_installed_or_does_not_exist_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpaco.training.trackers.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblem, match=r"wandb is not installed\npip install 'gpaco\[wandb\]'"):
+        gpaco.train("digits", out=tmp_path / "run", log="wandb", **QUICK)
+    with pytest.raises(UserError, match="did you mean 'tensorboard'"):
+        gpaco.train("digits", out=tmp_path / "run", log="tensorbord", **QUICK)
+    assert not (tmp_path / "run").exists()
