@@ -35,7 +35,7 @@ VARIANTS = {
 }
 SETTINGS = [
     "data.validation=0",
-    "model.name=deeplabv3plus-efficientnet-lite0",
+    "model.name=smp_deeplabv3plus-efficientnet-lite0",
     "segmentation.base_size=[144,192]",
     "segmentation.crop=[96,128]",
     "segmentation.channels=64",

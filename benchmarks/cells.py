@@ -15,15 +15,18 @@ from typing import Any
 
 import numpy as np
 from loss import machine
+from numpy.typing import NDArray
 
 import gpaco
 from gpaco.api.compare import interval
 from gpaco.cli.display import Display
-from gpaco.metrics.classification import summarize
+from gpaco.metrics.calibration import fit_factor
+from gpaco.metrics.classification import ece, summarize
 from gpaco.training.run import Run
 
 TAUS = np.arange(-10, 21) / 10
 FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ece"}
+FIGURES |= {"ece_fitted": "ece_fitted"}  # after one temperature: what a method is better at than its scale
 HEADER = ["part", "factor", "method", "settings", "seed", "tau", *FIGURES, "seconds", "machine"]
 
 
@@ -73,7 +76,18 @@ def figures(run: Run, tau: float) -> dict[str, Any]:
     stored, metrics = np.load(run.folder / "predictions.npz"), run.metrics
     counts = np.maximum(np.asarray(metrics["counts"], float), 1)
     logits = stored["logits"] - (tau * np.log(counts / counts.sum())).astype(np.float32)
-    return summarize(logits, stored["labels"], metrics["counts"], [str(c) for c in range(len(counts))])
+    found = summarize(logits, stored["labels"], metrics["counts"], [str(c) for c in range(len(counts))])
+    return found | {"ece_fitted": fitted_ece(logits, stored["labels"])}
+
+
+def fitted_ece(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """The calibration error with one temperature, each half of the images with the one fitted on the other half."""
+    half = np.random.default_rng(0).permutation(len(labels)) < len(labels) // 2
+    sure = np.empty(len(labels))
+    for fit, test in ((half, ~half), (~half, half)):
+        scores = fit_factor(logits[fit], labels[fit]) * logits[test].astype(np.float64)
+        sure[test] = 1 / np.exp(scores - scores.max(1, keepdims=True)).sum(1)
+    return ece(sure, logits.argmax(1) == labels) or 0.0
 
 
 def final(

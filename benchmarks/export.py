@@ -33,7 +33,7 @@ IMAGES = {
     "vit_small_patch16_224": 224,
     "swin_tiny_patch4_window7_224": 224,
 }
-SCENES = {"deeplabv3plus-resnet18": (120, 160), "upernet-swin-tiny": (120, 160)}
+SCENES = {"smp_deeplabv3plus-resnet18": (120, 160), "upernet-swin-tiny": (120, 160)}
 KINDS = {".onnx": write_onnx, ".pt2": write_torch}
 CLASSES = [str(k) for k in range(10)]
 

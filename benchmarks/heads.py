@@ -33,8 +33,8 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
 from gpaco.tasks.classification.card import describe
-from gpaco.tasks.classification.heads import closed_form, fit_head, held_out_logits
-from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.heads import closed_form, fit_head, held_out_logits, without_small_classes
+from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.task import Classification
 
 FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
@@ -65,7 +65,7 @@ class Study:
         values |= {"data.allow_leakage": True, "train.features": str(out / "features"), "train.part": "head"}
         values |= {"model.size": size} if size else {}
         recipe = recipes.change(Recipe(), values)
-        out.mkdir(parents=True, exist_ok=True)
+        (out / name).mkdir(parents=True, exist_ok=True)
         self.task = Classification.prepare(recipe, set(values), out, CPU, print)
         (self.stage,) = recipes.stages(self.task.recipe)
         learner = self.task.begin(self.stage, out / name, None)
@@ -139,7 +139,7 @@ def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: 
     card, splits = describe(recipe, study.task.splits), study.task.splits
     source = study.source.with_recipe(recipe)
     began = time.perf_counter()
-    head = fit_head(recipe, splits, card, source, CPU)
+    head = fit_head(recipe, splits, card, source, CPU, Earlier())
     seconds = time.perf_counter() - began
     learner = ClassificationLearner(recipe, splits, head, card, source, select=False)
     held = held_out_logits(learner, CPU)
@@ -147,6 +147,7 @@ def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: 
         raise TypeError("only methods that train")
     weights = balanced_weights(held.labels, len(card.classes))
     score = float(np.average(held.head.argmax(1) == held.labels, weights=weights))
+    held = without_small_classes(held, splits.train.counts)
     one, gaussian = source.answers(head.classify, study.test), source.answers(closed_form(source), study.test)
     alone = fit_calibration(card, held.labels, held.head, None)
     both = fit_calibration(card, held.labels, held.head, held.gaussian)

@@ -87,7 +87,7 @@ def training_step(pixels: int | None) -> Callable[[], None]:
     from gpaco.tasks.segmentation.network import build
 
     torch.manual_seed(0)
-    network = build("deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)
+    network = build("smp_deeplabv3plus-resnet18", STEP_CLASSES, dim=DIM if pixels else 0, channels=CHANNELS)
     settings = Segmentation(pixels=pixels or -1)
     criterion = SceneLoss(MethodSettings(alpha=0.01, temperature=0.07), settings)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)

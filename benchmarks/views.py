@@ -36,6 +36,7 @@ from gpaco.data.counter_random import uniforms
 from gpaco.data.images import read_image
 from gpaco.data.views import photo_ops
 from gpaco.data.views.views import View, batch_view, normalize, photo_view
+from gpaco.system.allocator import keep_freed_memory
 
 Array = npt.NDArray[Any]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -185,6 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
+    keep_freed_memory()  # as `gpaco train` does; for both sides
     small = np.stack([random_image(32, 32, seed) for seed in range(128)])
     rounds = 2 if options.quick else 10
     rows = []

@@ -1,0 +1,279 @@
+"""Training on top of the closed-form classifier, against adding it to a head that was trained without it.
+
+    python benchmarks/on_top.py DATA --out DIR [--name NAME] [--size 96] [--long-tail 100] [--seeds 5] [--methods ...]
+
+All methods see the same cached features of EfficientNet-Lite0 (benchmarks/heads.py embeds them, with the same --out):
+
+    nearest-class-mean      cosine to the class means
+    logistic-regression     scikit-learn's, class_weight="balanced"; C and the scaling chosen by cross-validation
+    gaussian                the closed form
+    class-mean-start        LIFT's: a cosine classifier that starts at the class means, trained with balanced softmax
+    balanced-softmax, gpaco a head with one hidden layer, default settings
+    ... sum                 its logits and those of the closed form, each calibrated on held-out training images
+    ... on top              the head learns what the closed form lacks: in training, leave-one-out logits of the closed
+                            form (the image is taken out of its class mean and of the covariance) are a fixed offset
+
+Rows are added to benchmarks/results/on_top.csv as they come. Rerun the same command to resume.
+"""
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from first_model import logistic_regression
+from heads import FIGURES, Study
+from loss import machine
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gpaco import GPaCoLoss, balanced_softmax_loss
+from gpaco.data.holdout import stratified_folds
+from gpaco.metrics.calibration import balanced_weights, fit_factor, fit_factors
+from gpaco.metrics.classification import summarize
+from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import SHRINKAGE
+
+METHODS = (
+    *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
+    *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
+)
+HEADER = ["dataset", "method", "seed", *FIGURES, "seconds", "settings", "machine"]
+EPOCHS, BATCH, RATE, DECAY, HIDDEN, WARMUP = 60, 128, 0.05, 5e-4, 512, 5
+FOLDS = 5
+
+
+class ClosedForm:
+    """The closed form of gpaco/models/gaussian.py, with leave-one-out logits; x (N, F) are features as they come."""
+
+    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
+        self.rooted, self.y, self.classes = bool((x >= 0).all()), y, classes
+        self.x = self.prepared(x)
+        self.counts = torch.bincount(y, minlength=classes).double()
+        self.means = self.x.new_zeros(classes, x.shape[1]).index_add(0, y, self.x) / self.counts.clamp(min=1)[:, None]
+        self.away, free = self.x - self.means[y], len(y) - classes
+        covariance = self.away.T @ self.away / free
+        ridge = SHRINKAGE * covariance.trace() / x.shape[1]
+        self.inverse = torch.linalg.inv(covariance + ridge * torch.eye(x.shape[1], dtype=torch.float64))
+        self.trace = (self.inverse * covariance).sum()
+        self.weight = self.means @ self.inverse
+        self.lengths = (self.weight * self.means).sum(1)
+        self.bias = -0.5 * self.lengths + 0.5 * self.trace / self.counts.clamp(min=1)
+
+    def prepared(self, x: Tensor) -> Tensor:
+        unit: Tensor = F.normalize(x.double().clamp(min=0).sqrt() if self.rooted else x.double(), dim=-1)
+        return unit
+
+    def __call__(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.prepared(x) @ self.weight.T + self.bias
+        return logits
+
+    def without_each(self, x: Tensor) -> Tensor:
+        """Logits of a view of each training image by the classifier without that image.
+
+        With u = image - mean of its n images, the mean moves by -u / (n - 1) and the scatter loses n / (n - 1) u u';
+        the inverse follows by Sherman and Morrison's formula. The trace in the ridge is kept.
+        """
+        x, rows, own, free = self.prepared(x), torch.arange(len(self.y)), self.y, len(self.y) - self.classes
+        n = self.counts[own]
+        left, shrunk = (n - 1).clamp(min=1), free / (free - 1)
+        z = self.away @ self.inverse
+        uz = (self.away * z).sum(1)
+        gain = n / left / free
+        gain = (gain / (1 - gain * uz))[:, None]
+        towards, xz = z @ self.means.T, (x * z).sum(1, keepdim=True)
+        products, lengths = x @ self.weight.T, self.lengths.expand(len(x), -1).clone()
+        lengths[rows, own] += uz / left**2 - 2 * towards[rows, own] / left
+        products[rows, own] -= xz[:, 0] / left
+        towards[rows, own] -= uz / left
+        counts = self.counts.expand(len(x), -1).clone()
+        counts[rows, own] = left
+        logits = (products + gain * towards * xz - 0.5 * (lengths + gain * towards**2)) / shrunk
+        corrected: Tensor = logits + 0.5 * self.trace / counts.clamp(min=1)
+        return corrected
+
+
+class Features:
+    """Training features in each cached view, training and test features as tested, and labels."""
+
+    def __init__(self, study: Study) -> None:
+        source = study.source
+        self.y, self.test_y = torch.from_numpy(source.labels), study.test.labels
+        self.x, self.test = (_all(source.tested(part), 0) for part in (source.samples, study.test))
+        self.views = torch.stack([_all(source.features, view) for view in range(source.recipe.train.cached_views)], 1)
+        self.classes = len(source.samples.classes)
+        self.counts = torch.bincount(self.y, minlength=self.classes)
+        self.trained: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}  # heads on all images, by method and seed
+
+
+def _all(features: Any, view: int) -> Tensor:
+    rows = np.arange(len(features))
+    found: Tensor = features.take(rows, np.full_like(rows, view))
+    return found
+
+
+def train(
+    network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], views: int, images: int, seed: int, rate: float = RATE
+) -> None:
+    """SGD with momentum and a cosine rate; `loss` takes the rows of a batch and the two views of each."""
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=DECAY)
+    batch = min(BATCH, images)
+    steps = images // batch
+    for epoch in range(EPOCHS):
+        order = torch.randperm(images)
+        warm = (epoch + 1) / WARMUP if epoch < WARMUP else 1.0
+        cosine = 0.5 * (1 + math.cos(math.pi * max(0, epoch - WARMUP) / (EPOCHS - WARMUP)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(warm, cosine)
+        for step in range(steps):
+            rows = order[step * batch : (step + 1) * batch]
+            chosen = torch.rand(batch, views).argsort(1)[:, :2]
+            optimizer.zero_grad()
+            loss(rows, chosen).backward()
+            optimizer.step()
+
+
+def head(
+    kind: str, data: Features, rows: Tensor, seed: int, offsets: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Train a head on these training images; `offsets` (N, views, C) are added to its logits in training."""
+    views, labels = data.views[rows], data.y[rows]
+    counts = torch.bincount(labels, minlength=data.classes)
+    torch.manual_seed(seed)
+    projector = "none" if kind == "balanced-softmax" else "gpaco"
+    network = Classifier(nn.Identity(), views.shape[2], data.classes, hidden=HIDDEN, projector=projector)
+    memory = min(8192, 2 ** round(math.log2(len(rows))))
+    criterion = GPaCoLoss(
+        data.classes, class_counts=counts, prior="unbiased", alpha=0.05, temperature=0.2, memory=memory
+    )
+
+    def loss(batch: Tensor, chosen: Tensor) -> Tensor:
+        both = [views[batch, chosen[:, k]] for k in range(2)]
+        logits, embeddings = network(*both)
+        if offsets is not None:
+            logits = logits + torch.cat([offsets[batch, chosen[:, k]] for k in range(2)])
+        target = labels[batch].repeat(2)
+        if kind == "balanced-softmax":
+            return balanced_softmax_loss(logits, target, counts.clamp(min=1))
+        found: Tensor = criterion(logits, embeddings, target)
+        return found
+
+    train(network, loss, views.shape[1], len(rows), seed)
+    network.eval()
+    return network.classify
+
+
+def class_mean_start(data: Features, seed: int) -> Tensor:
+    """A cosine classifier that starts at the class means, with balanced softmax; scale 25 and rate 0.01 as in LIFT."""
+    unit = F.normalize(data.x, dim=1)
+    means = torch.zeros(data.classes, unit.shape[1]).index_add(0, data.y, unit)
+    centers = nn.Linear(unit.shape[1], data.classes, bias=False)
+    centers.weight.data.copy_(F.normalize(means, dim=1))
+
+    def logits(x: Tensor) -> Tensor:
+        return 25 * F.normalize(x, dim=1) @ F.normalize(centers.weight, dim=1).T
+
+    def loss(batch: Tensor, chosen: Tensor) -> Tensor:
+        found = torch.cat([logits(data.views[batch, chosen[:, k]]) for k in range(2)])
+        return balanced_softmax_loss(found, data.y[batch].repeat(2), data.counts)
+
+    train(centers, loss, data.views.shape[1], len(data.y), seed, rate=0.01)
+    with torch.inference_mode():
+        return logits(data.test)
+
+
+@torch.inference_mode()
+def answers(classify: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    return classify(x).double().numpy()
+
+
+def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
+    """Logits of the test images."""
+    everything, y = torch.arange(len(data.y)), data.y.numpy()
+    if method == "nearest-class-mean":
+        unit = F.normalize(data.x, dim=1)
+        means = torch.zeros(data.classes, unit.shape[1]).index_add(0, data.y, unit)
+        return 20 * (F.normalize(data.test, dim=1) @ F.normalize(means, dim=1).T).numpy(), ""
+    if method == "logistic-regression":
+        return logistic_regression(data.x.numpy(), y, data.test.numpy())
+    if method == "class-mean-start":
+        return class_mean_start(data, seed).numpy(), ""
+    form = ClosedForm(data.x, data.y, data.classes)
+    large = data.counts.numpy()[y] >= FOLDS
+    weights = balanced_weights(y, data.classes)[large]
+    factor = fit_factor(form.without_each(data.x).numpy()[large], y[large], weights)
+    gaussian = form(data.test).numpy()
+    if method == "gaussian":
+        return factor * gaussian, f"factor {factor:.3g}"
+    kind, _, way = method.partition(" ")
+    if way == "on top":
+        each = [form.without_each(data.views[:, k]).float() for k in range(data.views.shape[1])]
+        offsets = factor * torch.stack(each, 1)
+        learned = head(kind, data, everything, seed, offsets)
+        return answers(learned, data.test) + factor * gaussian, f"factor {factor:.3g}"
+    if (kind, seed) not in data.trained:
+        data.trained[kind, seed] = head(kind, data, everything, seed)
+    learned = data.trained[kind, seed]
+    if not way:
+        return answers(learned, data.test), ""
+    folds = stratified_folds(y, FOLDS, seed=0)
+    number = min(FOLDS, math.ceil(FOLDS * 2000 / len(y)))
+    held, own, gaussians = [], [], []
+    for k in range(number):
+        rest, out = (torch.from_numpy(np.flatnonzero(mask)) for mask in (folds != k, folds == k))
+        held.append(answers(head(kind, data, rest, seed), data.x[out]))
+        gaussians.append(ClosedForm(data.x[rest], data.y[rest], data.classes)(data.x[out]).numpy())
+        own.append(y[out.numpy()])
+    truth = np.concatenate(own)
+    kept = data.counts.numpy()[truth] >= FOLDS  # as gpaco/tasks/classification/heads.py: without_small_classes
+    truth, parts = truth[kept], [np.concatenate(held)[kept], np.concatenate(gaussians)[kept]]
+    one, other = fit_factors(parts, truth, balanced_weights(truth, data.classes))
+    return one * answers(learned, data.test) + other * gaussian, f"factors {one:.3g} {other:.3g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--name")
+    parser.add_argument("--size", type=int, default=0)
+    parser.add_argument("--long-tail", type=float, default=0)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "on_top.csv")
+    options = parser.parse_args()
+    name = options.name or Path(options.data).name
+    known = set()
+    if options.results.is_file():
+        with options.results.open(newline="") as file:
+            known = {(row["dataset"], row["method"], row["seed"]) for row in csv.DictReader(file)}
+    study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
+    data, card = Features(study), study.learner.card
+    fixed = ("nearest-class-mean", "logistic-regression", "gaussian")  # have no seed
+    for seed in range(options.seeds):
+        for method in options.methods:
+            if (name, method, str(seed)) in known or (seed and method in fixed):
+                continue
+            began = time.perf_counter()
+            logits, words = measured(method, data, seed)
+            seconds = time.perf_counter() - began
+            found = summarize(logits, data.test_y, card.counts, card.classes, many=card.many, few=card.few)
+            row = {"dataset": name, "method": method, "seed": str(seed), "seconds": f"{seconds:.1f}", "settings": words}
+            row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
+            new = not options.results.is_file()
+            with options.results.open("a", newline="") as file:
+                writer = csv.DictWriter(file, HEADER)
+                if new:
+                    writer.writeheader()
+                writer.writerow(row | {"machine": machine()})
+            print({key: row[key] for key in ("method", "seed", "top1", "few", "ece", "seconds")}, words, flush=True)
+
+
+if __name__ == "__main__":
+    main()
