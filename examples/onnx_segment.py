@@ -3,8 +3,8 @@
     gpaco export RUN --out model.onnx
     python examples/onnx_segment.py model.onnx image.jpg ...
 
-Writes image.mask.png with the index of its class in each pixel. Whole images or windows, as the model was trained;
-an image smaller than a window is padded with its edge pixels, where `gpaco predict` uses a smaller window.
+Writes image.mask.png with the index of its class in each pixel. An image keeps its shape, as in `gpaco predict`: where
+it is smaller than the input of the model it is padded with its edge pixels, where it is larger it is cut into windows.
 """
 
 import json
@@ -24,9 +24,7 @@ down, right = about["stride"] or (max(1, height * 2 // 3), max(1, width * 2 // 3
 
 
 def seen(tall: int, wide: int) -> tuple[int, int]:
-    """Height and width at which an image is seen."""
-    if not about["window"]:
-        return height, width
+    """Height and width at which an image is seen: it fits into base_size."""
     shorter, longer = sorted(about["base_size"] or (tall, wide))
     factor = min(shorter / min(tall, wide), longer / max(tall, wide))
     return max(1, round(tall * factor)), max(1, round(wide * factor))
