@@ -21,18 +21,15 @@ def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, A
                 tensors[f"{index}.{name}"] = value
             else:
                 numbers.setdefault(str(index), {})[name] = value
-    return tensors, {"kind": type(optimizer).__name__, "groups": whole["param_groups"], "numbers": numbers}
+    return tensors, {"kind": type(optimizer).__name__, "groups": _sizes(optimizer), "numbers": numbers}
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Load a state from `pack_optimizer` into an optimizer for the same model, which keeps its rates and decays."""
-    now = optimizer.state_dict()["param_groups"]
-    theirs = [len(group["params"]) for group in meta["groups"]]
-    ours = [len(group["params"]) for group in now]
-    if meta["kind"] != type(optimizer).__name__ or theirs != ours:
+    if (meta["kind"], meta["groups"]) != (type(optimizer).__name__, _sizes(optimizer)):
         raise UserError(
-            f"the checkpoint is of {meta['kind']} with parameters in groups of {theirs}, this run has "
-            f"{type(optimizer).__name__} with groups of {ours}",
+            f"the checkpoint is of {meta['kind']} with parameters in groups of {meta['groups']}, this run has "
+            f"{type(optimizer).__name__} with groups of {_sizes(optimizer)}",
             "resume with the recipe the run was started with, or choose another --out",
         )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -43,4 +40,8 @@ def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: 
         if tensor.shape == like.shape:  # in the memory layout of its parameter
             tensor = torch.empty_like(like, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
         state.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": now})
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _sizes(optimizer: Optimizer) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]

@@ -138,7 +138,7 @@ def test_a_list_in_brackets_is_one_setting_and_a_plus_in_a_number_splits_nothing
 
 def test_a_cell_with_a_list_is_a_run_in_a_folder_with_a_plain_name(tmp_path: Path) -> None:
     word = "ce+schedule.name=step+schedule.steps=[1,2]"
-    result = gpaco.compare("digits", [word], seeds=1, out=tmp_path / "out", **QUICK)
+    result = gpaco.compare("digits", [word], seeds=1, out=tmp_path / "out", **QUICK | {"settings": []})
     (cell,) = result["rows"][0]["runs"]
     assert Run(Path(cell)).recipe.schedule.steps == (1, 2)
     assert Path(cell).parent.name == "ce+schedule.name-step+schedule.steps-1-2"

@@ -5,7 +5,7 @@ from typing import Any
 
 import gpaco
 from gpaco.training.run import Run
-from helpers.scenes import MODEL, SMALL, scene_folder
+from helpers.scenes import SMALL, scene_folder
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
 
@@ -17,6 +17,5 @@ def train_classifier(folder: Path) -> Run:
 
 
 def train_segmenter(folder: Path, *more: str) -> Run:
-    settings = [*SMALL, *more]
-    options = QUICK | {"batch_size": 4, "task": "segmentation", "model": MODEL, "settings": settings, "epochs": 12}
-    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", lr=0.1, **options)
+    options = QUICK | {"batch_size": 4, "epochs": 20, "lr": 0.1, "task": "segmentation", "model": "upernet-test_resnet"}
+    return gpaco.train(scene_folder(folder / "data"), out=folder / "run", settings=[*SMALL, *more], **options)

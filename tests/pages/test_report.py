@@ -461,11 +461,14 @@ def test_the_hash_of_a_list_changes_with_names_labels_and_order() -> None:
 # Bad input
 
 
-@pytest.mark.parametrize("what", ["predictions.npz", "metrics.json"])
-def test_a_run_without_its_files_is_an_error_with_a_remedy(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("predictions.npz", "has no predictions.npz"), ("metrics.json", "has not finished its first epoch")],
+)
+def test_a_run_without_its_files_is_an_error_with_a_remedy(what: str, message: str, tmp_path: Path) -> None:
     run = tail_run(tmp_path / "run")
     (run.folder / what).unlink()
-    with pytest.raises(UserError, match=f"has no {what}"):
+    with pytest.raises(UserError, match=message):
         gpaco.report(run, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

@@ -51,7 +51,7 @@ def test_a_training_step_of_every_method_does_without_float64(name: str, mixed: 
     for owner, key in [(part, key) for part in method.modules() for key in dict(part.named_buffers(recurse=False))]:
         setattr(owner, key, there(getattr(owner, key)))
     views, labels = batch()
-    pair = mix(Batch(views, labels), 0.2, 0, 3, seed=0, epoch=0, step=0) if mixed else Batch(views, labels)
+    pair = mix(Batch(views, labels), 0.2, 0, 3, seed=[0]) if mixed else Batch(views, labels)
     pair = Batch([there(view) for view in pair.views], there(pair.labels))
     method.start(model, pair.views, pair.labels)
     for _ in range(2):

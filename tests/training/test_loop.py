@@ -75,7 +75,7 @@ def test_two_processes_train_and_evaluate_each_image_once(tmp_path: Path) -> Non
     assert json.loads((folder / "analysis.json").read_text())["gradients"]["images"] == sum(metrics["counts"])
     out = tmp_path / "figures.json"
     printed = json.loads(run("evaluate", folder, "--tune-prior", "--out", out, "--json", ranks=2))  # once
-    assert printed == json.loads(out.read_text())
+    assert {"written_by": "gpaco evaluate"} | printed == json.loads(out.read_text())
     assert (printed["n"], printed["tuned"]) == (alone["n"], alone["tuned"])
     assert printed["top1"] == pytest.approx(alone["top1"], abs=1 / metrics["n"])
 

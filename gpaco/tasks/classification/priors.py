@@ -80,9 +80,10 @@ def log_bias(card: Card) -> Logits:
         raise UserError(
             "this run was not trained with parametric contrast: there is nothing to correct", "leave out --unbiased"
         )
-    if card.label_smoothing:
+    if card.label_smoothing or card.mixed:
+        cause = "label smoothing" if card.label_smoothing else "mixup or cutmix"
         raise UserError(
-            "logits learned with label smoothing cannot be corrected for the bias of the loss",
+            f"logits learned with {cause} cannot be corrected for the bias of the loss",
             "leave out --unbiased, or let validation data select a correction: gpaco evaluate RUN --tune-prior",
         )
     log_w = np.log(np.asarray(card.center_share, dtype=np.float32))

@@ -403,7 +403,8 @@ def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
 @pytest.mark.slow
 def test_figures_are_written_where_asked(runs: dict[str, Run], tmp_path: Path) -> None:
     result = gpaco.evaluate(runs["ce"], out=tmp_path / "new" / "figures.json")
-    assert json.loads((tmp_path / "new" / "figures.json").read_text()) == result
+    written = json.loads((tmp_path / "new" / "figures.json").read_text())
+    assert written == {"written_by": "gpaco evaluate"} | result
 
 
 @pytest.mark.slow

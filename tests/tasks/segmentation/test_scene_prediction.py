@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned something."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    options = {"task": "segmentation", "model": MODEL, "epochs": 25, "lr": 0.1, "settings": SMALL}
+    options = {"task": "segmentation", "model": "upernet-test_resnet", "epochs": 25, "lr": 0.1, "settings": SMALL}
     gpaco.train(data, out=out, say=lambda line: None, **options)
     return out
 
