@@ -143,7 +143,9 @@ def test_supcon_leaves_anchors_without_positives_out_of_the_mean() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # whatever the compiler warns about
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.process)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.process, pytest.mark.extensive])]
+)
 def test_a_compiled_loss_is_one_graph_with_the_same_value_and_gradient(backend: str) -> None:
     logits, embeddings, labels = batch()
     logits.requires_grad_()

@@ -125,11 +125,18 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> SceneSplits:
 
 
 REAL = {load(name).model.name: name for name in NAMES if name.endswith("-gpaco")}  # one of each network
+LARGE = {"upernet-swin-large", "upernet-swin-base"}
 SMALL = {f"{load(name).model.name.split('-')[0]}-test_resnet": name for name in NAMES if name.endswith("-ce")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "name"), [*REAL.items(), *SMALL.items()])
+@pytest.mark.parametrize(
+    ("network", "name"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.extensive] if pair[0] in LARGE else [])
+        for pair in [*REAL.items(), *SMALL.items()]
+    ],
+)
 def test_each_network_takes_a_step_with_gpaco_and_a_small_one_with_cross_entropy(
     network: str, name: str, scenes: SceneSplits, tmp_path: Path
 ) -> None:
