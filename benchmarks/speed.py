@@ -36,7 +36,9 @@ def make_images(folder: Path, number: int, size: tuple[int, int], ending: str, c
         for k in range(count):
             path = folder / split / f"class{k % classes}" / f"{k}{ending}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            coarse = Image.fromarray(draw.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(size, Image.BICUBIC)
+            coarse = Image.fromarray(draw.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(
+                size, Image.Resampling.BICUBIC
+            )
             noise = draw.normal(0, 6, (size[1], size[0], 3))
             Image.fromarray((np.asarray(coarse) + noise).clip(0, 255).astype(np.uint8)).save(path, quality=90)
     return folder
