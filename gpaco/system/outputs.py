@@ -41,7 +41,8 @@ def output_folder(out: Path | str, *marks: str, data: Data = ()) -> Path:
     _check_place(path, data)
     if path.is_file():
         raise UserError(f"{path} is a file, not a folder", "choose another --out")
-    foreign = path.is_dir() and any(inside.name not in (LOCK, HOLDER) for inside in path.iterdir())
+    begun = {LOCK, HOLDER, *(f".{mark}.writing" for mark in marks)}  # of a process that was killed at its start
+    foreign = path.is_dir() and any(inside.name not in begun for inside in path.iterdir())
     if foreign and not any((path / mark).is_file() for mark in marks):
         raise UserError(f"{path} is not empty and was not written by this command", "choose another --out")
     return path

@@ -11,6 +11,8 @@ from helpers.saving import hidden, largest_file, tree, without_rights
 
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
+from gpaco.system.locks import HOLDER, LOCK
+from gpaco.system.outputs import output_folder
 
 
 def test_a_full_disk_leaves_single_files_as_they_were(tmp_path: Path) -> None:
@@ -89,3 +91,13 @@ def test_a_row_that_is_not_json_leaves_the_log_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         append_jsonl(tmp_path / "log.jsonl", {"loss": float("inf")})
     assert (tmp_path / "log.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_folder_in_which_only_the_mark_was_begun_is_still_free(tmp_path: Path) -> None:
+    """What `kill -9` leaves of a run that was just writing its recipe."""
+    for name in (LOCK, HOLDER, ".recipe.toml.writing"):
+        (tmp_path / name).write_text("half")
+    assert output_folder(tmp_path, "recipe.toml") == tmp_path
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is not empty and was not written by this command"):
+        output_folder(tmp_path, "recipe.toml")
