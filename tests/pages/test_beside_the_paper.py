@@ -38,6 +38,20 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
     assert 'id="latency"' not in alone
 
 
+CHANGED = [  # a recipe, settings, and what the page says about them
+    ("cifar100-lt100-resnet32-gpaco-paper", ["train.epochs=2"], ["train.epochs = 2"]),
+    (
+        "imagenet-lt-resnet50-gpaco",
+        ["train.ema=0.99", "optimizer.nesterov=true", "views.erase=0.25", "model.resize=300", "data.validation=0.1"],
+        ["data.validation = 0.1", "model.resize = 300", "views.erase = 0.25", "optimizer.nesterov = true"]
+        + ["train.ema = 0.99"],
+    ),
+    ("imagenet-lt-resnet50-supcon", ["stage.classifier.optimizer.lr=1"], ["stage.classifier.optimizer.lr = 1.0"]),
+    ("places-lt-resnet152-gpaco", ["model.weights=/elsewhere/r152.pth"], []),
+    ("places-lt-resnet152-gpaco", ["model.weights=none"], ['model.weights = "none"']),
+]
+
+
 def by_recipe(run: Run, name: str, *changes: str) -> Run:
     recipe = recipes.override(recipes.load(name), ["data.path=/somewhere", "train.seed=3", *changes])
     (run.folder / "recipe.toml").write_text(recipes.dumps(recipe))
@@ -55,8 +69,8 @@ def test_a_run_by_a_recipe_has_its_number_beside_the_papers_and_says_what_was_ch
     inside = top1["low"] <= 0.523 <= top1["high"]
     assert f"is {'inside' if inside else 'outside'} the 95 % interval" in section
     assert "not the recipe" not in section
-    short = by_recipe(run, "cifar100-lt100-resnet32-gpaco-paper", "train.epochs=2")
-    found = published(short, 0.5)
-    assert found is not None
-    assert found["changes"] == ["train.epochs = 2"]
+    for name, given, changes in CHANGED:
+        changed = published(by_recipe(run, name, *given), 0.5)
+        assert changed is not None
+        assert changed["changes"] == changes, name
     assert published(tail_run(tmp_path / "other"), 0.5) is None
