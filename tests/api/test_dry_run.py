@@ -10,6 +10,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import PaperRow, Recipe
 
 
+@pytest.mark.slow
 def test_a_dry_run_takes_the_step_of_one_process_and_none_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = ["data.path=digits", "model.name=resnet8", "model.size=8", "model.weights=none", "train.part=all"]
     changes += ["method.name=ce", "views.first=plain", "views.second=", "train.epochs=3", "train.batch_size=64"]
