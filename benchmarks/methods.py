@@ -26,9 +26,8 @@ from cells import Study, figures, train, tune
 
 from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
-from gpaco.tasks.classification.cost import cost
-from gpaco.tasks.classification.predictor import load_classifier
-from gpaco.tasks.latency import measure
+from gpaco.tasks.classification.predictor import load_classifier, total_cost
+from gpaco.tasks.cost import measure
 from gpaco.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "methods.csv"
@@ -77,7 +76,7 @@ def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) ->
     if any((row["part"], row["method"], row["seed"]) == (part, method, str(seed)) for row in known):
         return
     found, predictor = figures(run, 0.0), load_classifier(run)
-    price = cost([predictor])
+    price = total_cost([predictor])
     numbers = {"all": found["top1"], "many": found["many"], "medium": found["medium"], "few": found["few"]}
     row = {"part": part, "method": method, "seed": str(seed), "settings": " ".join(settings)}
     row |= {key: "" if value is None else f"{value:.4f}" for key, value in numbers.items()}

@@ -13,9 +13,10 @@ import typer
 
 import gpaco
 from gpaco.cli.main import app, simplify_help
-from gpaco.recipes.listing import coverage, markdown, methods_markdown
-from gpaco.recipes.recipe import in_toml
-from gpaco.recipes.settings import SECTIONS
+from gpaco.recipes.listing import DATA, NOT_RUN, rows
+from gpaco.recipes.paper_rows import differs
+from gpaco.recipes.recipe import diff, in_toml, load
+from gpaco.recipes.settings import METHODS, SECTIONS
 
 LOSSES = ("GPaCoLoss", "gpaco_loss", "supcon_loss", "pixel_gpaco_loss", "Memory", "Classifier")
 
@@ -102,10 +103,58 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def recipe_tables() -> str:
+    """Return the tables of docs/recipes.md, which follow the text of docs/recipes.head.md."""
+    every, lines = rows(), []
+    for data, title in DATA.items():
+        mine = [row for row in every if row.data == data]
+        first = next((row for row in mine if row.name.endswith("-gpaco")), mine[0])
+        lines += ["", f"## {title}", "", f"    {first.source.command}", "", f"Hardware: {first.source.hardware}.", ""]
+        lines += ["| recipe | paper | ours | row of the paper | `--paper`; assumed; notes |", "|---|---|---|---|---|"]
+        for name, _, source in mine:
+            assumed = [f"Assumed: {', '.join(source.assumed)}."] if source.assumed else []
+            notes = " ".join([*by_the_text(name), *assumed, source.note]).strip()
+            cells = (f"`{name}`", source.paper or "-", source.ours or NOT_RUN, f"{source.table}, {source.row}", notes)
+            lines.append(f"| {' | '.join(cells)} |".replace("*", "\\*"))
+    return "\n".join([*lines, ""])
+
+
+def coverage() -> str:
+    """Return the table of docs/paper_to_code.md that says which recipes belong to which table and figure."""
+    found: dict[str, list[str]] = {}
+    for name, _, source in rows():
+        noted = re.findall(r"(?:Also in|\() ?Tables? (\d+)(?: and (\d+))?", source.note)
+        also = [f"Table {number}" for pair in noted for number in pair if number]
+        also += re.findall(r"Also in (Figure \d)", source.note)
+        for table in (source.table, *also):
+            found.setdefault(table, []).append(name)
+    places = sorted(found, key=lambda place: (place.split()[0], int("".join(filter(str.isdigit, place)) or 0)))
+    lines = [f"| {place} | {', '.join(f'`{name}`' for name in sorted(found[place]))} |" for place in places]
+    return "\n".join(["| in the paper | recipes |", "|---|---|", *lines])
+
+
+def by_the_text(name: str) -> list[str]:
+    """Return a sentence with what --paper changes, if anything."""
+    if not differs(name):
+        return []
+    changed = diff(load(name), load(name, paper=True))
+    values = [f"{key} = {in_toml(text)}" for key, (_, text) in changed.items() if not key.startswith("source.")]
+    return [f"Text: {', '.join(values)}."]
+
+
+def method_table() -> str:
+    """Return the table of methods of docs/methods.md."""
+    lines = ["| method | reference | idea | settings |", "|---|---|---|---|"]
+    for name, about in METHODS.items():
+        settings = ", ".join(f"`{key}`" for key in about.uses)
+        lines.append(f"| `{name}` | {about.paper or '-'} | {about.idea} | {settings or '-'} |")
+    return "\n".join(lines)
+
+
 def refresh(folder: Path) -> None:
     """Write the tables anew that stand in pages of the repository."""
-    (folder / "recipes.md").write_text((folder / "recipes.head.md").read_text() + markdown())
-    for name, table in {"paper_to_code.md": coverage(), "methods.md": methods_markdown()}.items():
+    (folder / "recipes.md").write_text((folder / "recipes.head.md").read_text() + recipe_tables())
+    for name, table in {"paper_to_code.md": coverage(), "methods.md": method_table()}.items():
         page, header = folder / name, table.strip().splitlines()[0]
         before, _, rest = page.read_text().partition(header)
         after = re.sub(r"\A.*\n(\|.*\n)*", "", rest)

@@ -87,7 +87,9 @@ def compare(
             metrics[FUSED] = interval(sums)
         row = {"method": word, **metrics, "runs": [str(run.folder) for run in runs]}
         if distributed.rank() == 0:  # a second is enough for a column; `gpaco latency` measures longer
-            row["latency"] = stored(runs[0]) or latency(runs[0], device=flags.get("device"), seconds=0.5)[0]
+            row["latency"] = (
+                stored(runs[0], flags.get("device")) or latency(runs[0], device=flags.get("device"), seconds=0.5)[0]
+            )
         rows.append(row)
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     if distributed.rank() == 0:
@@ -166,9 +168,10 @@ def table(result: dict[str, Any]) -> str:
             mean, half = (row[key]["mean"], row[key]["interval"]) if key in row else (None, None)
             text = "none" if mean is None else f"{100 * mean:.1f}"
             cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
-        cells.append(f"{row['latency']['batches']['64']['median']:.2f}" if "latency" in row else "none")
+        time = row["latency"]["batches"]["64"] if "latency" in row else None
+        cells.append("none" if time is None else f"{time['median']:.2f}")
         lines.append(f"| {row['method']} | {' | '.join(cells)} |")
     what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
     about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
-    time = " ms: per image in a batch of 64, first seed, median."
-    return "\n".join([*lines, "", f"Percent; {what}.{about}{time}"])
+    ms = " ms: per image in a batch of 64, first seed, median."
+    return "\n".join([*lines, "", f"Percent; {what}.{about}{ms}"])

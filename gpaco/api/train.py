@@ -11,11 +11,13 @@ from gpaco.api.report import report
 from gpaco.api.tasks import TASKS
 from gpaco.data.batches import steps_per_epoch
 from gpaco.data.published_lists import compared_with_published
+from gpaco.errors import UserError
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE
 from gpaco.recipes import recipe as recipes
+from gpaco.recipes.paper_rows import processes_of
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
@@ -108,9 +110,12 @@ def dry_run(
 ) -> dict[str, Any]:
     """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files.
 
-    Return what the whole training needs on this machine, from the second step: `hours` and `memory_gb`; and `lists`,
-    whether the files of the data are the published ones.
+    Return what the whole training needs, from the second step: `hours` without evaluation and `memory_gb` of each of
+    `processes`, as many as the command of the recipe starts, which share a batch; and `lists`, whether the files of the
+    data are the published ones. A step is that of one process.
     """
+    if distributed.started() > 1:
+        raise UserError("--dry-run takes its steps in one process", "leave out torchrun")
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
     kind = TASKS[wanted.train.task]
@@ -121,7 +126,8 @@ def dry_run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         task = kind.prepare(wanted, given, folder, where, say)
-        images, whole = len(task.splits.train), task.sample()
+        images, full, processes = len(task.splits.train), task.recipe, processes_of(task.recipe.source.command)
+        whole = task.with_recipe(_share(full, processes), quiet).sample()
         short = replace(whole.recipe, train=replace(whole.recipe.train, features="", log=""))
         keys = [f"stage.{stage.name}.train.epochs" for stage in short.stage] or ["train.epochs"]
         for epochs in (1, 2):
@@ -130,22 +136,32 @@ def dry_run(
             run_stages(task, folder, where, quiet, quiet)
             (folder / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))
-        needs = _needs(folder, whole.recipe, images) | {"memory_gb": round(peak_memory(where) / 1e9, 2)}
+        needs = _needs(folder, whole, full, images) | {"memory_gb": round(peak_memory(where) / 1e9, 2)}
+    devices = f"{processes} devices like this one" if processes > 1 else "this machine"
     say(
-        f"the whole training: {needs['steps']:,} steps, about {needs['hours']:.2g} hours on this machine with one "
-        f"process, {needs['memory_gb']:.2g} GB of memory (from a step of {short.train.batch_size} images)"
+        f"the whole training: {needs['steps']:,} steps, about {needs['hours']:.2g} hours on {devices} without "
+        f"evaluation, {needs['memory_gb']:.2g} GB of memory each (from a step of {short.train.batch_size} images)"
     )
     say("everything works: leave out --dry-run to train")
-    return {"images": images, "lists": lists} | needs
+    return {"images": images, "lists": lists, "processes": processes} | needs
 
 
-def _needs(folder: Path, recipe: Recipe, images: int) -> dict[str, Any]:
-    """Return the steps and hours of a recipe, from the last step of each stage that was tried."""
-    steps, seconds, stages = 0, 0.0, recipes.stages(recipe)
-    for at, stage in enumerate(stages, 1):
-        log = (folder if at == len(stages) else stage_folder(folder, at, stage.name)) / "metrics.jsonl"
-        number = stage.train.epochs * steps_per_epoch(images, stage.train.batch_size)
+def _share(recipe: Recipe, processes: int) -> Recipe:
+    """Return the recipe with the part of each batch that one of several processes has."""
+    sizes = {one.name: max(1, one.train.batch_size // processes) for one in recipes.stages(recipe)}
+    own = replace(recipe, train=replace(recipe.train, batch_size=max(1, recipe.train.batch_size // processes)))
+    return recipes.change(own, {f"stage.{one.name}.train.batch_size": sizes[one.name] for one in recipe.stage})
+
+
+def _needs(folder: Path, task: Task, full: Recipe, images: int) -> dict[str, Any]:
+    """Return the steps and hours of a recipe, from the last epoch of each stage that was tried: that of `task`."""
+    steps, seconds, tried = 0, 0.0, recipes.stages(task.recipe)
+    for at, (stage, whole) in enumerate(zip(tried, recipes.stages(full), strict=True), 1):
+        log = (folder if at == len(tried) else stage_folder(folder, at, stage.name)) / "metrics.jsonl"
+        number = whole.train.epochs * steps_per_epoch(images, whole.train.batch_size)
         if log.is_file():  # a closed form has no steps
             last = json.loads(log.read_text().splitlines()[-1])["time"]["seconds"]
-            steps, seconds = steps + number, seconds + number * last
+            size, sample = stage.train.batch_size, len(task.splits.train)
+            seen = steps_per_epoch(sample, size) * min(size, sample)
+            steps, seconds = steps + number, seconds + number * last * size / seen
     return {"steps": steps, "hours": seconds / 3600}

@@ -104,7 +104,6 @@ def train(
     validation: options.Validation = None,
     part: options.Part = None,
     amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
-    ghost_batch: Annotated[int | None, typer.Option(hidden=True)] = None,  # the help is long enough without it
     on_bad_image: Annotated[
         str | None, typer.Option(help="Unreadable images: error stops, skip leaves them out and lists them.")
     ] = None,
@@ -112,7 +111,6 @@ def train(
         int | None, typer.Option(help="Number of processes that load images. Default: chosen from the data.")
     ] = None,
     device: options.Device = None,
-    compile: Annotated[bool | None, typer.Option(hidden=True)] = None,
     tune: options.Tune = None,
     tune_prior: options.TunePrior = False,
     seed: options.Seed = None,

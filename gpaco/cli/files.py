@@ -48,13 +48,9 @@ def export(
 @app.command()
 def recipes(
     word: Annotated[str, typer.Argument(help="List only recipes with this word in their name, table or row.")] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of docs/recipes.md.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """List the recipes: rows of the paper's tables, with the paper's number and ours."""
-    if markdown:
-        print(listing.markdown(), end="")
-        return
     rows = listing.rows(word)
     if as_json:
         print(json.dumps([{"name": row.name, "data": row.data} | asdict(row.source) for row in rows]))

@@ -1,4 +1,4 @@
-"""Hashes of published lists and archives: whether data is the data of a paper, not only as large.
+"""Published lists and archives, their images and hashes: whether data is the data of a paper, not only as large.
 
 Lists: the SHA-1 by which Git names them in the repositories that publish them (`git hash-object FILE`), here
 facebookresearch/classifier-balancing at 22370c6. Archives: the MD5 on the page of the data set.
@@ -6,17 +6,26 @@ facebookresearch/classifier-balancing at 22370c6. Archives: the MD5 on the page 
 
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Published(NamedTuple):
+    """How many images a file has, and its hash."""
+
+    images: int
+    hash: str
+
 
 PUBLISHED = {
-    "ImageNet_LT_train.txt": "a063f095fcd475db4cf8b0658c4b73955535bbf9",
-    "ImageNet_LT_val.txt": "3ed3188b2f44829ce2dec1cc27040d8d40984088",
-    "ImageNet_LT_test.txt": "76a2fb9749d6cd29e765cc4f8c270f2504131e2f",
-    "Places_LT_train.txt": "6392252f8ae867bc8a5e841cc1b29e5b8ef4b636",
-    "Places_LT_val.txt": "b93a2ca58ccb7f3b671c176f395a70bf52c95533",
-    "Places_LT_test.txt": "e732e58b8aa718a2c1c11933375f5710652c2b93",
-    "iNaturalist18_train.txt": "4accdb7584d2f0a5106c40a33ed6afa392189bcc",
-    "iNaturalist18_val.txt": "4c23900857fd0f5adcd4cc0dffef345039eeb05f",
-    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+    "ImageNet_LT_train.txt": Published(115_846, "a063f095fcd475db4cf8b0658c4b73955535bbf9"),
+    "ImageNet_LT_val.txt": Published(20_000, "3ed3188b2f44829ce2dec1cc27040d8d40984088"),
+    "ImageNet_LT_test.txt": Published(50_000, "76a2fb9749d6cd29e765cc4f8c270f2504131e2f"),
+    "Places_LT_train.txt": Published(62_500, "6392252f8ae867bc8a5e841cc1b29e5b8ef4b636"),
+    "Places_LT_val.txt": Published(7_300, "b93a2ca58ccb7f3b671c176f395a70bf52c95533"),
+    "Places_LT_test.txt": Published(36_500, "e732e58b8aa718a2c1c11933375f5710652c2b93"),
+    "iNaturalist18_train.txt": Published(437_513, "4accdb7584d2f0a5106c40a33ed6afa392189bcc"),
+    "iNaturalist18_val.txt": Published(24_426, "4c23900857fd0f5adcd4cc0dffef345039eeb05f"),
+    "cifar-100-python.tar.gz": Published(60_000, "eb9058c3a382ffc7106e4002c42a8d85"),
 }
 
 
@@ -28,7 +37,7 @@ def compared_with_published(path: Path) -> list[str]:
     lines = []
     for file in known:
         if file.is_file():
-            same = _hash(file) == PUBLISHED[file.name]
+            same = _hash(file) == PUBLISHED[file.name].hash
             lines.append(f"{file.name}: {'the published file' if same else 'differs from the published file'}")
     return lines
 

@@ -1,15 +1,23 @@
 """The number of a run by a recipe beside that of the paper."""
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
+from gpaco.models.backbones import NONE
+from gpaco.models.weights.hub import is_hub
+from gpaco.models.weights.packaged import PACKAGE
 from gpaco.pages.render import Facts
-from gpaco.recipes.recipe import diff, in_toml, load, names
+from gpaco.recipes.recipe import diff, in_toml, load, names, stages
+from gpaco.recipes.settings import Recipe
 from gpaco.training.run import Run
 
 # Where a run may differ from its recipe without being another experiment: places, hardware, output.
-_FREE = {"data.path", "data.root", "model.weights", "train.seed", "train.workers", "train.features", "train.report"}
+_FREE = {"data.path", "data.root", "train.seed", "train.workers", "train.features", "train.report"}
 _FREE |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.channels_last", "train.compile"}
-_OPEN: tuple[Any, ...] = ("auto", (), 0, -1)  # values that a recipe leaves to the data
+# Values that a recipe leaves to the data; they are filled in before training.
+_OPEN: dict[str, Any] = {"model.name": "auto", "model.size": 0, "model.mean": (), "model.std": ()}
+_OPEN |= {"views.first": "auto", "views.second": "auto", "segmentation.crop": (), "segmentation.base_size": ()}
 
 
 def published(run: Run, ours: float | None, low: float | None = None, high: float | None = None) -> Facts | None:
@@ -17,11 +25,6 @@ def published(run: Run, ours: float | None, low: float | None = None, high: floa
     recipe, source = run.recipe, run.recipe.source
     if not source.paper or ours is None or recipe.name.removesuffix("-paper") not in names():
         return None
-    changes = {
-        key: theirs
-        for key, (packaged, theirs) in diff(load(recipe.name), recipe).items()
-        if not key.startswith("source.") and key not in _FREE and packaged not in _OPEN
-    }
     theirs = float(source.paper) / 100
     return {
         "recipe": recipe.name,
@@ -31,5 +34,23 @@ def published(run: Run, ours: float | None, low: float | None = None, high: floa
         "low": low,
         "high": high,
         "inside": None if low is None or high is None else low <= theirs <= high,
-        "changes": [f"{key} = {in_toml(value)}" for key, value in changes.items()],
+        "changes": list(_changes(load(recipe.name), recipe)),
     }
+
+
+def _changes(packaged: Recipe, recipe: Recipe) -> Iterator[str]:
+    """Yield what differs in each stage, as text."""
+    for theirs, ours in zip_longest(stages(packaged), stages(recipe)):
+        if theirs is None or ours is None:
+            yield f"{len(recipe.stage)} stages instead of {len(packaged.stage)}"
+            return
+        where = f"stage.{ours.name}." if recipe.stage else ""
+        for key, (one, other) in diff(theirs, ours).items():
+            if not key.startswith("source.") and not _is_free(key, one, other):
+                yield f"{where}{key} = {in_toml(other)}"
+
+
+def _is_free(key: str, packaged: Any, value: Any) -> bool:
+    if key == "model.weights":  # the file may have another name
+        return all(weights not in ("auto", NONE, PACKAGE) and not is_hub(weights) for weights in (packaged, value))
+    return key in _FREE or (key in _OPEN and packaged == _OPEN[key])

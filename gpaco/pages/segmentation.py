@@ -107,9 +107,14 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
         "matrix": shares.tolist() if len(names) <= MATRIX else None,
         "sentence": sentence(found),
         "robustness": robustness,
-        "paper": list(filter(None, (published(run, row["miou"]) for run, row in zip(runs, found, strict=True)))),
+        "paper": list(filter(None, (_beside_the_paper(run) for run in runs))),
         "images": [],
     }
+
+
+def _beside_the_paper(run: Run) -> Facts | None:
+    metrics = run.metrics
+    return published(run, metrics["miou"], **metrics.get("intervals", {}).get("miou", {}))
 
 
 def sentence(runs: Sequence[Facts]) -> str:

@@ -1,11 +1,10 @@
-"""The list of recipes, for the terminal and for docs/recipes.md."""
+"""The list of recipes, for the terminal."""
 
-import re
 from typing import NamedTuple
 
 from gpaco.errors import UserError, nearest
-from gpaco.recipes.paper_rows import differs, names
-from gpaco.recipes.recipe import diff, in_toml, load
+from gpaco.recipes.paper_rows import names
+from gpaco.recipes.recipe import in_toml, load
 from gpaco.recipes.settings import METHODS, MethodSettings, PaperRow, used
 from gpaco.recipes.validation import FIELDS
 
@@ -74,44 +73,6 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def markdown() -> str:
-    """Return the tables of docs/recipes.md, which follow the text of docs/recipes.head.md."""
-    every, lines = rows(), []
-    for data, title in DATA.items():
-        mine = [row for row in every if row.data == data]
-        first = next((row for row in mine if row.name.endswith("-gpaco")), mine[0])
-        lines += ["", f"## {title}", "", f"    {first.source.command}", "", f"Hardware: {first.source.hardware}.", ""]
-        lines += ["| recipe | paper | ours | row of the paper | `--paper`; assumed; notes |", "|---|---|---|---|---|"]
-        for name, _, source in mine:
-            assumed = [f"Assumed: {', '.join(source.assumed)}."] if source.assumed else []
-            notes = " ".join([*by_the_text(name), *assumed, source.note]).strip()
-            cells = (f"`{name}`", source.paper or "-", source.ours or NOT_RUN, f"{source.table}, {source.row}", notes)
-            lines.append(f"| {' | '.join(cells)} |".replace("*", "\\*"))
-    return "\n".join([*lines, ""])
-
-
-def coverage() -> str:
-    """Return the table of docs/paper_to_code.md that says which recipes belong to which table and figure."""
-    found: dict[str, list[str]] = {}
-    for name, _, source in rows():
-        noted = re.findall(r"(?:Also in|\() ?Tables? (\d+)(?: and (\d+))?", source.note)
-        also = [f"Table {number}" for pair in noted for number in pair if number]
-        for table in (source.table, *also):
-            found.setdefault(table, []).append(name)
-    places = sorted(found, key=lambda place: (place.split()[0], int("".join(filter(str.isdigit, place)) or 0)))
-    lines = [f"| {place} | {', '.join(f'`{name}`' for name in sorted(found[place]))} |" for place in places]
-    return "\n".join(["| in the paper | recipes |", "|---|---|", *lines])
-
-
-def by_the_text(name: str) -> list[str]:
-    """Return a sentence with what --paper changes, if anything."""
-    if not differs(name):
-        return []
-    changed = diff(load(name), load(name, paper=True))
-    values = [f"{key} = {in_toml(text)}" for key, (_, text) in changed.items() if not key.startswith("source.")]
-    return [f"Text: {', '.join(values)}."]
-
-
 def method(name: str) -> str:
     """Return a method as text: what it does, where it was published, and its settings with their defaults."""
     about, lines = METHODS[name], []
@@ -121,12 +82,3 @@ def method(name: str) -> str:
             lines.append(f"  method.{key} = {in_toml(getattr(defaults, key))}  # {field.metadata['about']}")
     paper = [about.paper] if about.paper else []
     return "\n".join([f"{name}: {about.idea}", *paper, "settings (--set KEY=VALUE):", *lines, ""])
-
-
-def methods_markdown() -> str:
-    """Return the table of methods of docs/methods.md."""
-    lines = ["| method | reference | idea | settings |", "|---|---|---|---|"]
-    for name, about in METHODS.items():
-        settings = ", ".join(f"`{key}`" for key in about.uses)
-        lines.append(f"| `{name}` | {about.paper or '-'} | {about.idea} | {settings or '-'} |")
-    return "\n".join(lines)

@@ -10,6 +10,7 @@ A row with `sweep = "section.key"` stands for several rows, one for each pair of
 name and row is replaced by the value.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -67,6 +68,16 @@ def _command(words: str, row: Table, file: Table) -> str:
     start = f"torchrun --nproc_per_node {groups} -m gpaco" if groups > 1 else "gpaco"
     weights = f" --weights {model['weights']}" if "weights" in model else ""
     return f"{start} train {file['data']}{weights} --recipe {words} --out RUN"
+
+
+def processes_of(command: str) -> int:
+    """Return how many processes the command of a recipe starts.
+
+    >>> processes_of("torchrun --nproc_per_node 4 -m gpaco train DATA"), processes_of("gpaco train DATA")
+    (4, 1)
+    """
+    found = re.search(r"--nproc_per_node (\d+)", command)
+    return int(found[1]) if found else 1
 
 
 @cache

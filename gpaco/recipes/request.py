@@ -11,7 +11,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
 from gpaco.system.words import printable
 
-# Options of `gpaco train` and keyword arguments of train(), with the setting that each stands for.
+# Keyword arguments of train(), with the setting that each stands for; all but two are options of `gpaco train`.
 FLAGS = {
     "root": "data.root",
     "task": "train.task",
@@ -29,20 +29,23 @@ FLAGS = {
     "train": "train.part",
     "amp": "train.amp",
     "workers": "train.workers",
-    "ghost_batch": "model.ghost_batch",
     "on_bad_image": "data.on_bad_image",
-    "compile": "train.compile",
     "tune": "train.tune",
     "tune_prior": "method.tune_prior",
     "report": "train.report",
     "log": "train.log",
 }
+_NO_OPTIONS = ("sampler", "report")
 
 
-def overrides(key: str) -> str:
-    """Return the command-line option that sets "section.key"."""
-    options = {setting: f"--{flag.replace('_', '-')}" for flag, setting in FLAGS.items()}
-    return options.get(key, f"--set {key}=")
+def overrides(key: str, value: Any = "") -> str:
+    """Return the words of a command line that set "section.key", up to the value or with it.
+
+    >>> overrides("train.epochs", 3), overrides("train.sampler", "sqrt"), overrides("train.epochs")
+    ('--epochs 3', '--set train.sampler=sqrt', '--epochs')
+    """
+    options = {setting: f"--{flag.replace('_', '-')} " for flag, setting in FLAGS.items() if flag not in _NO_OPTIONS}
+    return f"{options.get(key, f'--set {key}=')}{value}".rstrip()
 
 
 def requested(
@@ -99,7 +102,7 @@ def _from_flags(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         )
     given = {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     values = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-    return values, {key: f"{overrides(key)} {value}" for key, value in given.items()}
+    return values, {key: overrides(key, value) for key, value in given.items()}
 
 
 def _absolute(path: Path | str) -> str:

@@ -164,9 +164,14 @@ def barrier() -> None:
     agree(0)
 
 
+def started() -> int:
+    """Return the number of processes that torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def start(device: torch.device, timeout_minutes: float = 10.0) -> None:
     """Join the process group if torchrun started several processes."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+    if started() > 1 and not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
 

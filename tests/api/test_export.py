@@ -29,9 +29,8 @@ from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.models import backbones, exported
 from gpaco.system.outputs import output_file
 from gpaco.tasks.classification.card import Tuned
-from gpaco.tasks.classification.cost import cost
 from gpaco.tasks.classification.export import FinalLogits
-from gpaco.tasks.classification.predictor import load_classifier
+from gpaco.tasks.classification.predictor import load_classifier, total_cost
 from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.segmentation.network import build
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -292,7 +291,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_models_in_predict_and_in_a_fil
         mean = torch.stack([load_classifier(Run(folder))(images) for folder in runs]).mean(0)
     torch.testing.assert_close(answer(images), mean, rtol=1e-4, atol=1e-4)
     assert result["difference"] < 1e-3
-    alone = [cost([load_classifier(Run(folder))]) for folder in runs]
+    alone = [total_cost([load_classifier(Run(folder))]) for folder in runs]
     both = gpaco.evaluate(runs)["cost"]
     assert about["cost"] == both
     assert both["models"] == 2

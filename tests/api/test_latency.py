@@ -1,10 +1,16 @@
 """Milliseconds per image, parameters and operations of a model."""
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
+from helpers.scenes import card, made_run, scene_folder, tiny_segmenter
 from torch import nn
 
-from gpaco.api.latency import table
-from gpaco.tasks.latency import measure
+import gpaco
+from gpaco.api.latency import stored, table
+from gpaco.tasks.cost import FILE, cost, measure
 
 
 def test_operations_and_parameters_are_counted_and_times_have_a_spread() -> None:
@@ -25,3 +31,33 @@ def test_operations_and_parameters_are_counted_and_times_have_a_spread() -> None
     assert line.startswith("runs/a ")
     assert f"{found['parameters']:,}" in line
     assert "Medians on cpu" in remark
+
+
+def test_a_segmenter_is_measured_at_its_fitted_size_without_layers_for_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpaco.tasks.segmentation.predictor.build_model", lambda card: tiny_segmenter())
+    monkeypatch.setattr("helpers.scenes.card", lambda names: card(names, image_size=(4000, 5600), base_size=(400, 700)))
+    run = made_run(tmp_path / "run", scene_folder(tmp_path / "data", train=1, val=1, test=1), ("a", "b", "c"))
+    (row,) = gpaco.latency(run, device="cpu", seconds=0.01)
+    assert (row["height"], row["width"]) == (400, 560)
+    assert row["batches"]["1"]["median"] > 0
+    assert row["batches"]["64"] is None  # 14 million pixels
+    assert row["parameters"] == 3 * 6 * 9 + 6 + 2 * 6 + 6 * 8 * 9 + 8 + 8 * 3 + 3  # encoder and class scores
+    assert " none " in table([row])
+    assert stored(run, "cpu") == row
+    for damage in ("", "{}", "[1]", '{"batches": ', json.dumps(row | {"batches": {"1": None, "64": None}})):
+        (run.folder / FILE).write_text(damage)
+        assert stored(run, "cpu") is None, damage
+    for elsewhere in ({"device": "A100"}, {"threads": 99}):
+        (run.folder / FILE).write_text(json.dumps(row | elsewhere))
+        assert stored(run, "cpu") is None, elsewhere
+
+
+def test_parameters_and_operations_are_those_of_an_answer() -> None:
+    model = nn.Sequential()
+    model.add_module("first", nn.Conv2d(3, 4, 1, bias=False))
+    used = cost(model, 8, 8)
+    assert used == (12, 2 * 12 * 64)
+    model.first.projector = nn.Linear(4, 4)
+    assert cost(model, 8, 8) == used

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpaco.data import published_lists
-from gpaco.data.published_lists import PUBLISHED, compared_with_published
+from gpaco.data.published_lists import PUBLISHED, Published, compared_with_published
 
 
 def test_a_list_is_compared_by_the_name_that_git_gives_its_content(
@@ -15,7 +15,8 @@ def test_a_list_is_compared_by_the_name_that_git_gives_its_content(
     for name, text in (("Places_LT_train.txt", "a.jpg 0\n"), ("Places_LT_val.txt", "b.jpg 0\n"), ("mine.txt", "c 0\n")):
         (tmp_path / name).write_text(text)
     told = subprocess.run(["git", "hash-object", tmp_path / "Places_LT_train.txt"], capture_output=True, check=True)
-    monkeypatch.setattr(published_lists, "PUBLISHED", PUBLISHED | {"Places_LT_train.txt": told.stdout.decode().strip()})
+    known = Published(1, told.stdout.decode().strip())
+    monkeypatch.setattr(published_lists, "PUBLISHED", PUBLISHED | {"Places_LT_train.txt": known})
     assert compared_with_published(tmp_path / "Places_LT_train.txt") == [
         "Places_LT_train.txt: the published file",
         "Places_LT_val.txt: differs from the published file",

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from helpers.made_runs import tail_run
+from helpers.scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
 from gpaco.pages.published import published
+from gpaco.pages.segmentation import collect
 from gpaco.recipes import recipe as recipes
 from gpaco.training.run import Run
 
@@ -24,6 +27,8 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
         with_latency(tail_run(tmp_path / "fast", seed=2), 2.0),
     ]
     runs.append(tail_run(tmp_path / "unmeasured", seed=3))
+    runs.append(tail_run(tmp_path / "damaged", seed=4))
+    (runs[-1].folder / "latency.json").write_text("{")
     page = gpaco.report(runs, tmp_path / "report.html", with_images=False).read_text()
     plot = json.loads((tmp_path / "report_files" / "report.json").read_text())["latency"]
     slow, fast = plot["rows"]
@@ -34,8 +39,22 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
     section = page.split('<section id="latency">')[1].split("</section>")[0]
     assert section.count("<circle") == 2
     assert "12,345" in section
+    assert section.count("cpu, 1 thread<") == 2
     alone = gpaco.report(runs[0], tmp_path / "alone.html", with_images=False).read_text()
     assert 'id="latency"' not in alone
+
+
+CHANGED = [  # a recipe, settings, and what the page says about them
+    ("cifar100-lt100-resnet32-gpaco-paper", ["train.epochs=2"], ["train.epochs = 2"]),
+    (
+        "imagenet-lt-resnet50-gpaco",
+        ["train.ema=0.99", "optimizer.nesterov=true", "model.resize=300", "data.validation=0.1"],
+        ["data.validation = 0.1", "model.resize = 300", "optimizer.nesterov = true", "train.ema = 0.99"],
+    ),
+    ("imagenet-lt-resnet50-supcon", ["stage.classifier.optimizer.lr=1"], ["stage.classifier.optimizer.lr = 1.0"]),
+    ("places-lt-resnet152-gpaco", ["model.weights=/elsewhere/r152.pth"], []),
+    ("places-lt-resnet152-gpaco", ["model.weights=none"], ['model.weights = "none"']),
+]
 
 
 def by_recipe(run: Run, name: str, *changes: str) -> Run:
@@ -55,8 +74,19 @@ def test_a_run_by_a_recipe_has_its_number_beside_the_papers_and_says_what_was_ch
     inside = top1["low"] <= 0.523 <= top1["high"]
     assert f"is {'inside' if inside else 'outside'} the 95 % interval" in section
     assert "not the recipe" not in section
-    short = by_recipe(run, "cifar100-lt100-resnet32-gpaco-paper", "train.epochs=2")
-    found = published(short, 0.5)
-    assert found is not None
-    assert found["changes"] == ["train.epochs = 2"]
+    for name, given, changes in CHANGED:
+        changed = published(by_recipe(run, name, *given), 0.5)
+        assert changed is not None
+        assert changed["changes"] == changes, name
     assert published(tail_run(tmp_path / "other"), 0.5) is None
+
+
+def test_a_segmenter_has_the_interval_of_its_mean_iou_beside_the_papers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpaco.tasks.segmentation.predictor.build_model", lambda card: tiny_segmenter())
+    made = made_run(tmp_path / "run", scene_folder(tmp_path / "data", train=1, val=1, test=6), ("a", "b", "c"))
+    run = by_recipe(made, "cityscapes-deeplabv3plus-resnet50-gpaco")
+    (row,) = collect([run], ["run"])["paper"]
+    assert row["low"] < row["ours"] == run.metrics["miou"] < row["high"]
+    assert row["inside"] is not None

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
+from gpaco.cli.commands import app
 from gpaco.errors import UserError
 from gpaco.recipes.listing import method
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
-from gpaco.recipes.request import requested
+from gpaco.recipes.request import overrides, requested
 from gpaco.recipes.settings import METHODS, SECTIONS, Recipe, used
 from gpaco.recipes.validation import SETTINGS
 
@@ -489,3 +491,9 @@ def test_a_method_is_shown_with_its_reference_settings_and_defaults() -> None:
         assert about.paper in text
         for key in about.uses:
             assert f"method.{key} = " in text
+
+
+def test_every_option_that_a_message_names_is_one_of_the_command() -> None:
+    known = {word for option in get_command(app).commands["train"].params for word in option.opts}  # type: ignore[attr-defined]
+    for key in SETTINGS:
+        assert overrides(key).split()[0] in known, key

@@ -11,6 +11,7 @@ from helpers.scenes import scene_folder
 
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.segmentation.deeplab import default_width
 from gpaco.tasks.segmentation.defaults import check_settings, check_sizes
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.network import Segmenter
@@ -82,7 +83,8 @@ def test_each_recipe_has_the_values_of_its_sources() -> None:
         assert f"are {steps:,} iterations; the released code runs {iterations:,}" in recipe.source.note
         slides = data == "pascal-context"
         assert (scenes.window, scenes.stride) == (((480, 480), (320, 320)) if slides else ((), ()))
-        assert scenes.channels == (128 if network.endswith("resnet18") else 512)
+        width = scenes.channels or default_width(recipe.model.name.removeprefix("deeplabv3plus-"))
+        assert width == (128 if network.endswith("resnet18") else 512)
         assert (scenes.pixels, scenes.weight, scenes.aux_weight) == (8192, 1.0, 0.4)
         assert (scenes.scale, scenes.max_share) == ((0.5, 2.0), 0.75)
         assert recipe.method.name == method

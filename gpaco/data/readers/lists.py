@@ -7,21 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from gpaco.data.published_lists import PUBLISHED
 from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 
-# Images in the published lists.
-_PUBLISHED = {
-    "ImageNet_LT_train.txt": 115_846,
-    "ImageNet_LT_val.txt": 20_000,
-    "ImageNet_LT_test.txt": 50_000,
-    "Places_LT_train.txt": 62_500,
-    "Places_LT_val.txt": 7_300,
-    "Places_LT_test.txt": 36_500,
-    "iNaturalist18_train.txt": 437_513,
-    "iNaturalist18_val.txt": 24_426,
-}
 _SIBLINGS = {"val": ("val", "valid", "validation"), "test": ("test",)}
 _MAX_CLASSES = 1_000_000
 
@@ -38,9 +28,9 @@ def read_list(path: Path, root: Path, allow_outside: bool) -> Splits:
     for split, file in lists.items():
         text, decoding = read_text(file)
         own = found[split] = find(_rows(text, file, split), file, root, allow_outside)
-        published = _PUBLISHED.get(file.name, own.seen)
-        if own.seen != published:
-            notes.append(f"{file.name} has {own.seen} images, the published list has {published}")
+        published = PUBLISHED.get(file.name)
+        if published and own.seen != published.images:
+            notes.append(f"{file.name} has {own.seen} images, the published list has {published.images}")
         notes += [f"{file.name}: {note}" for note in (*decoding, *own.notes)]
     labels = {split: np.array([int(row.label) for row in part.rows], np.int64) for split, part in found.items()}
     classes = tuple(map(str, range(max(int(numbers.max()) for numbers in labels.values()) + 1)))

@@ -1,18 +1,18 @@
 """Accuracy against latency, from the latency.json that `gpaco latency` and `gpaco compare` leave in a run."""
 
-import json
 import math
 from collections.abc import Sequence
 
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts
+from gpaco.tasks.cost import in_words, read_measured
 
 _LEFT, _RIGHT, _TOP, _BASE = 44, 688, 26, 260  # edges of the plot, in pixels
 
 
 def latency(found: Sequence[Evidence]) -> Facts | None:
     """Return the plot of accuracy against milliseconds per image; None without two runs that were measured."""
-    rows = [_row(k, one) for k, one in enumerate(found) if (one.run.folder / "latency.json").is_file()]
+    rows = list(filter(None, (_row(k, one) for k, one in enumerate(found))))
     if len(rows) < 2:
         return None
     times, scores = [row["ms"] for row in rows], [row["top1"] for row in rows]
@@ -25,17 +25,17 @@ def latency(found: Sequence[Evidence]) -> Facts | None:
     ends = [(_LEFT, "start", math.exp(low)), (_RIGHT, "end", math.exp(high))]
     return {
         "rows": rows,
-        "device": rows[0]["device"],
         "edges": {"left": _LEFT, "right": _RIGHT, "base": _BASE},
         "grid": [{"y": _BASE - (_BASE - _TOP) * k / 4, "value": value} for k, value in enumerate(lines)],
         "ticks": [{"x": x, "anchor": anchor, "text": f"{value:.3g} ms"} for x, anchor, value in ends],
     }
 
 
-def _row(number: int, one: Evidence) -> Facts:
-    measured = json.loads((one.run.folder / "latency.json").read_text())
-    time = measured["batches"]["64"]
-    known = {key: measured[key] for key in ("device", "parameters", "flops")}
+def _row(number: int, one: Evidence) -> Facts | None:
+    measured = read_measured(one.run.folder)
+    if measured is None or (time := measured["batches"]["64"]) is None:
+        return None
+    known = {"device": in_words(measured), "parameters": measured["parameters"], "flops": measured["flops"]}
     times = {
         "ms": time["median"],
         "low": time["low"],

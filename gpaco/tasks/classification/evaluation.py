@@ -20,9 +20,8 @@ from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet
 from gpaco.system.words import counted
 from gpaco.tasks.classification.class_match import matched, restricted
-from gpaco.tasks.classification.cost import cost
 from gpaco.tasks.classification.logits import Logits
-from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
 from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, check_split
@@ -141,7 +140,7 @@ def evaluate_runs(
     if found is not None:
         result["overlap"] = found.facts(restrict)
     if len(predictors) > 1:
-        result["cost"] = cost(predictors)
+        result["cost"] = total_cost(predictors)
     tuned = [asdict(one.card.tuned) if one.card.tuned else None for one in predictors]
     if any(tuned):
         result["tuned"] = tuned[0] if len(tuned) == 1 else tuned

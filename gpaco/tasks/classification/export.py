@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError
 from gpaco.metrics.groups import groups
-from gpaco.tasks.classification.cost import cost
 from gpaco.tasks.classification.logits import softmax, wanted_prior
-from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
 from gpaco.training.run import Run
@@ -68,7 +67,7 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
         "whole": card.whole,
         "resize": card.view.resize,
         "interpolation": card.interpolation,
-        "cost": cost(predictors),
+        "cost": total_cost(predictors),
         "prior": Path(prior).name if prior else "uniform" if card.tuned else card.assumes,  # a file by its name
         "shares": None if shares is None else softmax(shares[None])[0].tolist(),  # that the logits are right for
     }

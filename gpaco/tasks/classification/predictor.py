@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from gpaco.models.lora import merged
 from gpaco.tasks.classification.calibration import read_calibration
 from gpaco.tasks.classification.card import Calibration, Card, Tuned, build_model
 from gpaco.tasks.classification.priors import correction, log_shown, read_tuned
+from gpaco.tasks.cost import cost
 from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
 from gpaco.training.run import Run, select_checkpoint, weights_of
@@ -99,6 +101,13 @@ def with_calibration(
     if gaussian is not None:
         card = replace(card, assumes="uniform")
     return Predictor(predictor.model, card, gaussian).to(predictor.mean.device).eval()
+
+
+def total_cost(predictors: Sequence[Predictor]) -> dict[str, Any]:
+    """Return the parameters of all models of an ensemble, and their operations for one image, in billions."""
+    found = [cost(one, one.card.view.size, one.card.view.size) for one in predictors]
+    parameters, flops = (sum(numbers) for numbers in zip(*found, strict=True))
+    return {"models": len(found), "parameters": parameters, "gflops": round(flops / 1e9, 6)}
 
 
 def load_classifiers(

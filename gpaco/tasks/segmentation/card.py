@@ -9,6 +9,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.segmentation.defaults import usual_size
 from gpaco.tasks.segmentation.network import Segmenter, build, normalization, timm_name
 from gpaco.tasks.segmentation.scenes import SceneSplits
+from gpaco.tasks.segmentation.transforms import fitting
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class Card:
     stride: tuple[int, ...]
     many: float
     few: float
+
+
+def fitted_size(card: Card) -> tuple[int, int]:
+    """Return height and width of a typical image after it was fitted into the base size."""
+    factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
+    height, width = (max(1, round(side * factor)) for side in card.image_size)
+    return height, width
 
 
 def describe(recipe: Recipe, splits: SceneSplits) -> Card:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import share_groups
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
+from gpaco.tasks.segmentation.card import fitted_size
 from gpaco.tasks.segmentation.network import encoder_weights
 from gpaco.tasks.segmentation.predictor import load_segmenter
-from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.training.run import Run
 
 
@@ -20,8 +20,7 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
     run = runs[0]
     predictor = load_segmenter(run, which=which)
     card = predictor.card
-    factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
-    height, width = size or card.window or [max(1, round(side * factor)) for side in card.image_size]
+    height, width = size or card.window or fitted_size(card)
     if height < 1 or width < 1:
         raise UserError(f"images of {height} x {width} pixels are empty", "for example --size 360x480")
     groups = share_groups(card.counts, card.many, card.few).tolist()

@@ -193,6 +193,7 @@ def _deeplab(
         ) from error
     _start(layers, f"{OURS}-{encoder}", weights)
     decoder = deeplab.Decoder(layers.out_channels, width, output_stride)
+    heads["released"] = not is_lite(f"{OURS}-{encoder}")
     return Segmenter(layers, decoder, width, num_classes, least=1, step=1, **heads)
 
 

@@ -111,6 +111,14 @@ def test_pictures_are_normalized_as_the_encoder_is_used_to() -> None:
 
 
 @pytest.mark.slow
+def test_class_scores_of_a_lite_network_have_no_dropout_and_larger_weights_in_every_decoder() -> None:
+    for name, dropout in (("deeplabv3plus-efficientnet-lite0", 0.0), ("deeplabv3plus-test_resnet", 0.1)):
+        drop, scores = build(name, 3, channels=16).classifier
+        assert drop.p == dropout
+        assert (scores.weight.std() > 0.1) == (dropout == 0)
+
+
+@pytest.mark.slow
 def test_a_swin_takes_a_classifiers_weights_and_drops_no_path_unless_asked(tmp_path: Path) -> None:
     classifier = timm.create_model("swin_tiny_patch4_window7_224", pretrained=False)
     save_file(classifier.state_dict(), tmp_path / "swin.safetensors")

@@ -1,0 +1,98 @@
+"""What an answer of a model costs: parameters, operations and time (the paper's Figure 1 a)."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpaco.system.words import counted
+
+FILE = "latency.json"  # in a run folder
+BATCHES = (1, 64)  # images at a time; the paper measures 64
+_PIXELS = 12_000_000  # largest batch in pixels; 64 images of 384 x 384 have 9.4 million
+_LEAST, _MOST = 5, 100  # repetitions
+_TRAINING = {"projector", "prototypes", "aux"}  # layers that are only for training
+
+
+@torch.no_grad()
+def cost(model: nn.Module, height: int, width: int) -> tuple[int, int]:
+    """Return the parameters that an answer needs, and its operations for one image of this size.
+
+    A multiplication and an addition count as two operations.
+    """
+    device = next(model.parameters()).device
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 3, height, width, device=device))
+    used = (p.numel() for name, p in model.named_parameters() if not _TRAINING & set(name.split(".")))
+    return sum(used), counter.get_total_flops()
+
+
+@torch.inference_mode()
+def measure(model: nn.Module, height: int, width: int, *, seconds: float = 2.0) -> dict[str, Any]:
+    """Return milliseconds per image at each batch size with their spread, parameters, and FLOPs of one image.
+
+    Images are random and already in memory. Every batch size is repeated for about `seconds`, at least five times,
+    after one try to warm up. "median" is of the repetitions, "low" and "high" are their quartiles. A batch of too many
+    pixels is not measured: None.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    parameters, flops = cost(model, height, width)
+    result: dict[str, Any] = {"height": height, "width": width, **place(device)}
+    result |= {"parameters": parameters, "flops": flops, "batches": {}}
+    for batch in BATCHES:
+        result["batches"][str(batch)] = None
+        if batch == 1 or batch * height * width <= _PIXELS:
+            images = torch.rand(batch, 3, height, width, device=device)
+            times = repeated(lambda images=images: model(images), device, seconds)  # type: ignore[misc]
+            low, median, high = (1000 / batch * np.percentile(times, (25, 50, 75))).tolist()
+            result["batches"][str(batch)] = {"median": median, "low": low, "high": high, "repetitions": len(times)}
+    return result
+
+
+def place(device: torch.device) -> dict[str, Any]:
+    """Return where times are measured: the device and the threads of a CPU."""
+    name = device.type if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return {"device": name, "threads": torch.get_num_threads()}
+
+
+def in_words(row: dict[str, Any]) -> str:
+    """Return where a row was measured, as text."""
+    return f"cpu, {counted(row['threads'], 'thread')}" if row["device"] == "cpu" else str(row["device"])
+
+
+def read_measured(folder: Path) -> dict[str, Any] | None:
+    """Return what was measured of a run before; None if nothing was, or the file is damaged."""
+    try:
+        row = dict(json.loads((folder / FILE).read_text()))
+        times = [row["batches"][str(batch)] for batch in BATCHES]
+        known = [row[key] for key in ("threads", "parameters", "flops")]
+        known += [time[key] for time in times if time is not None for key in ("low", "median", "high")]
+        in_words(row)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return row if times[0] and all(isinstance(number, int | float) and number > 0 for number in known) else None
+
+
+def repeated(action: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
+    """Return the seconds that an action takes, time after time."""
+
+    def finished() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    action()
+    times: list[float] = []
+    while len(times) < _LEAST or (sum(times) < seconds and len(times) < _MOST):
+        finished()
+        began = time.perf_counter()
+        action()
+        finished()
+        times.append(time.perf_counter() - began)
+    return times

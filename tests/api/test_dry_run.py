@@ -1,0 +1,27 @@
+"""What a dry run says about hours and memory."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpaco.api.train import dry_run
+from gpaco.errors import UserError
+from gpaco.recipes import recipe as recipes
+from gpaco.recipes.settings import PaperRow, Recipe
+
+
+@pytest.mark.slow
+def test_a_dry_run_takes_the_step_of_one_process_and_none_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = ["data.path=digits", "model.name=resnet8", "model.size=8", "model.weights=none", "train.part=all"]
+    changes += ["method.name=ce", "views.first=plain", "views.second=", "train.epochs=3", "train.batch_size=64"]
+    recipe = recipes.override(Recipe(), changes)
+    command = "torchrun --nproc_per_node 4 -m gpaco train DATA --recipe NAME --out RUN"
+    said: list[str] = []
+    needs = dry_run(replace(recipe, source=PaperRow(command=command)), say=said.append)
+    assert needs["processes"] == 4
+    assert needs["steps"] == 3 * (needs["images"] // 64)
+    assert "on 4 devices like this one without evaluation" in said[-2]
+    assert said[-2].endswith("(from a step of 16 images)")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UserError, match="--dry-run takes its steps in one process\nleave out torchrun"):
+        dry_run(recipe)
