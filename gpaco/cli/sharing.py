@@ -10,7 +10,6 @@ import gpaco
 from gpaco.cli import options
 from gpaco.cli.commands import app
 from gpaco.cli.display import display
-from gpaco.errors import UserError
 
 
 @app.command()
@@ -29,16 +28,10 @@ def serve(
     An .onnx file is served without torch.
     """
     screen = display()
-    if run.suffix.lower() != ".onnx":
-        gpaco.serve(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=screen)
-        return
-    from gpaco.api.exported import IN_THE_FILE, open_model
-    from gpaco.api.serving.server import listen, serve_model
-
-    if unbiased:
-        raise UserError("an exported file has no unbiased", IN_THE_FILE)
-    with listen(host, port) as listener:
-        serve_model(open_model(run, prior), listener, screen)
+    serve_it = gpaco.serve
+    if run.suffix.lower() == ".onnx":  # without torch
+        from gpaco.api.exported import serve_file as serve_it
+    serve_it(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=screen)
 
 
 @app.command()
