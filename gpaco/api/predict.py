@@ -45,7 +45,7 @@ def predict(
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
     """
     given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
-    for_classes = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}
+    for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}
     if isinstance(runs, Path | str) and is_onnx(runs):
         return predict_file(runs, paths, device=device, **given, **for_classes, **how)
     check_uncertain(uncertain)

@@ -280,7 +280,8 @@ def _run_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
 
 def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     """The same for an exported file, without torch."""
-    from gpaco.api.exported import Segmenting, open_model, predict_file
+    from gpaco.api.exported import open_model, predict_file
+    from gpaco.tasks.segmentation.masks import Segmenting
 
     file, *images = paths
     model = open_model(file, **arguments)

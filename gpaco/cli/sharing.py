@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,11 +27,13 @@ def serve(
 
     An .onnx file is served without torch.
     """
-    screen = display()
-    serve_it = gpaco.serve
-    if run.suffix.lower() == ".onnx":  # without torch
-        from gpaco.api.exported import serve_file as serve_it
-    serve_it(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=screen)
+    where: dict[str, Any] = {"host": host, "port": port, "say": display()}
+    if run.suffix.lower() == ".onnx":
+        from gpaco.api.exported import serve_file
+
+        serve_file(run, prior=prior, unbiased=unbiased, device=device, **where)
+    else:
+        gpaco.serve(run, prior=prior, unbiased=unbiased, device=device, **where)
 
 
 @app.command()

@@ -5,8 +5,9 @@
     val-000.tar      ...
 
 The class of an image is the text of its `.cls` file, or "label", "cls" or "class" in its `.json`, or the text of its
-`.txt`, the first that there is; without them, the folder that the image is in. An archive is read once, for an index of names, offsets and classes; after that
-an image is a part of the archive's bytes, so shards can be read in any order, like files.
+`.txt`, the first that there is; without them, the folder that the image is in. An archive is read once, for an index of
+names, offsets and classes; after that an image is a part of the archive's bytes, so shards can be read in any order,
+like files.
 """
 
 import json
