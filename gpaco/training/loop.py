@@ -211,7 +211,12 @@ def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
 
 
 def seed_step(seed: int, device: torch.device) -> None:
-    """Seed a step. On a CPU not by `torch.manual_seed`: it takes half a millisecond for stack traces about GPUs."""
+    """Seed a step as `torch.manual_seed` does, which takes half a millisecond for stack traces about absent GPUs.
+
+    >>> seed_step(5, torch.device("cpu"))
+    >>> torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    True
+    """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
