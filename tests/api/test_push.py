@@ -76,7 +76,7 @@ def test_a_segmenter_is_shared_too_without_a_path_or_a_name_of_its_data(segmente
     folder = Path(gpaco.push(segmenter, "me/scenes", dry_run=True)["folder"])
     data = Path(segmenter.recipe.data.path)
     secrets = [str(data), data.parent.name, *{file.name for file in data.rglob("*.*")}]
-    assert len(secrets) > 10
+    assert "0.png" in secrets
     for file in folder.iterdir():
         content = file.read_bytes()
         assert not [name for name in secrets if name.encode() in content], file
@@ -133,7 +133,7 @@ def test_what_cannot_be_shared_or_loaded_is_an_error(
     assert gpaco.load(folder)  # what was there is still whole
     gpaco.push(trained, "me/digits", dry_run=True)  # and the next one works
     config = json.loads((folder / "config.json").read_text())
-    weights = load_file(folder / "model.safetensors")
+    others = {key: one for key, one in load_file(folder / "model.safetensors").items() if "layer1" not in key}
     for number, (name, content, message) in enumerate(
         (
             ("config.json", b"{", "has no model of gpaco"),
@@ -141,7 +141,7 @@ def test_what_cannot_be_shared_or_loaded_is_an_error(
             ("config.json", json.dumps(config | {"card": []}).encode(), "another version of gpaco"),
             ("model.safetensors", None, "are missing, damaged or of another model"),
             ("model.safetensors", b"0" * 99, "are missing, damaged or of another model"),
-            ("model.safetensors", save(dict(list(weights.items())[1:])), "are missing, damaged or of another model"),
+            ("model.safetensors", save(others), "are missing, damaged or of another model"),
         )
     ):
         damaged = shutil.copytree(folder, tmp_path / f"damaged-{number}")
