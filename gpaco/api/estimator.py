@@ -114,7 +114,8 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except Stopped as stopped:  # there is nothing to save: the signal does what it would have done
             signal.raise_signal(stopped.number)
             raise
-        self.predictor_: Predictor = fitted.double()  # so that a row does not depend on the rows beside it
+        # In float64 a row does not depend on the rows beside it; from the CPU a stored model can be loaded anywhere.
+        self.predictor_: Predictor = fitted.cpu().double()
         return self
 
     def predict(self, X: ArrayLike, prior: Prior = None) -> NDArray[Any]:  # noqa: N803

@@ -1,56 +1,58 @@
 """An exported ONNX file in use. Needs no torch, and so the commands import this file before any other."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpaco.api.serving.answers import Model
+from gpaco.api.serving.server import HOST, PORT, listen, serve_model
 from gpaco.data.files import find_files
 from gpaco.errors import UserError
 from gpaco.models.onnx_file import open_onnx
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.exported import answering_file
-from gpaco.tasks.classification.rows import Answering, check_uncertain, output_table, predict_rows, table_writer
+from gpaco.tasks.classification.rows import check_uncertain, output_table, predict_rows, table_writer
 from gpaco.tasks.segmentation.exported import segmenting_file
 from gpaco.tasks.segmentation.masks import Segmenting, output_masks, write_masks
 
-IN_THE_FILE = "it is part of the file: give it to gpaco export"
 
-
-def open_model(path: Path | str, prior: str | None = None) -> Answering | Segmenting:
-    """Return the model in an ONNX file that `gpaco export` wrote."""
-    file = open_onnx(Path(path))
-    if file.about["task"] == "segmentation":
-        if prior is not None:
-            raise UserError("--prior is for classifiers", "leave it out")
-        return segmenting_file(file)
-    return answering_file(file, prior)
-
-
-def predict_file(
-    path: Path | str,
-    paths: Path | str | Sequence[Path | str],
-    *,
-    out: Path | str | None = None,
-    prior: str | None = None,
-    unbiased: bool = False,
-    top: int = 5,
-    batch_size: int = 64,
-    uncertain: float | None = None,
-    device: str | None = None,
-    show: Progress | None = None,
-    **how: Any,
-) -> list[dict[str, Any]]:
-    """Return a row for each image, as `gpaco.predict` does for a run."""
+def open_model(
+    path: Path | str, *, prior: str | None = None, unbiased: bool = False, device: str | None = None, **how: Any
+) -> Model:
+    """Return the model in an ONNX file that `gpaco export` wrote; an error about options that only runs have."""
     for option, given, remedy in (
-        ("unbiased", unbiased, IN_THE_FILE),
+        ("unbiased", unbiased, "it is part of the file: give it to gpaco export"),
         ("device", device, "leave it out: an exported file runs on the CPU"),
         *((name, True, "leave it out, or give the run instead of the file") for name in how),
     ):
         if given:
             raise UserError(f"an exported file has no {option}", remedy)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("an exported file is used by one process", "start it without torchrun")
+    file = open_onnx(Path(path))
+    if file.about["task"] == "classification":
+        return answering_file(file, prior)
+    if prior is not None:
+        raise UserError("--prior is for classifiers", "leave it out")
+    return segmenting_file(file)
+
+
+def predict_file(
+    file: Path | str | Model,
+    paths: Path | str | Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    top: int = 5,
+    batch_size: int = 64,
+    uncertain: float | None = None,
+    show: Progress | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Return a row for each image, as `gpaco.predict` does for a run; `options` go to `open_model`."""
     check_uncertain(uncertain)
     paths = [paths] if isinstance(paths, Path | str) else paths
-    model = open_model(path, prior)
+    model = open_model(file, **options) if isinstance(file, Path | str) else file
     if isinstance(model, Segmenting):
         folder = None if out is None else output_masks(out)
         return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show)
@@ -61,3 +63,9 @@ def predict_file(
             rows.append(row)
             write(row)
     return rows
+
+
+def serve_file(path: Path | str, *, host: str = HOST, port: int = PORT, say: Say = print, **options: Any) -> None:
+    """Serve an exported file until a signal comes; `options` go to `open_model`."""
+    with listen(host, port) as listener:
+        serve_model(open_model(path, **options), listener, say, host=host)

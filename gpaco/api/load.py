@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from gpaco.api.published import is_published, load_folder
+from gpaco.api.model_folder import is_model_folder, load_model_folder
 from gpaco.errors import UserError
 from gpaco.models.weights.hub import fetch_model, is_hub
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
@@ -28,10 +28,10 @@ def load(
     """
     if isinstance(run, str) and is_hub(run):
         run = fetch_model(run)
-    if isinstance(run, Path | str) and is_published(Path(run)):
+    if isinstance(run, Path | str) and is_model_folder(Path(run)):
         if which != "best" or not tuned:
             raise UserError("a model that was pushed is one checkpoint with its prior", "leave out which and tuned")
-        return load_folder(Path(run), device)
+        return load_model_folder(Path(run), device)
     run = as_run(run)
     if run.recipe.train.task == "segmentation":
         return load_segmenter(run, which=which, device=device)

@@ -10,6 +10,7 @@ from gpaco.models.onnx_file import is_onnx
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.prediction import predict_classes
+from gpaco.tasks.classification.rows import check_uncertain
 from gpaco.tasks.segmentation.prediction import predict_masks
 from gpaco.training.run import Runs, as_runs
 
@@ -44,9 +45,10 @@ def predict(
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
     """
     given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
+    for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}
     if isinstance(runs, Path | str) and is_onnx(runs):
-        given |= {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size, "device": device}
-        return predict_file(runs, paths, **given, **how)
+        return predict_file(runs, paths, device=device, **given, **for_classes, **how)
+    check_uncertain(uncertain)
     several, where = as_runs(runs), distributed.choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     paths = [paths] if isinstance(paths, Path | str) else paths
@@ -56,6 +58,4 @@ def predict(
         return predict_masks(several[0], paths, device=where, **given, **how)
     if how:
         raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation")
-    return predict_classes(
-        several, paths, prior=prior, unbiased=unbiased, top=top, batch_size=batch_size, device=where, **given
-    )
+    return predict_classes(several, paths, device=where, **given, **for_classes)

@@ -1,12 +1,11 @@
 """push(): a model with its card on the Hugging Face hub, for `gpaco.load("hub:OWNER/NAME")`."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.published import CONFIG, TASKS, is_published
+from gpaco.api.model_folder import is_model_folder, write_model_folder
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.models.weights.hub import check_name
 from gpaco.pages.model_card import write_model_card
@@ -33,14 +32,15 @@ def push(
     run, name = as_run(run), check_name(name)
     run.check_finished()
     folder = run.folder / FOLDER
-    if folder.exists() and not is_published(folder):
+    if folder.exists() and not is_model_folder(folder):
         raise UserError(f"{folder} exists and was not written by this command", "remove it, or give it another name")
+    partial = run.folder / f"{FOLDER}.partial"  # of a push that failed, or of this one
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    write_model_folder(run, partial)
+    write_model_card(run, name, partial)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    task = run.recipe.train.task
-    config = {"gpaco": __version__, "task": task, **TASKS[task].publish(run, folder)}
-    write_model_card(run, name, folder)
-    (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
+    partial.rename(folder)
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     address = None
     if not dry_run:

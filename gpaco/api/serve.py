@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gpaco.api.exported import IN_THE_FILE, open_model
+from gpaco.api.exported import serve_file
+from gpaco.api.serving.answers import Model
 from gpaco.api.serving.server import HOST, PORT, listen, serve_model
 from gpaco.errors import UserError
 from gpaco.models.onnx_file import is_onnx
@@ -30,16 +31,15 @@ def serve(
         port: 0 for any that is free.
         prior, unbiased: as for `predict`.
     """
+    if isinstance(run, Path | str) and is_onnx(run):
+        serve_file(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=say)
+        return
     with listen(host, port) as listener:
-        if isinstance(run, Path | str) and is_onnx(run):
-            if unbiased:
-                raise UserError("an exported file has no unbiased", IN_THE_FILE)
-            serve_model(open_model(run, prior), listener, say)
-            return
         run, where = as_run(run), choose_device(device)
         if run.recipe.train.task == "segmentation":
             if prior is not None or unbiased:
                 raise UserError("--prior and --unbiased are for classifiers", "leave them out")
-            serve_model(segmenting(run, device=where), listener, say)
+            model: Model = segmenting(run, device=where)
         else:
-            serve_model(answering([run], prior=prior, unbiased=unbiased, device=where), listener, say)
+            model = answering([run], prior=prior, unbiased=unbiased, device=where)
+        serve_model(model, listener, say, host=host)

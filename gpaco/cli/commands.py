@@ -231,17 +231,16 @@ def predict(
 
     A file that cannot be read gives a row with its error. An .onnx file is used without torch.
     """
-    names = ("prior", "unbiased", "uncertain", "device")
-    arguments = {name: value for name, value in locals().items() if name in names}
+    arguments = {"prior": prior, "unbiased": unbiased, "device": device}
     arguments |= options.inference_options(scales, flip, window)
-    exported = paths[0].suffix.lower() == ".onnx"
-    predicted, images, segments, notes = _file_predictor(paths) if exported else _run_predictor(paths)
+    predictor = _file_predictor if paths[0].suffix.lower() == ".onnx" else _run_predictor
+    predicted, images, segments, notes = predictor(paths, arguments)
     if not images:
         raise UserError("there is no image to predict", "give images or folders after the run")
     place = out or default_output(segments, as_json)
     screen = display(as_json)
     with screen.working("predicting") as progress:
-        rows = predicted(images, out=place, show=progress, **arguments)
+        rows = predicted(images, out=place, show=progress, uncertain=uncertain)
     if as_json and is_first_process():
         print(json.dumps(rows))
     unreadable = sum(row["error"] is not None for row in rows)
@@ -265,7 +264,7 @@ def predict(
 Predicted = tuple[Callable[..., list[dict[str, Any]]], list[Path], bool, list[str]]
 
 
-def _run_predictor(paths: list[Path]) -> Predicted:
+def _run_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     """Return a function that predicts, the images, whether it segments, and lines about the runs."""
     from gpaco.tasks.classification.priors import in_words, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
@@ -274,16 +273,17 @@ def _run_predictor(paths: list[Path]) -> Predicted:
     segments = as_run(runs[0] if runs else paths[0]).recipe.train.task == "segmentation"
     tuned = [in_words(found) for found in map(read_tuned, runs) if found]
     images = [path for path in paths if path not in runs]
-    return partial(gpaco.predict, runs), images, segments, [*filter(None, map(unfinished, runs)), *tuned]
+    return partial(gpaco.predict, runs, **arguments), images, segments, [*filter(None, map(unfinished, runs)), *tuned]
 
 
-def _file_predictor(paths: list[Path]) -> Predicted:
+def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     """The same for an exported file, without torch."""
-    from gpaco.api.exported import predict_file
-    from gpaco.models.onnx_file import open_onnx
+    from gpaco.api.exported import open_model, predict_file
+    from gpaco.tasks.segmentation.masks import Segmenting
 
     file, *images = paths
-    return partial(predict_file, file), images, open_onnx(file).about["task"] == "segmentation", []
+    model = open_model(file, **arguments)
+    return partial(predict_file, model), images, isinstance(model, Segmenting), []
 
 
 def answer_in_words(row: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,6 @@ import gpaco
 from gpaco.cli import options
 from gpaco.cli.commands import app
 from gpaco.cli.display import display
-from gpaco.errors import UserError
 
 
 @app.command()
@@ -28,17 +27,13 @@ def serve(
 
     An .onnx file is served without torch.
     """
-    screen = display()
-    if run.suffix.lower() != ".onnx":
-        gpaco.serve(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=screen)
-        return
-    from gpaco.api.exported import IN_THE_FILE, open_model
-    from gpaco.api.serving.server import listen, serve_model
+    where: dict[str, Any] = {"host": host, "port": port, "say": display()}
+    if run.suffix.lower() == ".onnx":
+        from gpaco.api.exported import serve_file
 
-    if unbiased:
-        raise UserError("an exported file has no unbiased", IN_THE_FILE)
-    with listen(host, port) as listener:
-        serve_model(open_model(run, prior), listener, screen)
+        serve_file(run, prior=prior, unbiased=unbiased, device=device, **where)
+    else:
+        gpaco.serve(run, prior=prior, unbiased=unbiased, device=device, **where)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from gpaco.data.images import SUFFIXES
 from gpaco.data.members import Member
 from gpaco.errors import UserError
 
-_TEXTS = (".cls", ".txt")  # suffixes of files whose text is a class
+_LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; the last that a sample has counts
 _KEYS = ("label", "cls", "class")  # of a JSON file
 
 
@@ -22,7 +22,7 @@ def images_in(shard: Path) -> list[Member]:
 def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
     """Return offset and size of each image by name, and the class of each sample by its key."""
     images: dict[str, tuple[int, int]] = {}
-    labels: dict[str, str] = {}
+    labels: dict[str, dict[str, str]] = {suffix: {} for suffix in _LABELS}
     try:
         with tarfile.open(shard, "r:") as archive:
             for one in archive:
@@ -31,18 +31,27 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
                     continue
                 if suffix in SUFFIXES:
                     images[name] = one.offset_data, one.size
-                elif suffix in _TEXTS or suffix == ".json":
+                elif suffix in _LABELS:
                     file = archive.extractfile(one)
                     text = file.read().decode() if file else ""
                     label = _json_label(text) if suffix == ".json" else text.strip()
                     if label:
-                        labels[sample_key(name)] = label
+                        labels[suffix][sample_key(name)] = label
+            _check_end(shard, archive.offset)
     except (tarfile.TarError, UnicodeDecodeError) as error:
         raise UserError(
             f"{shard} is not a tar archive, or damaged: {error}",
             "shards are not compressed; make them again, for example with tar --create",
         ) from error
-    return images, labels
+    return images, labels[".txt"] | labels[".json"] | labels[".cls"]
+
+
+def _check_end(shard: Path, offset: int) -> None:
+    """Raise an error if what follows the last file is not the end: tarfile takes a damaged header for it."""
+    with shard.open("rb") as file:
+        file.seek(offset)
+        if any(file.read(tarfile.BLOCKSIZE)):
+            raise tarfile.ReadError(f"no file begins at byte {offset:,}")
 
 
 def sample_key(name: str) -> str:

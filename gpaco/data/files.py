@@ -32,6 +32,10 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
             raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
         elif path.suffix.lower() in TABLES:
             raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
+        elif path.suffix.lower() == ".onnx":
+            raise UserError(
+                f"{str(path)!r} is a model, not an image", "exported files predict one at a time: give one, then images"
+            )
         elif path.suffix.lower() == ".tar":
             files += images_in(path)
         elif path.suffix.lower() == ".txt":

@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.words import one_line
 
-NEEDED = ("task", "classes", "counts", "groups", "input")
+_BOTH = ("classes", "counts", "groups", "input")
+NEEDED = {  # what is read of the metadata, by task
+    "classification": (*_BOTH, "resize", "whole", "interpolation", "shares"),
+    "segmentation": (*_BOTH, "palette", "base_size", "stride"),
+}
 
 
 class OnnxFile(NamedTuple):
@@ -48,13 +52,30 @@ def open_onnx(path: Path) -> OnnxFile:
         raise UserError(
             f"{path} is not an ONNX model: {one_line(error)}", "export it again: gpaco export RUN"
         ) from error
-    text = session.get_modelmeta().custom_metadata_map.get("gpaco")
-    try:
-        about = json.loads(text or "{}")
-    except ValueError:
-        about = {}
-    missing = [name for name in NEEDED if name not in about]
-    if missing:
-        what = f"has no {missing[0]} in its metadata" if text else "was not written by gpaco: it has no metadata"
-        raise UserError(f"{path} {what}", "export it again with this version: gpaco export RUN --out model.onnx")
+    about, wrong = read_about(session.get_modelmeta().custom_metadata_map.get("gpaco"))
+    if wrong:
+        raise UserError(f"{path} {wrong}", "export it again with this version: gpaco export RUN --out model.onnx")
     return OnnxFile(path, session, about)
+
+
+def read_about(text: str | None) -> tuple[dict[str, Any], str]:
+    """Return what is written about a network, and what is wrong with it.
+
+    >>> read_about('["a"]')[1], read_about('{"task": "detection"}')[1]
+    ('has damaged metadata', "is for the task 'detection', which is not known")
+    """
+    if not text:
+        return {}, "was not written by gpaco: it has no metadata"
+    try:
+        about = json.loads(text)
+    except ValueError:
+        about = None
+    if not isinstance(about, dict):
+        return {}, "has damaged metadata"
+    task = about.get("task")
+    if task not in NEEDED:
+        return {}, f"is for the task {task!r}, which is not known"
+    missing = [name for name in NEEDED[task] if name not in about]
+    if not missing and not (isinstance(about["input"], dict) and isinstance(about["input"].get("size"), list)):
+        missing = ["size of the input"]
+    return about, f"has no {missing[0]} in its metadata" if missing else ""

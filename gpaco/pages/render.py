@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from gpaco import __version__
@@ -47,6 +46,8 @@ def write_html(page: Path, template: str, **facts: Any) -> Path:
 
 def rendered(template: str, facts: Facts) -> str:
     """Return a page: a template filled with facts."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("gpaco.pages"),
         autoescape=True,

@@ -74,7 +74,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                 waited += now() - asked
                 if position.epoch == position.step == 0:
                     position.shift = learner.start(batch)
-                torch.manual_seed(step_seed(settings.seed, position.epoch, position.step))
+                seed_step(step_seed(settings.seed, position.epoch, position.step), device)
                 rate = learning_rate(recipe, position.epoch * steps + position.step, steps)
                 set_learning_rate(optimizer, rate)
 
@@ -208,6 +208,19 @@ def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
     """Copy tensors into others in place; a model may have none, as most ViTs have no buffers."""
     if to:
         torch._foreach_copy_(to, source)
+
+
+def seed_step(seed: int, device: torch.device) -> None:
+    """Seed a step as `torch.manual_seed` does, which takes half a millisecond for stack traces about absent GPUs.
+
+    >>> seed_step(5, torch.device("cpu"))
+    >>> torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    True
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def step_seed(seed: int, epoch: int, step: int) -> int:

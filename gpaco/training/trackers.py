@@ -12,6 +12,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Show
+from gpaco.system.words import one_line
 
 Row = dict[str, float]  # numbers of an epoch by name
 Send = Callable[[int, Row], None]
@@ -83,9 +84,13 @@ def wandb(recipe: Recipe, folder: Path) -> Iterator[Send]:
     known = folder / "wandb.txt"
     name = known.read_text() if known.is_file() else secrets.token_hex(8)
     known.write_text(name)
-    run = library.init(
-        id=name, resume="allow", dir=folder, name=folder.resolve().name, config={"recipe": recipes.dumps(recipe)}
-    )
+    about: dict[str, Any] = {"name": folder.resolve().name, "config": {"recipe": recipes.dumps(recipe)}}
+    try:
+        run = library.init(id=name, resume="allow", dir=folder, **about)
+    except library.errors.Error as error:  # no login, no network
+        raise EnvironmentProblem(
+            f"wandb does not start: {one_line(error)}", "wandb login, or WANDB_MODE=offline, or leave out --log"
+        ) from error
     run.define_metric("*", step_metric="epoch")
     try:
         yield lambda epoch, row: run.log({"epoch": epoch, **row})

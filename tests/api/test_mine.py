@@ -82,7 +82,7 @@ def test_candidates_are_probable_different_and_offered_once() -> None:
 
 
 @pytest.mark.process
-def test_wrong_input_is_refused_with_a_remedy(digits: Run, pool: Path, tmp_path: Path) -> None:
+def test_wrong_input_is_refused_with_a_remedy(digits: Run, segmenter: Run, pool: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "c.csv")
     assert "is not a run" in fails("mine", tmp_path, pool, *out)
     assert "does not exist" in fails("mine", digits.folder, tmp_path / "none", *out)
@@ -94,6 +94,8 @@ def test_wrong_input_is_refused_with_a_remedy(digits: Run, pool: Path, tmp_path:
     ):
         with pytest.raises(UserError, match=message):
             gpaco.mine(digits, pool, **options)
+    with pytest.raises(UserError, match="is a run of segmentation"):
+        gpaco.mine(segmenter, pool)
     with pytest.raises(UserError, match="no image could be read"):
         gpaco.mine(digits, pool / "broken.png")
     with pytest.raises(UserError, match="does not know how many training images"):

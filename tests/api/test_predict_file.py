@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from helpers import forked
 from helpers.commands import ENVIRONMENT, fails
 from helpers.commands import run as run_command
+from helpers.serving import Server
 from PIL import Image
 from pyarrow import parquet
 
@@ -115,7 +117,16 @@ def test_what_cannot_be_predicted_is_an_error_with_a_remedy(exported: Path, file
     model = exported
     (tmp_path / "text.onnx").write_text("no model")
     graph = onnx.load(model)
-    for name, change in (("bare.onnx", None), ("classless.onnx", {"task": "classification"})):
+    about = json.loads(graph.metadata_props[0].value)
+    for name, change in (
+        ("bare.onnx", None),
+        ("classless.onnx", {"task": "classification"}),
+        ("shareless.onnx", {key: value for key, value in about.items() if key != "shares"}),
+        ("sizeless.onnx", about | {"input": {}}),
+        ("colorless.onnx", about | {"task": "segmentation"}),
+        ("other.onnx", about | {"task": "detection"}),
+        ("list.onnx", [about]),
+    ):
         del graph.metadata_props[:]
         if change:
             graph.metadata_props.add(key="gpaco", value=json.dumps(change))
@@ -125,6 +136,11 @@ def test_what_cannot_be_predicted_is_an_error_with_a_remedy(exported: Path, file
         (tmp_path / "text.onnx", {}, "is not an ONNX model"),
         (tmp_path / "bare.onnx", {}, "was not written by gpaco: it has no metadata"),
         (tmp_path / "classless.onnx", {}, "has no classes in its metadata"),
+        (tmp_path / "shareless.onnx", {}, "has no shares in its metadata"),
+        (tmp_path / "sizeless.onnx", {}, "has no size of the input in its metadata"),
+        (tmp_path / "colorless.onnx", {}, "has no palette in its metadata"),
+        (tmp_path / "other.onnx", {}, "is for the task 'detection'"),
+        (tmp_path / "list.onnx", {}, "has damaged metadata"),
         (model, {"unbiased": True}, "an exported file has no unbiased"),
         (model, {"device": "cpu"}, "an exported file has no device"),
         (model, {"flip": True}, "an exported file has no flip"),
@@ -137,6 +153,32 @@ def test_what_cannot_be_predicted_is_an_error_with_a_remedy(exported: Path, file
         assert message in caught.value.cause
         assert caught.value.remedy
     assert "has no classes in its metadata" in fails("predict", tmp_path / "classless.onnx", files)
+    assert "is a model, not an image" in fails("predict", model, model, files, "--json")
+    torchrun = {"WORLD_SIZE": "2", "RANK": "1"}
+    assert "start it without torchrun" in fails("predict", model, files, "--json", more=torchrun)
+    assert "start it without torchrun" in fails("serve", model, "--port", 0, more=torchrun)
+
+
+@pytest.mark.process
+def test_a_file_is_served_without_torch_and_what_else_is_missing_is_named(exported: Path, tmp_path: Path) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, "cwd": tmp_path}
+    words = ("serve", exported, "--port", 0)
+    with forked.python("-c", WITHOUT, *words, cold=True, **pipes) as process:
+        _, errors = process.communicate(timeout=200)
+    assert process.returncode == 3
+    assert "the server needs jinja2, which is not installed" in errors
+    with forked.python("-c", WITHOUT.replace("'jinja2', ", ""), *words, cold=True, **pipes) as process:
+        port = process.stdout.readline().split(":")[2].split()[0]
+        assert Server(process, "127.0.0.1", int(port)).ask("/health").status == 200
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert "all requests were answered" in out
+
+
+def test_uncertain_is_a_probability_for_a_segmenter_too(segmenter: Run, files: Path) -> None:
+    with pytest.raises(UserError, match="70 is not a probability"):
+        gpaco.predict(segmenter, files, uncertain=70.0)
 
 
 @pytest.mark.process

@@ -9,9 +9,11 @@ import torch
 from helpers import forked
 from helpers.commands import run as run_command
 from PIL import Image
+from safetensors.torch import load_file, save
 
 import gpaco
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.pages.render import percent
 from gpaco.tasks.classification.calibration import write_calibration
 from gpaco.tasks.classification.card import Calibration, Tuned
 from gpaco.tasks.classification.predictor import Predictor
@@ -44,7 +46,8 @@ def test_a_folder_for_the_hub_has_only_safetensors_and_json_beside_its_card_and_
     assert isinstance(given, Predictor)
     assert given.card == own.card
     assert given.card.tuned is not None
-    assert str(calibrated.folder) not in (folder / "config.json").read_text() + (folder / "README.md").read_text()
+    text = (folder / "config.json").read_text() + (folder / "README.md").read_text()
+    assert str(calibrated.folder) not in text
     assert gpaco.push(calibrated, "me/digits", dry_run=True)["files"].keys() == result["files"].keys()  # replaced
 
 
@@ -69,12 +72,21 @@ def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(train
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_a_segmenter_is_shared_too(segmenter: Run) -> None:
+def test_a_segmenter_is_shared_too_without_a_path_or_a_name_of_its_data(segmenter: Run) -> None:
     folder = Path(gpaco.push(segmenter, "me/scenes", dry_run=True)["folder"])
+    data = Path(segmenter.recipe.data.path)
+    secrets = [str(data), data.parent.name, *{file.name for file in data.rglob("*.*")}]
+    assert "0.png" in secrets
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        assert not [name for name in secrets if name.encode() in content], file
     images = torch.randint(0, 256, (2, 3, 40, 56), dtype=torch.uint8)
     torch.testing.assert_close(gpaco.load(folder)(images), gpaco.load(segmenter)(images), rtol=0, atol=0)
     text = (folder / "README.md").read_text()
-    assert f"| all classes | {100 * segmenter.metrics['miou']:.1f} % |" in text
+    for name, key in (("all classes", "miou"), ("many", "many")):
+        bounds = segmenter.metrics["intervals"][key]
+        between = f"{percent(bounds['low'])} to {percent(bounds['high'])} %" if bounds["low"] else "none"
+        assert f"| {name} | {percent(segmenter.metrics[key])} % | {between} |" in text
     assert "image-segmentation" in text
 
 
@@ -90,6 +102,10 @@ def test_a_name_on_the_hub_is_loaded_from_its_cache_without_a_network(trained: R
     with forked.python("-c", code, env=env, stdout=-1, stderr=-1) as process:
         out, errors = process.communicate(timeout=200)
     assert out.split() == [str(c) for c in range(10)], errors
+
+
+def full_disk(*_: object) -> None:
+    raise OSError("no space left on device")
 
 
 def test_what_cannot_be_shared_or_loaded_is_an_error(
@@ -109,6 +125,31 @@ def test_what_cannot_be_shared_or_loaded_is_an_error(
         with pytest.raises(UserError, match=message):
             gpaco.push(run, name, dry_run=True)
     assert (taken.folder / "hub" / "mine.txt").read_text() == "keep"
+    folder = Path(gpaco.push(trained, "me/digits", dry_run=True)["folder"])
+    with monkeypatch.context() as patched:
+        patched.setattr("gpaco.api.push.write_model_card", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            gpaco.push(trained, "me/digits", dry_run=True)
+    assert gpaco.load(folder)  # what was there is still whole
+    gpaco.push(trained, "me/digits", dry_run=True)  # and the next one works
+    config = json.loads((folder / "config.json").read_text())
+    others = {key: one for key, one in load_file(folder / "model.safetensors").items() if "layer1" not in key}
+    for number, (name, content, message) in enumerate(
+        (
+            ("config.json", b"{", "has no model of gpaco"),
+            ("config.json", json.dumps({"task": "classification"}).encode(), "has no model of gpaco"),
+            ("config.json", json.dumps(config | {"card": []}).encode(), "another version of gpaco"),
+            ("model.safetensors", None, "are missing, damaged or of another model"),
+            ("model.safetensors", b"0" * 99, "are missing, damaged or of another model"),
+            ("model.safetensors", save(others), "are missing, damaged or of another model"),
+        )
+    ):
+        damaged = shutil.copytree(folder, tmp_path / f"damaged-{number}")
+        (damaged / name).unlink()
+        if content is not None:
+            (damaged / name).write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            gpaco.load(damaged)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="has no model of gpaco"):
         gpaco.load(tmp_path)

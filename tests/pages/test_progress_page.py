@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,16 @@ def test_stages_follow_each_other_and_a_run_without_an_epoch_is_an_error(tmp_pat
     with pytest.raises(UserError, match="has not finished its first epoch"):
         gpaco.report(run, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+    with (run.folder / "recipe.toml").open("a") as file:
+        file.write('\n[[stage]]\nname = "one"\ntrain.epochs = 3\n[[stage]]\nname = "two"\ntrain.epochs = 4\n')
+    training_run(run.folder / "stage-1-one", 3, done=3)
+    shutil.copy(training_run(tmp_path / "second", 4, done=2).folder / "metrics.jsonl", run.folder)
+    text = gpaco.report(run.folder, tmp_path / "report.html").read_text()
+    assert "5 of 7 epochs" in text
+    (table,) = tmp_path.glob("report*/epochs.csv")
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["epoch"], float(row["loss"])) for row in rows] == [
+        *(("1", 3.0), ("2", 1.5), ("3", 1.0)),
+        *(("4", 3.0), ("5", 1.5)),
+    ]

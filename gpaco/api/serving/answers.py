@@ -2,8 +2,9 @@
 
 import base64
 import io
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,32 @@ from gpaco.tasks.segmentation.masks import Segmenting
 Model = Answering | Segmenting
 
 
+class Asked(NamedTuple):
+    """What a request wants to know about its images."""
+
+    top: int  # classes
+    prior: Floats | None  # log of the class distribution to expect, (C,)
+    scores: bool  # whether it wants the logarithms of all probabilities
+
+
+def read_query(model: Answering, query: Mapping[str, str]) -> Asked:
+    """Return what a query asks for: `top`, how many classes; `prior`, "uniform" or "train"; `scores`."""
+    top, prior = query.get("top", "5"), query.get("prior")
+    if not re.fullmatch("[1-9][0-9]{0,5}", top):
+        raise Refused(400, f"top is a number from 1 on, got {top[:20]!r}", "change it or leave it out")
+    return Asked(int(top), None if prior is None else log_shares(model, prior), bool(query.get("scores")))
+
+
+def log_shares(model: Answering, prior: str) -> Floats:
+    if prior not in ("uniform", "train"):
+        raise Refused(
+            400, f"prior is uniform or train, got {prior[:20]!r}{nearest(prior, ['uniform', 'train'])}", "change it"
+        )
+    if model.assumed is None or model.counts is None:
+        raise Refused(400, "this model does not know its training images, so it takes no prior", "leave out prior")
+    return wanted_prior(prior, model.classes, model.counts)
+
+
 def logits_of(model: Answering, images: Sequence[Seen]) -> Floats:
     """Return logits, (N, C)."""
     logits = model.logits(images)
@@ -26,14 +53,12 @@ def logits_of(model: Answering, images: Sequence[Seen]) -> Floats:
     return np.asarray(logits, np.float64)
 
 
-def class_answer(model: Answering, logits: Floats, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the most probable classes, each with its rarity.
-
-    `asked` may have `top`, how many; `prior`, "uniform" or "train"; and `scores`, for the logarithms of all
-    probabilities.
-    """
-    probabilities = softmax(adjusted(model, logits, asked.get("prior"))[None])[0]
-    best = np.argsort(-probabilities, kind="stable")[: whole_number(asked.get("top", "5"))]
+def class_answer(model: Answering, logits: Floats, asked: Asked) -> dict[str, Any]:
+    """Return the most probable classes, each with its rarity."""
+    if asked.prior is not None and model.assumed is not None:
+        logits = np.asarray(adjust(logits, model.assumed, asked.prior))
+    probabilities = softmax(logits[None])[0]
+    best = np.argsort(-probabilities, kind="stable")[: asked.top]
     rows = [
         {
             "class": model.classes[c],
@@ -44,26 +69,7 @@ def class_answer(model: Answering, logits: Floats, asked: Mapping[str, str]) -> 
         for c in best.tolist()
     ]
     scores = np.log(np.maximum(probabilities, 1e-30)).round(4).tolist()
-    return rows[0] | {"top": rows} | ({"scores": scores} if asked.get("scores") else {})
-
-
-def adjusted(model: Answering, logits: Floats, prior: str | None) -> Floats:
-    """Return logits for another class distribution."""
-    if prior is None:
-        return logits
-    if prior not in ("uniform", "train"):
-        raise Refused(
-            400, f"prior is uniform or train, got {prior!r}{nearest(prior, ['uniform', 'train'])}", "change it"
-        )
-    if model.assumed is None or model.counts is None:
-        raise Refused(400, "this model does not know its training images, so it takes no prior", "leave out prior")
-    return np.asarray(adjust(logits, model.assumed, wanted_prior(prior, model.classes, model.counts)))
-
-
-def whole_number(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise Refused(400, f"top is a number from 1 on, got {text!r}", "change it or leave it out")
-    return int(text)
+    return rows[0] | {"top": rows} | ({"scores": scores} if asked.scores else {})
 
 
 def mask_answer(model: Segmenting, image: NDArray[np.uint8]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.serving.answers import Model, class_answer, logits_of, mask_answer
+from gpaco.api.serving.answers import Asked, Model, class_answer, logits_of, mask_answer, read_query
 from gpaco.api.serving.batching import Batcher
 from gpaco.api.serving.openapi import describe
 from gpaco.api.serving.uploads import Limits, Load, Refused, Upload, decoded
@@ -16,19 +17,17 @@ from gpaco.pages.server import server_page
 from gpaco.tasks.classification.rows import Answering
 
 BATCH = 32  # images at most that go through the model together
-LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
-def make_app(model: Model, limits: Limits, *, local: bool = True) -> Any:
+def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL) -> Any:
     """Return the ASGI application that answers for a model.
 
-    `local`: only requests to this machine by its own name are answered, so that no other page in a browser can ask
-    under a name that leads here.
+    `hosts`: only requests to these names are answered, so that no other page in a browser can ask under a name that
+    leads here; None for any name.
     """
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
@@ -41,7 +40,12 @@ def make_app(model: Model, limits: Limits, *, local: bool = True) -> Any:
 
     async def predict(request: Request) -> Response:
         async with load.uploads(request) as uploads:
-            found = await asyncio.gather(*(answer(upload, dict(request.query_params)) for upload in uploads))
+            asked = read_query(model, request.query_params) if isinstance(model, Answering) else None
+            # None is left at work when another fails: this request counts until all are done.
+            found = await asyncio.gather(*(answer(upload, asked) for upload in uploads), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
         return JSONResponse({"model": model.name, "images": found})
 
     async def health(request: Request) -> Response:
@@ -79,12 +83,23 @@ def make_app(model: Model, limits: Limits, *, local: bool = True) -> Any:
         Route("/health", health),
         Route("/openapi.json", openapi),
     ]
-    hosts = [Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL), www_redirect=False)] if local else []
     handlers: dict[Any, Any] = dict.fromkeys((Refused, Problem, HTTPException, Exception), refuse)
-    return Starlette(routes=routes, middleware=hosts, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        if hosts is None or re.sub(r":\d*$", "", named).lower() in hosts:
+            await app(scope, receive, send)
+        else:
+            refused = refusal(
+                400, f"this server is not {named[:100]!r}", "use the address that it printed when it started"
+            )
+            await refused(scope, receive, send)
+
+    return guarded
 
 
-def answerer(model: Model, limits: Limits) -> Callable[[Upload, dict[str, str]], Any]:
+def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
     """Return a coroutine function that answers for one image. Few images are in memory as pixels at a time."""
     pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decode")
 
@@ -102,7 +117,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, dict[str, str]],
 
         classify: Batcher[Any, Any] = Batcher(work, BATCH)
 
-        async def class_of(upload: Upload, asked: dict[str, str]) -> dict[str, Any]:
+        async def class_of(upload: Upload, asked: Asked) -> dict[str, Any]:
             async with room:
                 image = await in_pool(seen, upload)
                 logits = await classify(image)
@@ -117,7 +132,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, dict[str, str]],
 
     segment: Batcher[Any, Any] = Batcher(draw, 1)
 
-    async def mask_of(upload: Upload, asked: dict[str, str]) -> dict[str, Any]:
+    async def mask_of(upload: Upload, asked: None) -> dict[str, Any]:
         async with one:
             image = await in_pool(decoded, upload, 0, limits)
             found: dict[str, Any] = await segment(image)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ class Limits:
     requests: int = 128  # at a time; more are asked to come back
     bytes: int = 2**29  # of all requests at a time
     decoded: int = 128  # images in memory at a time
+    connections: int = 1024  # at a time; more are closed at once, with a 503
+    patience: float = 5.0  # seconds in which a client that is asked to come back may finish sending
+    ending: int = 90  # seconds in which open requests are answered after a signal
 
 
 class Refused(Exception):
@@ -49,9 +52,13 @@ class Load:
     @asynccontextmanager
     async def uploads(self, request: Any) -> AsyncIterator[list[Upload]]:
         """Yield the files of a request, which counts as long as they are in use."""
+        from starlette.requests import ClientDisconnect
+
         if self.requests >= self.limits.requests:
-            async for _ in request.stream():  # a client that is still sending would not read the answer
-                pass
+            with suppress(ClientDisconnect, TimeoutError):  # a client that is still sending would not read the answer
+                async with asyncio.timeout(self.limits.patience):
+                    async for _ in request.stream():
+                        pass
             raise self.busy()
         taken = 0
 
@@ -75,6 +82,10 @@ class Load:
 
     def busy(self) -> Refused:
         return Refused(429, "the server is busy", "send the request again in a second")
+
+
+def wrong_names() -> Refused:
+    return Refused(400, "the name of a file is not text", "send names in UTF-8")
 
 
 def too_large(limits: Limits) -> Refused:
@@ -103,11 +114,17 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         if "Too many files" in error.detail:
             raise Refused(413, f"the upload has more than {counted(limits.images, 'image')}", FEWER) from None
         raise Refused(400, f"the upload cannot be read: {error.detail}", EXAMPLE) from None
+    except UnicodeError:
+        raise wrong_names() from None
     try:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         if not files:
             raise Refused(400, "there is no image in the request", EXAMPLE)
-        return [Upload(file.filename or f"image {k}", await file.read()) for k, file in enumerate(files, 1)]
+        names = [file.filename or f"image {k}" for k, file in enumerate(files, 1)]
+        "".join(names).encode()  # half of a pair of surrogates cannot be sent back
+        return [Upload(name, await file.read()) for name, file in zip(names, files, strict=True)]
+    except UnicodeError:
+        raise wrong_names() from None
     finally:
         await form.close()
 

@@ -4,9 +4,10 @@
     train-001.tar    ...
     val-000.tar      ...
 
-The class of an image is the text of its `.cls` or `.txt` file, or "label", "cls" or "class" in its `.json`; without
-them, the folder that the image is in. An archive is read once, for an index of names, offsets and classes; after that
-an image is a part of the archive's bytes, so shards can be read in any order, like files.
+The class of an image is the text of its `.cls` file, or "label", "cls" or "class" in its `.json`, or the text of its
+`.txt`, the first that there is; without them, the folder that the image is in. An archive is read once, for an index of
+names, offsets and classes; after that an image is a part of the archive's bytes, so shards can be read in any order,
+like files.
 """
 
 import json
@@ -85,7 +86,14 @@ def _stored(index: Path | None) -> dict[str, Entry]:
         stored = json.loads(index.read_text()) if index is not None and index.is_file() else {}
     except ValueError:
         return {}
-    return stored if isinstance(stored, dict) else {}
+    return {shard: entry for shard, entry in stored.items() if _whole(entry)} if isinstance(stored, dict) else {}
+
+
+def _whole(entry: object) -> bool:
+    match entry:
+        case {"size": int(), "modified": int(), "images": [*rows]}:
+            return all(isinstance(row, list) and list(map(type, row)) == [str, int, int, str] for row in rows)
+    return False
 
 
 def _entry(shard: Path, known: Entry | None) -> Entry:

@@ -18,15 +18,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.logits import Logits, wanted_prior
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
-from gpaco.tasks.classification.rows import (
-    Answering,
-    Row,
-    Seen,
-    check_uncertain,
-    output_table,
-    predict_rows,
-    table_writer,
-)
+from gpaco.tasks.classification.rows import Answering, Row, Seen, output_table, predict_rows, table_writer
 from gpaco.training.run import Run
 
 
@@ -44,7 +36,6 @@ def predict_classes(
     show: Progress | None,
 ) -> list[Row]:
     """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
-    check_uncertain(uncertain)
     place = None if out is None else output_table(out, [run.recipe.data.path for run in runs])
     files = find_files(paths)
     model = answering(runs, prior=prior, unbiased=unbiased, device=device)

@@ -25,7 +25,7 @@ HAS: dict[str, set[str]] = {
     "method": {"name", "alpha", "temperature"},
     "train": {
         *("task", "epochs", "batch_size", "accumulate", "amp", "ema", "channels_last", "compile", "workers"),
-        *("timeout", "seed", "select", "report", "checkpoint_every", "keep"),
+        *("timeout", "seed", "select", "report", "checkpoint_every", "keep", "log"),
     },
 }
 CROPS = 4800  # that a run on a CPU sees in training

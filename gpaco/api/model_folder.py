@@ -1,0 +1,85 @@
+"""A model as a folder that anybody can load: `gpaco push` writes it, `gpaco.load` reads it.
+
+It has config.json with the card, model.safetensors, and gaussian.safetensors if there is a closed form beside the head.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gpaco import __version__
+from gpaco.errors import UserError
+from gpaco.models.gaussian import Gaussian
+from gpaco.system.words import one_line
+from gpaco.tasks.classification import card as classification
+from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.segmentation import card as segmentation
+from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
+from gpaco.training.card import read_card, write_card
+from gpaco.training.run import RECIPE, Run
+
+CONFIG, WEIGHTS, GAUSSIAN = "config.json", "model.safetensors", "gaussian.safetensors"
+CARDS: dict[str, Any] = {"classification": classification, "segmentation": segmentation}
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return whether a folder holds a model that `gpaco push` wrote."""
+    return (folder / CONFIG).is_file() and not (folder / RECIPE).exists()
+
+
+def write_model_folder(run: Run, folder: Path) -> None:
+    """Write the best checkpoint of a run to a folder that exists."""
+    task = run.recipe.train.task
+    predictor = load_segmenter(run) if task == "segmentation" else load_classifiers([run])[0]
+    save_file(whole_tensors(predictor.model), folder / WEIGHTS)
+    if isinstance(predictor, Predictor) and predictor.gaussian is not None:
+        save_file(whole_tensors(predictor.gaussian), folder / GAUSSIAN)
+    card: Any = predictor.card
+    stored = write_card(replace(card, weights=origin(card.weights)))
+    config = {"gpaco": __version__, "task": task, "card": stored}
+    (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | ScenePredictor:
+    """Return the model in a folder that `gpaco push` wrote."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        kind, stored = CARDS[config["task"]], dict(config["card"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder} has no model of gpaco", "give one that `gpaco push` wrote") from None
+    card = read_card(kind.Card, stored, str(folder / CONFIG))
+    model, gaussian = kind.build_model(card), None
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS))
+        if (folder / GAUSSIAN).is_file():
+            tensors = load_file(folder / GAUSSIAN)
+            classes, features = tensors["weight"].shape
+            gaussian = Gaussian(features, classes)
+            gaussian.load_state_dict(tensors)
+    except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
+        raise UserError(
+            f"the weights in {folder} are missing, damaged or of another model: {one_line(error)}",
+            "push it again, or download it again",
+        ) from error
+    found = ScenePredictor(model, card) if kind is segmentation else Predictor(model, card, gaussian)
+    return found.to(device).eval()
+
+
+def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a network as safetensors takes them."""
+    return {key: value.contiguous() for key, value in model.state_dict().items()}
+
+
+def origin(weights: str) -> str:
+    """Return where pretrained weights came from, without the folder of a file on this machine.
+
+    >>> origin("/home/me/backbone.safetensors"), origin("hub:timm/resnet18.a1_in1k@main")
+    ('backbone.safetensors', 'hub:timm/resnet18.a1_in1k@main')
+    """
+    return Path(weights).name if weights.endswith(".safetensors") else weights
