@@ -42,8 +42,12 @@ class LdamDrw(Method):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         rows = as_rows(labels, logits)
-        weight = None if self.deferred else self.weights.to(logits)
-        return F.cross_entropy(logits - self.margins.to(logits) * rows, labels, weight)
+        moved = logits - self.margins.to(logits) * rows
+        if self.deferred:
+            return F.cross_entropy(moved, labels)
+        weights = self.weights.to(logits)
+        # Of mixed labels too: F.cross_entropy would divide those by their number.
+        return F.cross_entropy(moved, labels, weights, reduction="sum") / (rows @ weights).sum()
 
 
 class CbFocal(Method):

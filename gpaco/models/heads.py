@@ -106,7 +106,7 @@ class CausalNorm(nn.Module):
         return self._logits(x - self.effect * (x * away).sum(-1, keepdim=True) * away)
 
     def _pieces(self, rows: Tensor) -> Tensor:
-        return unit(rows.view(rows.shape[0], self.pieces, -1))
+        return unit(rows.unflatten(1, (self.pieces, -1)))
 
     def _logits(self, x: Tensor) -> Tensor:
         w = self.weight.view(len(self.weight), self.pieces, -1)
@@ -125,13 +125,13 @@ class Shared(nn.Linear):
         self.branches, self.power = branches, power
 
     def parts(self, features: Tensor) -> Tensor:
-        return F.linear(features.view(features.shape[0], self.branches, -1), self.weight, self.bias)
+        return F.linear(features.unflatten(1, (self.branches, -1)), self.weight, self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.power:
             return self.parts(features).sum(1)
         weight = self.weight / self.weight.norm(dim=1, keepdim=True) ** self.power
-        return F.linear(features.view(features.shape[0], self.branches, -1).sum(1), weight)
+        return F.linear(features.unflatten(1, (self.branches, -1)).sum(1), weight)
 
 
 class ExpertCosines(nn.Module):
@@ -143,7 +143,7 @@ class ExpertCosines(nn.Module):
         self.weight = nn.Parameter(unit(torch.empty(experts, num_classes, num_features).uniform_(-1, 1)))
 
     def parts(self, features: Tensor) -> Tensor:
-        x = unit(features.view(features.shape[0], len(self.weight), -1))
+        x = unit(features.unflatten(1, (len(self.weight), -1)))
         return self.scale * torch.einsum("nef,ecf->nec", x, unit(self.weight))
 
     def forward(self, features: Tensor) -> Tensor:

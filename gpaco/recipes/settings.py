@@ -417,7 +417,8 @@ class Recipe:
 
 def used(name: str, first: str = "") -> set[str]:
     """Return the settings in [method] that a method uses, with those of the method of its first stage."""
-    return {*_ANY, *METHODS[name].uses, *(METHODS[first].uses if first in METHODS else ())}
+    firsts = METHODS[first].uses if name in TWO_STAGES and first in METHODS else ()
+    return {*_ANY, *METHODS[name].uses, *firsts}
 
 
 SECTIONS: dict[str, type] = {f.name: type(f.default) for f in fields(Recipe) if f.name not in ("name", "stage")}

@@ -12,9 +12,8 @@ from helpers.commands import checkpoint_files
 from helpers.commands import run as command
 
 import gpaco
-from gpaco.methods import METHODS, UNTRAINED
+from gpaco.methods import METHODS
 from gpaco.models.exported import noise_images
-from gpaco.recipes.settings import TWO_STAGES
 from gpaco.system.signals import Stopped
 from gpaco.training.run import Run
 
@@ -80,17 +79,3 @@ def test_a_file_gives_the_logits_of_the_run(name: str, tmp_path: Path) -> None:
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), model(images), rtol=1e-3, atol=1e-3)
         assert model(images).shape == (3, 10)
-
-
-@pytest.mark.slow
-def test_two_stages_start_from_another_method_or_from_a_run_and_trained_features_stay(tmp_path: Path) -> None:
-    first = gpaco.train("digits", out=tmp_path / "first", method="ce", **QUICK)
-    features = {key: value for key, value in gpaco.load(first).state_dict().items() if ".backbone." in key}
-    for name in ("crt", "tau-norm"):
-        options = QUICK | {"settings": [*QUICK["settings"], f"method.first={first.folder}"]}
-        second = gpaco.train("digits", out=tmp_path / name, method=name, **options)
-        loaded = gpaco.load(second).state_dict()
-        for key, value in features.items():
-            torch.testing.assert_close(loaded[key], value)
-        assert second.metrics["macro"] != first.metrics["macro"]
-    assert set(TWO_STAGES) & UNTRAINED == {"tau-norm", "ncm"}
