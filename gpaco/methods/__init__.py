@@ -88,14 +88,7 @@ def network(recipe: Recipe) -> Network:
     if name == "bbn":
         return Network(body="bilateral")
     if name == "causal-norm":
-        return Network(
-            "causal",
-            scale=settings.causal_scale,
-            number=settings.heads,
-            gamma=settings.causal_gamma,
-            momentum=settings.causal_momentum,
-            effect=settings.effect,
-        )
+        return Network("causal", scale=16.0, number=settings.heads, effect=settings.effect)
     if name == "reslt":
         return Network("shared", "residual", number=3, power=settings.test_norm)
     if name == "ride":
@@ -105,9 +98,7 @@ def network(recipe: Recipe) -> Network:
         return Network("meta", "attentive", scale=16.0)
     if name == "lift":
         one_crop = not settings.crops or recipe.train.part == "head"
-        return Network(
-            "cosine", scale=settings.lift_scale, border=0 if one_crop else round(recipe.model.size * 24 / 224)
-        )
+        return Network("cosine", scale=25.0, border=0 if one_crop else round(recipe.model.size * 24 / 224))
     return Network()
 
 

@@ -71,25 +71,17 @@ class NearestMean(nn.Module):
 class CausalNorm(nn.Module):
     """The classifier of De-confound-TDE: pieces of features and centers, each normalized.
 
-    In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + gamma) |x^k|).
+    In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + 1/32) |x^k|).
     At test time x^k / |x^k| loses `effect` times its projection on the mean direction of the training features.
     """
 
     direction: Tensor
 
-    def __init__(
-        self,
-        num_features: int,
-        num_classes: int,
-        *,
-        pieces: int,
-        scale: float,
-        gamma: float,
-        momentum: float,
-        effect: float,
-    ) -> None:
+    gamma, momentum = 1 / 32, 0.9
+
+    def __init__(self, num_features: int, num_classes: int, pieces: int, scale: float, effect: float) -> None:
         super().__init__()
-        self.pieces, self.scale, self.gamma, self.momentum, self.effect = pieces, scale, gamma, momentum, effect
+        self.pieces, self.scale, self.effect = pieces, scale, effect
         bound = num_features**-0.5
         self.weight = nn.Parameter(torch.empty(num_classes, num_features).uniform_(-bound, bound))
         self.register_buffer("direction", torch.zeros(num_features))  # a sum: only its direction is used

@@ -25,6 +25,7 @@ from gpaco.system.signals import Stopped
 from gpaco.tasks.classification import estimate
 from gpaco.tasks.classification.batches import check_pixels
 from gpaco.tasks.classification.heads import carry
+from gpaco.tasks.classification.probe import Stage, measure
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.tasks.classification.two_stages import with_default_stages
 from gpaco.training.checkpoint import load as load_checkpoint
@@ -194,6 +195,13 @@ def test_settings_for_all_methods_of_a_comparison_reach_first_stages() -> None:
     assert of("ncm", ["method.first=gpaco"]) == given
     both = shared_settings([*given, "method.first=gpaco"], [("crt", [])])
     assert both("crt", []) == [*given, "method.first=gpaco"]
+
+
+def test_gradients_of_methods_without_linear_centers_are_not_measured(tmp_path: Path) -> None:
+    for name in ("ride", "oltr", "bbn", "crt"):
+        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "", "best")
+        with pytest.raises(UserError, match=f"ends with {name}, whose gradients are not measured"):
+            measure(stage, None)
 
 
 def test_a_deviation_of_the_centers_is_refused_where_they_are_not_linear(tmp_path: Path) -> None:
