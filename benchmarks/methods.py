@@ -1,29 +1,37 @@
 """Every method in one table: accuracy with intervals, calibration after one fitted temperature, and latency.
 
-    python benchmarks/methods.py heads DATA --out DIR [--seeds 3]      heads on frozen features of EfficientNet-Lite0
-    python benchmarks/methods.py scratch DATA --out DIR [--seeds 2]    a small network from scratch
-    python benchmarks/methods.py table                                 docs/methods.md and the plot, from the CSV file
+    python benchmarks/methods.py DATA --out DIR [--part heads|scratch] [--minutes N] [--methods ...]
+    python benchmarks/methods.py --table        only docs/methods.md and the plot, from the CSV file
 
-heads: DATA is the folder cifar-100-python or its archive; CIFAR-100-LT with factor 100, images of 96 pixels, embedded
-once. Every method that works on frozen features is tuned with the same number of runs, two learning rates and two
-values of weight decay, on training images held back (cells.py says how), and trained with several seeds.
+DATA is a folder with CIFAR-100 (a folder cifar-100-python, or its archive) and Fashion-MNIST (a folder with the four
+files) somewhere below it, or with one of them.
 
-scratch: DATA is the folder of Fashion-MNIST; factor 100, a ResNet-8, 10 epochs, the defaults of every method, no
-tuning.
+heads: CIFAR-100-LT with factor 100, heads on frozen features of EfficientNet-Lite0, images of 96 pixels, embedded once.
+Every method that works on frozen features is tuned with the same number of runs, two learning rates and two values of
+weight decay (of tau for tau-norm), on training images held back (cells.py says how), and trained with three seeds.
 
-One thread. Rows are added to benchmarks/results/methods.csv as they come; the same command resumes. Latency is that of
-one image and of a batch of 64, as a multiple of cross entropy.
+scratch: Fashion-MNIST-LT with factor 100, a ResNet-8, 10 epochs, the defaults of every method, no tuning, two seeds.
+
+One thread. Rows are added to benchmarks/results/methods.csv as they come, seed by seed, so that a part of it is already
+a comparison. The same command resumes: finished runs are not repeated. After --minutes no further run begins. Latency
+is that of one image and of a batch of 64, as a multiple of cross entropy.
 """
 
 import argparse
 import csv
+import math
+import platform
+import subprocess
+import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import torch
 from cells import Study, figures, train, tune
+from loss import machine
 
+import gpaco
 from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
 from gpaco.tasks.classification.predictor import load_classifier, total_cost
@@ -33,41 +41,26 @@ from gpaco.training.run import Run
 RESULTS = Path(__file__).parent / "results" / "methods.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "methods.svg"
-HEADER = [
-    "part",
-    "method",
-    "seed",
-    "settings",
-    "all",
-    "many",
-    "medium",
-    "few",
-    "ece",
-    "parameters",
-    "gflops",
-    "ms1",
-    "ms64",
-]
+MEASURES = ("all", "many", "medium", "few", "ece", "parameters", "gflops", "ms1", "ms64")
+HEADER = ["part", "dataset", "method", "seed", "settings", *MEASURES, "machine", "versions", "commit"]
+TITLES = {
+    "heads": "CIFAR-100-LT 100, heads on frozen features",
+    "scratch": "Fashion-MNIST-LT 100, from scratch",
+}
 HEADS: tuple[str, ...] = (
-    "ce",
-    "balanced-softmax",
-    "focal",
-    "class-balanced",
-    "cb-focal",
-    "ldam-drw",
-    "bcl",
-    "crt",
-    "lws",
-    "tau-norm",
+    *("ce", "balanced-softmax", "focal", "class-balanced", "cb-focal", "ldam-drw", "bcl", "crt", "lws", "tau-norm"),
+    *("ncm", "causal-norm", "gpaco", "paco", "supcon", "multitask", "gaussian"),
 )
-HEADS += ("ncm", "causal-norm", "gpaco", "paco", "supcon", "multitask", "gaussian")
-GRID = [
-    list(one)
-    for one in product(
-        ("optimizer.lr=0.02", "optimizer.lr=0.05"), ("optimizer.weight_decay=5e-4", "optimizer.weight_decay=2e-3")
-    )
-]
+SCRATCH = tuple(name for name in METHODS if name != "gaussian")
+SEEDS = {"heads": 3, "scratch": 2}
+_RATES = ("optimizer.lr=0.02", "optimizer.lr=0.05")
+GRID = [list(one) for one in product(_RATES, ("optimizer.weight_decay=5e-4", "optimizer.weight_decay=2e-3"))]
+GRIDS = {"tau-norm": [list(one) for one in product(_RATES, ("method.norm_tau=0.5", "method.norm_tau=1"))]}
 COMMON = ("train.report=false", "data.allow_leakage=true", "train.checkpoint_every=100", "train.workers=0")
+
+
+class Late(Exception):
+    """There is no time for another run."""
 
 
 def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) -> None:
@@ -78,7 +71,8 @@ def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) ->
     found, predictor = figures(run, 0.0), load_classifier(run)
     price = total_cost([predictor])
     numbers = {"all": found["top1"], "many": found["many"], "medium": found["medium"], "few": found["few"]}
-    row = {"part": part, "method": method, "seed": str(seed), "settings": " ".join(settings)}
+    row = {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": str(seed)}
+    row |= {"settings": " ".join(settings)}
     row |= {key: "" if value is None else f"{value:.4f}" for key, value in numbers.items()}
     row |= {
         "ece": f"{found['ece_fitted']:.4f}",
@@ -88,6 +82,10 @@ def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) ->
     size = predictor.card.view.size
     times = measure(predictor, size, size, seconds=1)["batches"]
     row |= {"ms1": f"{times['1']['median']:.3f}", "ms64": f"{64 * times['64']['median']:.2f}"}
+    row |= {"machine": machine(), "versions": f"gpaco {gpaco.__version__}, python {platform.python_version()}"}
+    row["commit"] = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False
+    ).stdout.strip()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("a", newline="") as file:
         writer = csv.DictWriter(file, HEADER)
@@ -104,47 +102,64 @@ def read() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def heads(data: str, out: Path, seeds: int, methods: Sequence[str]) -> None:
+def data_of(part: str, data: Path) -> str:
+    """The data of a part below a folder; "" if it is not there."""
+    inside = [data, *sorted(data.rglob("*"))] if data.is_dir() else [data]
+    if part == "heads":
+        named = [path for path in inside if path.name.startswith("cifar-100-python")]
+        return str(next((path for path in named if path.is_dir()), named[0] if named else ""))
+    files = [path for path in inside if path.name.startswith("train-images-idx3-ubyte")]
+    return str(files[0].parent) if files else ""
+
+
+def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
+    """Tune a method, train it with a seed, and write the row."""
     common = (
-        "model.name=tf_efficientnet_lite0",
-        "model.weights=package",
-        "model.size=96",
-        "model.hidden=512",
-        "method.fuse=false",
-        "views.first=plain",
-        "views.second=plain",
-        "train.cached_views=4",
-        f"train.features={out / 'features'}",
-        "train.epochs=20",
-        "train.batch_size=128",
-        *COMMON,
+        *("model.name=tf_efficientnet_lite0", "model.weights=package", "model.size=96", "model.hidden=512"),
+        *("method.fuse=false", "views.first=plain", "views.second=plain", "train.cached_views=4"),
+        *(f"train.features={out / 'features'}", "train.epochs=20", "train.batch_size=128", *COMMON),
     )
     study = Study(data, out, "head", common, RESULTS)
-    for method in methods:
-        fixed = [f"method.name={method}"]
-        chosen = [] if method == "gaussian" else tune(study, method, fixed, GRID, 100)
-        for seed in range(1 if method == "gaussian" else seeds):
-            folder = out / "head" / method / f"seed-{seed}"
-            every = [*fixed, *chosen, "data.long_tail=100", "data.validation=0", f"train.seed={seed}"]
-            add("heads", method, seed, chosen, train(study, folder, every))
+    fixed, grid = [f"method.name={method}"], GRIDS.get(method, GRID)
+    chosen: list[str] = []
+    if method != "gaussian":
+        for place in range(1, len(grid) + 1):
+            if time.monotonic() > until:
+                raise Late
+            chosen = tune(study, method, fixed, grid[:place], 100)
+    if time.monotonic() > until:
+        raise Late
+    every = [*fixed, *chosen, "data.long_tail=100", "data.validation=0", f"train.seed={seed}"]
+    add("heads", method, seed, chosen, train(study, out / "head" / method / f"seed-{seed}", every))
 
 
-def scratch(data: str, out: Path, seeds: int, methods: Sequence[str]) -> None:
+def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
+    """Train a method with a seed, and write the row."""
+    if time.monotonic() > until:
+        raise Late
     common = ("model.name=resnet8", "model.weights=none", "data.long_tail=100", "data.validation=0", "train.epochs=10")
     study = Study(data, out, "all", (*common, "method.fuse=false", *COMMON), RESULTS)
+    folder = out / "scratch" / method / f"seed-{seed}"
+    add("scratch", method, seed, [], train(study, folder, [f"method.name={method}", f"train.seed={seed}"]))
+
+
+def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int, until: float) -> None:
+    """Do one part, seed by seed, until it is time to stop."""
+    cell = {"heads": heads, "scratch": scratch}[part]
     for seed, method in product(range(seeds), methods):
-        folder = out / "scratch" / method / f"seed-{seed}"
-        add("scratch", method, seed, [], train(study, folder, [f"method.name={method}", f"train.seed={seed}"]))
+        if method == "gaussian" and seed:  # it has nothing random
+            continue
+        cell(data, out, method, seed, until)
 
 
 def table() -> str:
     """The results as Markdown: mean over seeds and half of the 95 % interval."""
     lines = []
-    for part, title in (
-        ("heads", "CIFAR-100-LT 100, heads on frozen features"),
-        ("scratch", "Fashion-MNIST-LT 100, from scratch"),
-    ):
+    for part, title in TITLES.items():
         rows = [row for row in read() if row["part"] == part]
+        if not rows:
+            lines += [f"### {title}", "", "Not measured yet.", ""]
+            continue
         names = [name for name in METHODS if any(row["method"] == name for row in rows)]
         base = next((row for row in rows if row["method"] == "ce"), None)
         lines += [
@@ -163,12 +178,10 @@ def table() -> str:
                 "-" if base is None else f"{float(mine[0][key]) / float(base[key]):.2f}" for key in ("ms1", "ms64")
             ]
             lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} | {slower[0]} / {slower[1]} |")
-        missing = [
-            name
-            for name in (HEADS if part == "heads" else METHODS)
-            if name not in names and not (part == "scratch" and name == "gaussian")
-        ]
+        missing = [name for name in (HEADS if part == "heads" else SCRATCH) if name not in names]
         lines += ["", f"Not measured yet: {', '.join(missing)}." if missing else "All methods.", ""]
+    if read():
+        lines += ["![Accuracy against the time of an answer](images/methods.svg)", ""]
     return "\n".join(lines)
 
 
@@ -210,18 +223,28 @@ def write_page() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("heads", "scratch", "table"))
-    parser.add_argument("data", nargs="?", default="")
+    parser.add_argument("data", nargs="?", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--part", choices=tuple(TITLES))
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS))
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    if not options.table and (options.data is None or options.out is None):
+        parser.error("give DATA and --out DIR, or --table")
     torch.set_num_threads(1)
-    if options.part == "heads":
-        heads(options.data, options.out, options.seeds or 3, options.methods or HEADS)
-    elif options.part == "scratch":
-        every = [name for name in METHODS if name != "gaussian"]
-        scratch(options.data, options.out, options.seeds or 2, options.methods or every)
+    until = time.monotonic() + 60 * options.minutes
+    try:
+        for part in () if options.table else (options.part,) if options.part else TITLES:
+            data, every = data_of(part, options.data), HEADS if part == "heads" else SCRATCH
+            if not data:
+                print(f"{part}: there is no such data in {options.data}")
+                continue
+            methods = [name for name in every if name in (options.methods or every)]
+            measured(part, data, options.out, methods, options.seeds or SEEDS[part], until)
+    except Late:
+        print(f"stopped after {options.minutes:g} minutes; the same command continues")
     write_page()
 
 

@@ -15,7 +15,7 @@ from gpaco.api.train import train
 from gpaco.errors import UserError, nearest
 from gpaco.methods import METHODS
 from gpaco.recipes.request import FLAGS, check_is_list, requested
-from gpaco.recipes.settings import used
+from gpaco.recipes.settings import MethodSettings, used
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.outputs import mark_folder, output_folder
@@ -106,8 +106,8 @@ def shared_settings(
     """Return which of the settings for all methods are those of one; raise an error for a setting that none has."""
 
     def keys(name: str, own: list[str]) -> set[str]:
-        first = next((one.partition("=")[2] for one in own if one.startswith("method.first=")), "")
-        return {f"method.{key}" for key in used(name, first)}
+        firsts = [one.partition("=")[2] for one in (*settings, *own) if one.startswith("method.first=")]
+        return {f"method.{key}" for key in used(name, firsts[-1] if firsts else MethodSettings.first)}
 
     def of(name: str, own: list[str]) -> list[str]:
         mine = keys(name, own)

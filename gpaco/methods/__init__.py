@@ -49,8 +49,8 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "oltr": Oltr,
     "lift": Lift,
 }
-# Methods whose raw logits assume the training class distribution at test time; the others assume a uniform one.
-ASSUMES_TRAIN = {"ce", "focal"}
+# Methods whose raw logits assume the class distribution that training shows; the others assume a uniform one.
+ASSUMES_TRAIN = {"ce", "focal", "crt", "lws", "mislas", "oltr"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
 CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone, whatever came before
 UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no step of training
@@ -58,6 +58,7 @@ TRAINED = tuple(name for name in METHODS if name not in UNTRAINED)
 WITH_PROJECTOR = {"gpaco", "paco", "supcon", "multitask", "bcl"}
 THREE_VIEWS = {"bcl"}  # the third is like the second
 SECOND_SAMPLER = {"bbn": "reversed"}  # every other image of a batch is drawn by this sampler
+NEED_CLASSIFIER = {"lws", "tau-norm", "mislas", "oltr"}  # they continue that of the stage before
 NEED_IMAGES = {"mislas", "bbn", "reslt", "ride", "oltr"}  # they change the backbone, or its batch norm
 # Analyzed at the end of training: methods with linear class centers whose loss is a mean over the anchors.
 ANALYZED = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced", "cb-focal")
@@ -87,14 +88,7 @@ def network(recipe: Recipe) -> Network:
     if name == "bbn":
         return Network(body="bilateral")
     if name == "causal-norm":
-        return Network(
-            "causal",
-            scale=settings.causal_scale,
-            number=settings.heads,
-            gamma=settings.causal_gamma,
-            momentum=settings.causal_momentum,
-            effect=settings.effect,
-        )
+        return Network("causal", scale=16.0, number=settings.heads, effect=settings.effect)
     if name == "reslt":
         return Network("shared", "residual", number=3, power=settings.test_norm)
     if name == "ride":
@@ -104,9 +98,7 @@ def network(recipe: Recipe) -> Network:
         return Network("meta", "attentive", scale=16.0)
     if name == "lift":
         one_crop = not settings.crops or recipe.train.part == "head"
-        return Network(
-            "cosine", scale=settings.lift_scale, border=0 if one_crop else round(recipe.model.size * 24 / 224)
-        )
+        return Network("cosine", scale=25.0, border=0 if one_crop else round(recipe.model.size * 24 / 224))
     return Network()
 
 
@@ -129,6 +121,8 @@ def carried(method: str, name: str) -> str:
 
 def assumed_prior(recipe: Recipe) -> str:
     """Return the class distribution that raw logits assume at test time: "train" or "uniform"."""
+    if recipe.train.sampler == "balanced":  # what training shows is uniform
+        return "uniform"
     plain = recipe.method.name == "multitask" and recipe.method.base == "ce"
     parametric = recipe.method.name in ("gpaco", "paco") and recipe.method.prior == "none"
     return "train" if recipe.method.name in ASSUMES_TRAIN or plain or parametric else "uniform"

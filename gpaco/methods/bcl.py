@@ -16,8 +16,7 @@ class Bcl(Method):
 
         l_i = -1/|A_y| sum_{a in A_y} [q_i.q_a / t - log sum_j 1/|A_j| sum_{k in A_j} exp(q_i.q_k / t)]
 
-    Every class weighs the same in the denominator, and none is missing in it. Defaults are those for ImageNet-LT with
-    the temperature 0.1 of the loss class; the script has 0.07.
+    Every class weighs the same in the denominator, and none is missing in it. Defaults are those for ImageNet-LT.
 
     Departures: the second and third view are both `views.second`; embeddings have `model.dim` numbers (released: 1024).
     On several processes the anchors of one are compared with its own views only (assumed).

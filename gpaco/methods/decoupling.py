@@ -110,7 +110,7 @@ class Mislas(Crt):
     z_j = s_j (w_j x + b_j): the scales are trained, and the classifier of the first stage with `classifier_rate` of the
     rate. Label-aware smoothing: eps_j = t + (h - t) sin(pi (n_j - n_min) / (2 (n_max - n_min))), and the loss is
     (1 - eps_y) (-log p_y) + eps_y mean_j(-log p_j). With `shift_norms` the batch norms of the backbone use and update
-    the statistics of class-balanced batches; nothing else in it changes.
+    the statistics of class-balanced batches; nothing else in it changes. Defaults are those for ImageNet-LT.
     """
 
     smoothing: Tensor

@@ -16,7 +16,10 @@ class Lift(Method):
     logits are the mean over five crops of a larger image (`crops`): 24 pixels larger at 224.
 
     Departures: the tuned part is that of `--train`: LoRA on all linear layers for ViTs (the release: AdaptFormer, or
-    LoRA on queries and values), the last block or all layers for other networks; the rank is `train.lora_rank`.
+    LoRA on queries and values), the last block or all layers for other networks; the rank is `train.lora_rank`, and
+    updates are scaled by 8 / rank (released: 1 / rank). Class means come from the center crop of the test view, after
+    a resize by 8/7 (released: a resize to the crop itself). The five crops are the corners and the center of a square
+    in the middle of the image (released: of the whole image, whose longer side is not cut).
     """
 
     log_prior: Tensor

@@ -32,8 +32,10 @@ class Oltr(Method):
     1 + the number of its images in the batch. Centroids start as class means of the features; the hallucinator is the
     classifier of the first stage. Backbone and centroids train with a tenth of the rate.
 
-    Departures: features are those of the backbone, or of `model.hidden` (released: 512 numbers after a new layer); a
-    zero distance to a centroid is limited. Assumed: R also moves the centroids; the classifier starts uniform.
+    Departures: features are those of the backbone, or of `model.hidden` (released: 512 numbers after a new layer); the
+    attention is new and trains with the full rate; `--train` selects the layers of both stages, by default all (on
+    Places-LT the release trains only attention and new layers); a zero distance to a centroid is limited. Assumed: R
+    also moves the centroids; the classifier starts uniform.
     """
 
     def __init__(self, setup: Setup) -> None:

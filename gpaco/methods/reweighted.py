@@ -10,13 +10,15 @@ from gpaco.losses.classical import class_balanced_weights
 from gpaco.methods.method import Blocks, Method, Setup, as_rows, each_view
 from gpaco.models.classifier import Classifier
 
+DRW_BETA = 0.9999  # of the effective number
+
 
 class LdamDrw(Method):
     """LDAM with deferred re-weighting (Cao et al., NeurIPS 2019), on a cosine classifier.
 
     loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
-    (1 - beta) / (1 - beta^n_j), with sum C, from `drw_start` (80 %) of the epochs on, 1 before. CE_w is divided by the
-    sum of the weights in the batch, as PyTorch does.
+    (1 - beta) / (1 - beta^n_j), beta = 0.9999, with sum C, from `drw_start` (80 %) of the epochs on, 1 before. CE_w is
+    divided by the sum of the weights in the batch, as PyTorch does.
 
     Departure: logits are s times the cosines also at test time (the class is the same).
     """
@@ -29,7 +31,7 @@ class LdamDrw(Method):
         settings = setup.settings
         self.share, self.deferred = settings.drw_start, True
         margins = settings.margin * (setup.class_counts.double().min() / setup.class_counts.double()) ** 0.25
-        weights = class_balanced_weights(setup.class_counts, beta=settings.drw_beta)
+        weights = class_balanced_weights(setup.class_counts, beta=DRW_BETA)
         self.register_buffer("margins", (settings.scale * margins).float(), persistent=False)  # on scaled logits
         self.register_buffer("weights", weights, persistent=False)
 
@@ -42,8 +44,12 @@ class LdamDrw(Method):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         rows = as_rows(labels, logits)
-        weight = None if self.deferred else self.weights.to(logits)
-        return F.cross_entropy(logits - self.margins.to(logits) * rows, labels, weight)
+        moved = logits - self.margins.to(logits) * rows
+        if self.deferred:
+            return F.cross_entropy(moved, labels)
+        weights = self.weights.to(logits)
+        # Of mixed labels too: F.cross_entropy would divide those by their number.
+        return F.cross_entropy(moved, labels, weights, reduction="sum") / (rows @ weights).sum()
 
 
 class CbFocal(Method):

@@ -71,25 +71,17 @@ class NearestMean(nn.Module):
 class CausalNorm(nn.Module):
     """The classifier of De-confound-TDE: pieces of features and centers, each normalized.
 
-    In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + gamma) |x^k|).
+    In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + 1/32) |x^k|).
     At test time x^k / |x^k| loses `effect` times its projection on the mean direction of the training features.
     """
 
     direction: Tensor
 
-    def __init__(
-        self,
-        num_features: int,
-        num_classes: int,
-        *,
-        pieces: int,
-        scale: float,
-        gamma: float,
-        momentum: float,
-        effect: float,
-    ) -> None:
+    gamma, momentum = 1 / 32, 0.9
+
+    def __init__(self, num_features: int, num_classes: int, pieces: int, scale: float, effect: float) -> None:
         super().__init__()
-        self.pieces, self.scale, self.gamma, self.momentum, self.effect = pieces, scale, gamma, momentum, effect
+        self.pieces, self.scale, self.effect = pieces, scale, effect
         bound = num_features**-0.5
         self.weight = nn.Parameter(torch.empty(num_classes, num_features).uniform_(-bound, bound))
         self.register_buffer("direction", torch.zeros(num_features))  # a sum: only its direction is used
@@ -106,7 +98,7 @@ class CausalNorm(nn.Module):
         return self._logits(x - self.effect * (x * away).sum(-1, keepdim=True) * away)
 
     def _pieces(self, rows: Tensor) -> Tensor:
-        return unit(rows.view(rows.shape[0], self.pieces, -1))
+        return unit(rows.unflatten(1, (self.pieces, -1)))
 
     def _logits(self, x: Tensor) -> Tensor:
         w = self.weight.view(len(self.weight), self.pieces, -1)
@@ -125,13 +117,13 @@ class Shared(nn.Linear):
         self.branches, self.power = branches, power
 
     def parts(self, features: Tensor) -> Tensor:
-        return F.linear(features.view(features.shape[0], self.branches, -1), self.weight, self.bias)
+        return F.linear(features.unflatten(1, (self.branches, -1)), self.weight, self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.power:
             return self.parts(features).sum(1)
         weight = self.weight / self.weight.norm(dim=1, keepdim=True) ** self.power
-        return F.linear(features.view(features.shape[0], self.branches, -1).sum(1), weight)
+        return F.linear(features.unflatten(1, (self.branches, -1)).sum(1), weight)
 
 
 class ExpertCosines(nn.Module):
@@ -143,7 +135,7 @@ class ExpertCosines(nn.Module):
         self.weight = nn.Parameter(unit(torch.empty(experts, num_classes, num_features).uniform_(-1, 1)))
 
     def parts(self, features: Tensor) -> Tensor:
-        x = unit(features.view(features.shape[0], len(self.weight), -1))
+        x = unit(features.unflatten(1, (len(self.weight), -1)))
         return self.scale * torch.einsum("nef,ecf->nec", x, unit(self.weight))
 
     def forward(self, features: Tensor) -> Tensor:

@@ -25,20 +25,31 @@ def run(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def check_chain(backbone: nn.Module, name: str, size: int) -> None:
-    """Raise an error if the backbone is not its modules one after another, with a pooling of its maps at the end."""
+def check_chain(backbone: nn.Module, name: str, size: int, body: str) -> None:
+    """Raise an error if the backbone is not its modules one after another, or cannot be cut as a body needs it.
+
+    "residual" and "attentive" need maps whose mean are the features, "bilateral" blocks, "experts" stages of blocks
+    before the last two, which they share.
+    """
     training = backbone.training
     backbone.eval()
-    images = torch.rand(2, 3, size, size)
+    images, modules = torch.rand(2, 3, size, size), links(backbone)
     try:
-        same = torch.allclose(backbone(images), run([one for _, one in links(backbone)], images))
-        same = same and maps(backbone, images).dim() == 4
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        same = False
+        features = backbone(images)
+        fits = torch.allclose(features, run([one for _, one in modules], images))
+        if body in ("residual", "attentive"):
+            fits &= maps(backbone, images).shape[:2] == features.shape
+        elif body == "bilateral":
+            fits &= last_block(backbone) > 0
+        else:
+            fits &= any("." in before for before, _ in modules[: last_stages(backbone)])
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+        fits = False
     backbone.train(training)
-    if not same:
+    if not fits:
         raise UserError(
-            f"{name} cannot be divided into branches", "choose a ResNet or an EfficientNet: --model resnet18"
+            f"{name} cannot be divided into branches",
+            "choose a ResNet, a ResNeXt, an EfficientNet or a MobileNetV2: --model resnet18",
         )
 
 

@@ -28,8 +28,6 @@ class Network:
     body: str = "plain"
     scale: float = 1.0  # of the logits of cosine, causal, experts and meta
     number: int = 1  # pieces of causal, branches, experts
-    gamma: float = 0.0  # of causal
-    momentum: float = 0.0  # of causal
     effect: float = 0.0  # of causal
     power: float = 0.0  # of shared
     narrow: bool = False  # the last two stages have three quarters of the channels
@@ -202,15 +200,7 @@ def _head(network: Network, wide: int, num_classes: int) -> nn.Module | None:
         "scaled": lambda: heads.Scaled(wide, num_classes),
         "tempered": lambda: heads.Tempered(wide, num_classes, network.scale),
         "means": lambda: heads.NearestMean(wide, num_classes),
-        "causal": lambda: heads.CausalNorm(
-            wide,
-            num_classes,
-            pieces=network.number,
-            scale=network.scale,
-            gamma=network.gamma,
-            momentum=network.momentum,
-            effect=network.effect,
-        ),
+        "causal": lambda: heads.CausalNorm(wide, num_classes, network.number, network.scale, network.effect),
         "shared": lambda: heads.Shared(wide, num_classes, network.number, network.power),
         "experts": lambda: heads.ExpertCosines(wide, num_classes, network.number, network.scale),
         "meta": lambda: heads.MetaEmbedding(wide, num_classes, network.scale),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage
 from gpaco.recipes.validation import SETTINGS
 from gpaco.system.words import printable
 
@@ -82,10 +82,21 @@ def requested(
         if not path.isascii() and printable(path) != path:
             raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename the folder")
         values["data.path"] = path
-    changed = recipes.change(base, values, sources)
+    changed = recipes.change(_with_stages(base, values), values, sources)
     if changed.data.root:
         changed = replace(changed, data=replace(changed.data, root=_absolute(changed.data.root)))
     return changed, chosen
+
+
+def _with_stages(recipe: Recipe, values: dict[str, Any]) -> Recipe:
+    """Return the recipe with the stages that its method will have, still empty, if the values change one of them."""
+    if recipe.stage or not any(key.startswith("stage.") for key in values):
+        return recipe
+    name, first = (values.get(f"method.{key}", getattr(recipe.method, key)) for key in ("name", "first"))
+    if name not in (*TWO_STAGES, "supcon"):
+        return recipe
+    own = ("classifier",) if name in TWO_STAGES and first not in METHODS else ("features", "classifier")
+    return replace(recipe, stage=tuple(map(Stage, own)))
 
 
 def check_is_list(name: str, words: Sequence[str]) -> None:

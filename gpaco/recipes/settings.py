@@ -24,7 +24,7 @@ _SUPCON = (
     *("temperature", "memory", "start", "contrast", "momentum", "momentum_keys", "shuffle_keys", "anchors"),
     *("rebalance", "beta", *_MIX),
 )
-_DRW = ("margin", "scale", "drw_start", "drw_beta", *_MIX)
+_DRW = ("margin", "scale", "drw_start", *_MIX)
 _DECOUPLING = "Kang et al., Decoupling Representation and Classifier for Long-Tailed Recognition, ICLR 2020"
 
 # In the order of gpaco.methods.METHODS. `gpaco show METHOD` prints a row.
@@ -111,7 +111,7 @@ METHODS: dict[str, About] = {
         "Tang et al., Long-Tailed Classification by Keeping the Good and Removing the Bad Momentum Causal Effect, "
         "NeurIPS 2020",
         "normalized classifier with several heads; at test time the mean direction of features is taken out",
-        ("heads", "causal_scale", "causal_gamma", "causal_momentum", "effect", *_MIX),
+        ("heads", "effect", *_MIX),
     ),
     "reslt": About(
         "Cui et al., ResLT: Residual Learning for Long-Tailed Recognition, TPAMI 2023",
@@ -121,7 +121,7 @@ METHODS: dict[str, About] = {
     "ride": About(
         "Wang et al., Long-tailed Recognition by Routing Diverse Distribution-Aware Experts, ICLR 2021",
         "experts that share the early layers, each with the LDAM-DRW loss, rewarded for being diverse (no router)",
-        (*_DRW[:4], "experts", "diversity", "spread"),
+        (*_DRW[:3], "experts", "diversity", "spread"),
     ),
     "oltr": About(
         "Liu et al., Large-Scale Long-Tailed Recognition in an Open World, CVPR 2019",
@@ -131,7 +131,7 @@ METHODS: dict[str, About] = {
     "lift": About(
         "Shi et al., Long-Tail Learning with Foundation Model: Heavy Fine-Tuning Hurts, ICML 2024",
         "adapters, a cosine classifier started from class means, logit-adjusted loss, mean over five test crops",
-        ("tau", "lift_scale", "crops"),
+        ("tau", "crops"),
     ),
 }
 TWO_STAGES = ("crt", "lws", "tau-norm", "ncm", "mislas", "oltr")  # they continue what another method has trained
@@ -192,7 +192,7 @@ class Model:
     dim: int = setting(128, "dimension of the embeddings", low=1)
     projector: str = setting(
         "gpaco",
-        "gpaco: three layers; paco: two with batch norm; two-layer: two without; mae: three with GELU",
+        "gpaco: three layers; paco (always in bcl): two with batch norm; two-layer: two without; mae: three with GELU",
         choices=("gpaco", "paco", "two-layer", "mae"),
     )
     hidden: int = setting(0, "width of a ReLU layer between backbone and heads; 0: none", low=0)
@@ -270,20 +270,16 @@ class MethodSettings:
     drw_start: float = setting(
         0.8, "share of the epochs after which classes are weighted: ldam-drw, ride", low=0, high=1
     )
-    drw_beta: float = setting(0.9999, "beta of the effective number of these weights", low=0, below=1)
     bcl_logits: float = setting(1.0, "weight of the logit-adjusted loss in bcl", low=0)
     bcl_weight: float = setting(0.35, "weight of the contrast in bcl", low=0)
-    bcl_temperature: float = setting(0.1, "temperature of the contrast in bcl", above=0)
+    bcl_temperature: float = setting(0.07, "temperature of the contrast in bcl", above=0)
     norm_tau: float = setting(-1.0, "power of the norm in tau-norm; -1: selected on validation data", low=-1)
     first_mixup: float = setting(0.2, "alpha of mixup in the first stage of mislas", low=0)
     smooth_head: float = setting(0.3, "label smoothing of the most frequent class in mislas", low=0, below=1)
     smooth_tail: float = setting(0.0, "label smoothing of the rarest class in mislas", low=0, below=1)
-    classifier_rate: float = setting(0.1, "factor on the learning rate of the classifier of mislas", low=0)
+    classifier_rate: float = setting(0.05, "factor on the learning rate of the classifier of mislas", low=0)
     shift_norms: bool = setting(True, "mislas: update batch-norm statistics under class-balanced sampling")
     heads: int = setting(2, "heads of the classifier of causal-norm", low=1)
-    causal_scale: float = setting(16.0, "factor on the logits of causal-norm", above=0)
-    causal_gamma: float = setting(1 / 32, "added to the norms of the class weights in causal-norm", low=0)
-    causal_momentum: float = setting(0.9, "momentum of the mean feature in causal-norm", low=0, below=1)
     effect: float = setting(1.5, "share of the mean direction that causal-norm takes out at test time", low=0)
     branch_share: float = setting(
         0.99, "weight of the branch losses in reslt; the fused loss has the rest", low=0, high=1
@@ -294,8 +290,7 @@ class MethodSettings:
     experts: int = setting(3, "experts of ride", low=2, high=16)
     diversity: float = setting(0.2, "weight of the diversity of experts in ride", low=0)
     spread: float = setting(0.02, "how much the temperature of a class in ride follows its frequency", low=0, high=1)
-    lift_scale: float = setting(25.0, "factor on the cosines of lift", above=0)
-    crops: bool = setting(True, "lift: mean over five crops of a slightly larger image at test time")
+    crops: bool = setting(True, "lift: mean over five crops of a larger image at test time; one with cached features")
     fuse: bool = setting(True, "add the logits of the closed-form classifier to those of a head on cached features")
     mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
@@ -417,7 +412,8 @@ class Recipe:
 
 def used(name: str, first: str = "") -> set[str]:
     """Return the settings in [method] that a method uses, with those of the method of its first stage."""
-    return {*_ANY, *METHODS[name].uses, *(METHODS[first].uses if first in METHODS else ())}
+    firsts = METHODS[first].uses if name in TWO_STAGES and first in METHODS else ()
+    return {*_ANY, *METHODS[name].uses, *firsts}
 
 
 SECTIONS: dict[str, type] = {f.name: type(f.default) for f in fields(Recipe) if f.name not in ("name", "stage")}

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.commands import fails, run
 from PIL import Image
 
 import gpaco
 from gpaco.data.readers.digits import read_digits
 from gpaco.errors import UserError
-from gpaco.tasks.classification.mining import Pool, candidates, chosen_classes
+from gpaco.recipes.recipe import override
+from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.card import build_model, describe
+from gpaco.tasks.classification.mining import Pool, candidates, chosen_classes, look_at
+from gpaco.tasks.classification.prediction import read_as_tested
+from gpaco.tasks.classification.predictor import Predictor
+from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run
 
 
@@ -79,6 +86,25 @@ def test_candidates_are_probable_different_and_offered_once() -> None:
     assert {one.image for one in found[3:]} <= set(range(10, 20))
     everything = candidates(Pool(logits, features), [1, 2], 100)
     assert sorted(one.image for one in everything) == list(range(39))
+    logits[:, 1] = -200  # a probability of 0 in float32
+    impossible = candidates(Pool(logits, features), [1], 30)
+    assert len({one.image for one in impossible}) == 30
+
+
+@pytest.mark.parametrize("name", ["ce", "bbn", "reslt", "ride", "oltr", "lift"])
+def test_what_the_model_makes_of_a_pool_is_what_it_predicts(name: str, pool: Path) -> None:
+    given = ["data.path=digits", "model.name=resnet8", "model.weights=none", "model.size=8", f"method.name={name}"]
+    recipe = override(Recipe(), given)
+    card = replace(describe(recipe, splits_of(recipe)), assumes="uniform")
+    torch.manual_seed(0)
+    predictor = Predictor(build_model(card), card).eval()
+    files = sorted(pool.glob("00*.png"))
+    found, _ = look_at(predictor, files)
+    pixels = torch.from_numpy(np.stack([read_as_tested(file, [predictor])[0] for file in files]))
+    with torch.inference_mode():
+        expected = predictor(pixels.permute(0, 3, 1, 2))
+    np.testing.assert_allclose(found.logits, expected.numpy(), rtol=1e-4, atol=1e-4)
+    assert found.features.shape == (len(files), predictor.model.num_features)
 
 
 @pytest.mark.process

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,3 +148,18 @@ def oltr(logits: Tensor, f: Tensor, c: Tensor, labels: Tensor) -> Tensor:
     far = sum(((f[i] - c[j]) ** 2).sum() for i, y in enumerate(labels.tolist()) for j in range(classes) if j != y)
     repel = torch.clamp(10 - torch.as_tensor(far) / (b * classes), min=0)
     return first + 0.01 * (attract + 0.01 * repel)
+
+
+def modulated_attention(f: Tensor, layers: Any) -> Tensor:
+    """OLTR's maps F + MA * SA of one image, F being (channels, height, width)."""
+    places = [(y, x) for y in range(f.shape[1]) for x in range(f.shape[2])]
+    theta, phi, g, back = (layer.weight[:, :, 0, 0] for layer in (layers.theta, layers.phi, layers.g, layers.back))
+    where = torch.softmax(layers.spatial.weight @ f.reshape(-1) + layers.spatial.bias, 0)
+    out = f.clone()
+    for k, (y, x) in enumerate(places):
+        query = theta @ f[:, y, x] + layers.theta.bias
+        scores = torch.stack([(query * (phi @ f[:, v, u] + layers.phi.bias)).sum() for v, u in places])
+        shares = torch.softmax(scores, 0)
+        seen = sum(share * (g @ f[:, v, u] + layers.g.bias) for share, (v, u) in zip(shares, places, strict=True))
+        out[:, y, x] = f[:, y, x] + where[k] * (back @ seen)
+    return out

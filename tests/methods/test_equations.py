@@ -3,7 +3,9 @@
 import pytest
 import torch
 from helpers import method_reference as reference
-from helpers.small_methods import make
+from helpers.cards import made_card
+from helpers.small_methods import COUNTS as COUNTS_OF_THREE
+from helpers.small_methods import batch, make
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +14,11 @@ from gpaco.methods import decoupling
 from gpaco.methods.bcl import balanced_contrast
 from gpaco.methods.method import Method
 from gpaco.models import heads
+from gpaco.models.freezing import freeze
+from gpaco.models.links import maps
+from gpaco.models.networks import Network
 from gpaco.recipes.settings import METHODS, MethodSettings
+from gpaco.tasks.classification.predictor import Predictor
 
 N = [40, 13, 6, 2]  # images of each class
 COUNTS = torch.tensor(N, dtype=torch.float64)
@@ -72,7 +78,7 @@ def bcl() -> None:
         def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
             return logits, embeddings
 
-    found = method("bcl", bcl_logits=2.0, bcl_weight=0.6)(Given(), [logits] * 3, LABELS)
+    found = method("bcl", bcl_logits=2.0, bcl_weight=0.6, bcl_temperature=0.1)(Given(), [logits] * 3, LABELS)
     torch.testing.assert_close(found, (2 * first + 0.6 * second), rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
@@ -81,6 +87,18 @@ def mislas() -> None:
     found = method("mislas", smooth_head=0.4, smooth_tail=0.1)
     check(found.loss(logits, LABELS), reference.mislas(logits, LABELS, N, 0.4, 0.1), logits)  # type: ignore[operator]
     assert found.smoothing[[0, 3]].tolist() == pytest.approx([0.4, 0.1])  # type: ignore[index]
+    images = torch.rand(6, 3, 8, 8) + 3
+    for shifts in (True, False):
+        model, _ = make("mislas", f"method.shift_norms={str(shifts).lower()}")
+        freeze(model, "head")
+        before = {key: value.clone() for key, value in model.backbone.state_dict().items()}
+        model.train()(images)
+        moved = {key for key, value in model.backbone.state_dict().items() if not torch.equal(value, before[key])}
+        assert all("running" in key or "num_batches" in key for key in moved)  # the statistics, and only those
+        assert bool(moved) == shifts
+        used = model.pooled(images).mean(0)
+        model.eval()
+        assert torch.allclose(used, model.pooled(images).mean(0), rtol=1e-3) != shifts  # those of the batch in training
 
 
 def bbn() -> None:
@@ -112,6 +130,7 @@ def reslt() -> None:
     head.power = 0.7
     weight = head.weight / head.weight.norm(dim=1, keepdim=True) ** 0.7
     torch.testing.assert_close(head(x), F.linear(x[:, :4] + x[:, 4:8] + x[:, 8:], weight))
+    assert head(x[:0]).shape == (0, 3)  # of a process without a share
 
 
 def ride() -> None:
@@ -124,11 +143,12 @@ def ride() -> None:
     head = heads.ExpertCosines(5, 4, 3, 30.0).double()
     x = random(2, 15)
     torch.testing.assert_close(head(x), head.parts(x).mean(1))
+    assert head(x[:0]).shape == (0, 4)
 
 
 def causal_norm() -> None:
     x, w = random(6, 8), random(4, 8)
-    head = heads.CausalNorm(8, 4, pieces=2, scale=16.0, gamma=1 / 32, momentum=0.9, effect=1.5).double()
+    head = heads.CausalNorm(8, 4, pieces=2, scale=16.0, effect=1.5).double()
     head.weight.data = w.detach()
     options = {"pieces": 2, "tau": 16.0, "gamma": 1 / 32}
     torch.testing.assert_close(head.parts(x), reference.causal(x, w, x[0], alpha=0, **options))  # type: ignore[arg-type]
@@ -138,9 +158,15 @@ def causal_norm() -> None:
         e = 0.9 * e + (x + k).mean(0)
     torch.testing.assert_close(head.direction, e.detach())
     torch.testing.assert_close(head(x), reference.causal(x, w, e, alpha=1.5, **options))  # type: ignore[arg-type]
+    assert head(x[:0]).shape == (0, 4)
 
 
 def oltr() -> None:
+    model, _ = make("oltr")
+    model.eval()
+    images = torch.rand(2, 3, 8, 8)
+    attended = [reference.modulated_attention(one, model) for one in maps(model.backbone, images)]
+    torch.testing.assert_close(model.pooled(images), torch.stack(attended).mean((2, 3)), rtol=1e-4, atol=1e-5)
     f, head = random(7, 5), heads.MetaEmbedding(5, 4, 16.0).double()
     head.centroids.data = torch.randn(4, 5, dtype=torch.float64)
     h, s = head.hallucinator, head.selector
@@ -181,6 +207,18 @@ def lift() -> None:
     means = torch.stack([x[labels == j].mean(0) for j in range(3)])
     torch.testing.assert_close(model.centers.weight, F.normalize(means, dim=1))
     assert model.centers.scale == 25
+    views, own = batch()
+    model.eval()
+    logits = model.classify(views[0])
+    moved = logits + (COUNTS_OF_THREE / COUNTS_OF_THREE.sum()).log()
+    rows = [reference.cross_entropy(list(row), y) for row, y in zip(moved, own.tolist(), strict=True)]
+    torch.testing.assert_close(one(model, views[:1], own), torch.stack(rows).mean())
+    card = made_card(hidden=0, network=Network("cosine", scale=25.0, border=4))
+    predictor = Predictor(model, card).eval()
+    large = torch.rand(2, 3, 12, 12)
+    corners = [(0, 0), (0, 4), (4, 0), (4, 4), (2, 2)]
+    crops = [model.classify(predictor.normalized(large[:, :, y : y + 8, x : x + 8])) for y, x in corners]
+    torch.testing.assert_close(predictor(large), torch.stack(crops).mean(0))
 
 
 def decoupled() -> None:

@@ -56,16 +56,21 @@ def check_pixels(recipe: Recipe) -> None:
     """Raise an error if a stage asks for more than cached features, or one batch, can have."""
     name = recipe.method.name
     if caches(recipe) and name in methods.NEED_IMAGES:
-        raise UserError(
-            f"{name} changes the network, so it does not work on cached features", "--train all, or another method"
-        )
-    if name in methods.SECOND_SAMPLER and recipe.train.batch_size % recipe.train.accumulate:
-        raise UserError(f"{name} needs parts of equal size", "choose a batch size that train.accumulate divides")
+        raise no_cached_features(name)
+    parts = distributed.world_size() * recipe.train.accumulate
+    if name in methods.SECOND_SAMPLER and recipe.train.batch_size % parts:
+        raise UserError(f"{name} needs parts of equal size", f"choose a --batch-size that {parts} divides")
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
             "mixup, cutmix and erasing change pixels, and cached features have none",
             "leave them out, or embed in every step: --set train.cached_views=0",
         )
+
+
+def no_cached_features(name: str) -> UserError:
+    return UserError(
+        f"{name} changes the network, so it does not work on cached features", "--train all, or another method"
+    )
 
 
 def check_projector(recipe: Recipe, images: int) -> None:
@@ -164,6 +169,14 @@ class FeatureSource:
         """Compute the features of the views to train on, unless nothing is trained."""
         if self.recipe.method.name not in methods.UNTRAINED:
             self.features = self.frozen.of_views(self.samples, self.cached)
+
+    def of_stage(self, recipe: Recipe) -> Self:
+        """Return the same images with the views of an earlier stage."""
+        other = self.with_recipe(recipe)
+        other.views = views_of_recipe(recipe)
+        other.cached = cached_kinds(other.views, recipe.train.cached_views)
+        other.embed_views()
+        return other
 
     def subset(self, rows: Indices) -> Self:
         """Return the same source with some of its training images."""

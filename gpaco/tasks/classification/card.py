@@ -138,7 +138,7 @@ def build_model(card: Card, weights: str = backbones.NONE) -> Classifier:
         backbones.build(card.model, weights=weights, narrow=network.narrow, **options) for _ in range(wanted)
     )
     if network.body in WHOLE:
-        check_chain(backbone.module, card.model, card.size)
+        check_chain(backbone.module, card.model, card.size, network.body)
     return build_head(card, backbone.num_features, backbone.module, [other.module for other in others])
 
 

@@ -93,6 +93,19 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     return found | {"optimizer.lr": round(rate * shown / 128, 5)}
 
 
+def with_stages_told(recipe: Recipe, say: Say) -> Recipe:
+    """Add the stages that a method has, and print what each of them sets."""
+    whole = with_default_stages(recipe)
+    if whole.stage != recipe.stage:
+        each = {
+            one.name: ", ".join(f"{section}.{key} = {value}" for section, key, value in one.changes)
+            for one in whole.stage
+        }
+        told = "; ".join(f"{name}: {changes or 'as is'}" for name, changes in each.items())
+        say(f"stages: {told}  (--set stage.NAME.KEY=VALUE changes one)")
+    return whole
+
+
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
     """Return the recipe with open settings filled in from the data, and print them."""
     if recipe.method.tune_prior and splits.val is None:
@@ -120,6 +133,6 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if guesses:
         chosen_here = ", ".join(f"{key} = {guess}" for key, guess in guesses.items())
         say(f"settings for this data: {chosen_here}  (--set KEY=VALUE changes one)")
-    recipe = with_default_stages(recipes.fill(recipe, guesses))
+    recipe = with_stages_told(recipes.fill(recipe, guesses), say)
     large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
     return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})

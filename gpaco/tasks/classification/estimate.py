@@ -8,7 +8,7 @@ from gpaco import methods
 from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.batches import caches
+from gpaco.tasks.classification.batches import caches, views_of_recipe
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.heads import folds_used
 from gpaco.tasks.duration import seconds_of, time_in_words
@@ -21,7 +21,7 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
     model = build_model(describe(recipe, splits)).to(device)
     freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
     size, images = recipe.model.size, len(splits.train)
-    views = 2 if recipe.views.second else 1
+    views = len(views_of_recipe(recipe)) * (2 if recipe.method.name in methods.SECOND_SAMPLER else 1)
     reading = seconds_of(lambda: [splits.train.load(i % images, size) for i in range(_IMAGES)]) / _IMAGES
     if splits.train.paths is None:
         reading = 0.0

@@ -15,10 +15,11 @@ from gpaco import methods
 from gpaco.data.holdout import stratified_folds
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
+from gpaco.methods.decoupling import TauNorm
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Gaussian, fit_gaussian
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.batches import FeatureSource, caches
@@ -33,7 +34,7 @@ _ENOUGH = 2000  # held-out images; further folds would only take time
 
 
 class HeldOut(NamedTuple):
-    """Logits of training images by classifiers that were not trained on them."""
+    """Logits of images by classifiers that were not trained on them."""
 
     labels: NDArray[np.int64]
     gaussian: Logits
@@ -78,7 +79,8 @@ def fit_head(
         head = build_head(own, source.frozen.width, deepcopy(source.before))
         carry(head, weights, stage.method.name)
         same = replace(stage, train=replace(stage.train, batch_size=recipe.train.batch_size))
-        learner = ClassificationLearner(same, splits, head, own, source.with_recipe(same), select=False)
+        shown = source.with_recipe(same) if stage is recipe else source.of_stage(same)
+        learner = ClassificationLearner(same, splits, head, own, shown, select=False)
         learner.prepare(device)
         fit(learner, same, None, device)
         weights = head.state_dict()
@@ -86,10 +88,26 @@ def fit_head(
 
 
 def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None:
-    """Load what a stage takes over from the one before: tensors of the same name and shape, see `methods.carried`."""
+    """Load what a stage takes over from the one before: tensors of the same name and shape, see `methods.carried`.
+
+    Raise an error if a method that continues another one would continue with random weights or without some layers.
+    """
     mine = model.state_dict()
     renamed = {methods.carried(method, name): tensor for name, tensor in weights.items()}
     same = {name: one for name, one in renamed.items() if name in mine and one.shape == mine[name].shape}
+    if method in TWO_STAGES:
+        loose = ("", "backbone", "centers", "projector", "prototypes")
+        needed = [name for name in mine if name.startswith(("backbone.", "hidden."))]
+        needed += [name for name in renamed if name.partition(".")[0] not in loose]
+        if method in methods.NEED_CLASSIFIER:
+            needed.append(methods.carried(method, "centers.weight"))
+            if (bias := methods.carried(method, "centers.bias")) not in same:
+                same[bias] = torch.zeros_like(mine[bias])  # the classifier before has none
+        if lost := [name for name in needed if name not in same]:
+            raise UserError(
+                f"{method} cannot continue the network of the stage before: {lost[0]} is another or missing",
+                "use the same model in both stages, and start from a method without branches: method.first=ce",
+            )
     model.load_state_dict(mine | same)
 
 
@@ -98,6 +116,8 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
     recipe, source = learner.recipe, learner.source
     if not isinstance(source, FeatureSource):
         raise TypeError("only heads on cached features are cross-validated")
+    if isinstance(learner.extra, TauNorm):  # the folds have no validation data to select it on
+        recipe = replace(recipe, method=replace(recipe.method, norm_tau=float(learner.extra.tau)))
     trains = recipe.method.name not in methods.CLOSED_FORM
     folds = stratified_folds(source.labels, FOLDS, recipe.data.seed)
     nothing = np.zeros((0, len(learner.card.classes)), np.float32)  # what is left if no class has two images

@@ -90,9 +90,12 @@ def look_at(
             if good:
                 pixels = np.stack([images[k][0] for k in good])
                 tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-                found = predictor.model.backbone(predictor.normalized(tensor))
+                border, size = card.network.border, card.size
+                middle = slice(border // 2, border // 2 + size)
+                found = predictor.model.pooled(predictor.normalized(tensor)[:, :, middle, middle])
+                answers = predictor(tensor) if border else predictor.logits(found)
                 rows = np.array(good) + start
-                logits[rows], features[rows] = predictor.logits(found).float().cpu(), found.float().cpu()
+                logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
                 check_finite(logits[rows])
             if show is not None:
                 show(min(start + batch_size, len(own)), len(own))
@@ -135,11 +138,12 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
 def _different(probability: NDArray[np.float32], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
     """Yield places one by one: each with the highest probability times the distance from those before.
 
-    The distance is 1 minus the cosine of the angle, at most 1, so that a copy of an image never comes.
+    The distance is 1 minus the cosine of the angle, from 0 to 1, so that copies of images come last. No place comes
+    twice, even where all probabilities are 0.
     """
-    distance = np.ones(len(probability))
+    distance, taken = np.ones(len(probability)), np.zeros(len(probability), bool)
     for _ in range(min(wanted, len(probability))):
-        place = int((probability * distance).argmax())
+        place = int(np.where(taken, -1, probability * distance).argmax())
         yield place
-        distance = np.minimum(distance, 1 - features @ features[place])
-        distance[place] = -1
+        taken[place] = True
+        distance = np.minimum(distance, np.maximum(1 - features @ features[place], 0))

@@ -23,11 +23,12 @@ from gpaco.data.batches import class_shares, epoch_order, shown_counts, views_of
 from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
+from gpaco.errors import UserError
 from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
-from gpaco.methods import WITHOUT_CLASSIFIER, build
+from gpaco.methods import ANALYZED, WITHOUT_CLASSIFIER, build
 from gpaco.methods.contrastive import SupCon
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
@@ -93,6 +94,11 @@ def measure(
         predictor: the model of the stage, if it is already loaded.
     """
     run, recipe, _, which = stage
+    if recipe.method.name not in ANALYZED:
+        raise UserError(
+            f"{run.folder} ends with {recipe.method.name}, whose gradients are not measured",
+            f"choose a run of {', '.join(ANALYZED)}",
+        )
     if data is None:
         samples = splits_of(recipe).train
     else:

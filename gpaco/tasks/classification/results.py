@@ -29,7 +29,7 @@ from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.heads import held_out_logits, without_small_classes
+from gpaco.tasks.classification.heads import HeldOut, held_out_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
@@ -145,27 +145,31 @@ def calibrated(
 ) -> dict[str, Predictor]:
     """Return the model as "head", with factors fitted on the logits of images that it was not trained on.
 
-    A head on cached features is cross-validated, and there are also "gaussian", the closed-form classifier, and
-    "fused", the sum of both. Other models need validation data that are not reported on; without them the result is
-    empty.
+    For a head on cached features there are also "gaussian", the closed-form classifier, and "fused", the sum of both.
+    It is cross-validated, unless an earlier stage has trained the backbone on the same images. Other models need
+    validation data that are not reported on; without them the result is empty.
     """
-    card, val, gaussian = predictor.card, learner.splits.val, learner.gaussian
-    if gaussian is not None:
+    card, val, gaussian, source = predictor.card, learner.splits.val, learner.gaussian, learner.source
+    earlier, closed = learner.before, learner.recipe.method.name in methods.CLOSED_FORM
+    if gaussian is not None and (closed or not earlier.weights or earlier.stages):
         held = held_out_logits(learner, device, told(say, "cross-validating"))
         held = without_small_classes(held, learner.splits.train.counts)
-        parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
-        if held.head is not None:
-            parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}
-        return {
-            name: with_calibration(
-                predictor, fit_calibration(card, held.labels, *logits), None if name == "head" else gaussian
-            )
-            for name, logits in parts.items()
-        }
-    if val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
+    elif val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
         return {}
-    logits = logits_of(predictor, val, show=told(say, "calibrating"))
-    return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
+    elif gaussian is not None and isinstance(source, FeatureSource):
+        held = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val))
+    else:
+        logits = logits_of(predictor, val, show=told(say, "calibrating"))
+        return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
+    parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
+    if held.head is not None:
+        parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}
+    return {
+        name: with_calibration(
+            predictor, fit_calibration(card, held.labels, *logits), None if name == "head" else gaussian
+        )
+        for name, logits in parts.items()
+    }
 
 
 def used_part(recipe: Recipe) -> str:

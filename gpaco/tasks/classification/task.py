@@ -13,6 +13,7 @@ from torch import nn
 from gpaco import methods
 from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.samples import Samples, Splits
+from gpaco.errors import UserError
 from gpaco.models import backbones
 from gpaco.models.freezing import freeze
 from gpaco.models.weights.packaged import PACKAGE, check_installed
@@ -49,7 +50,7 @@ class Classification:
         if recipes.stages(recipe)[-1].method.tune_prior:
             check_tuning(recipe)
         begun = has_begun(folder)
-        recipe = with_first_run(recipe, given)
+        recipe, given = with_first_run(recipe, given)
         splits = read_splits(recipe, say, folder)
         check_same_everywhere(splits)
         recipe = choose_start(recipe, given, splits.train, device, say)
@@ -87,8 +88,8 @@ class Classification:
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> ClassificationLearner:
         # Where pretrained weights came from, if the run already has them: they are not loaded again.
         begun = bool(checkpoint.find(folder / "checkpoints"))
-        if before is None and not begun:
-            before = first_run(stage, self.splits.classes)
+        if before is None:
+            before = first_run(stage, self.splits)
         origin = before.origin if before else None
         if begun:
             origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]
@@ -102,6 +103,11 @@ class Classification:
         if before is not None:
             carry(model, before.weights, stage.method.name)
         elif settings.head_std:
+            if not isinstance(model.centers, nn.Linear):
+                raise UserError(
+                    f"the classifier of {stage.method.name} is not linear and has a start of its own",
+                    "leave it: --set model.head_std=0",
+                )
             nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
             nn.init.zeros_(model.centers.bias)
         if begun and (folder / "backbone.safetensors").is_file():  # was frozen

@@ -1,22 +1,25 @@
 """Methods that continue what another method, or an existing run, has trained: their stages and where they start."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gpaco import methods
+from gpaco.data.samples import Splits
 from gpaco.errors import UserError, nearest
 from gpaco.models.lora import merged
+from gpaco.models.networks import WHOLE
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage
+from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage, used
+from gpaco.tasks.classification.batches import caches, no_cached_features
 from gpaco.tasks.classification.card import Card
 from gpaco.training.card import read_card
-from gpaco.training.run import as_run, is_run, select_checkpoint, weights_of
+from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, weights_of
 from gpaco.training.task import Before
 
 # Epochs of the second stage, as a share of the first: as published for ImageNet-LT.
 _SHARES = {"crt": 10 / 90, "lws": 5 / 90, "mislas": 10 / 180, "oltr": 2.0}
+_ANOTHER = "start from another method: --set method.first=ce"
 
 
 def starts_from_run(recipe: Recipe) -> bool:
@@ -24,66 +27,85 @@ def starts_from_run(recipe: Recipe) -> bool:
     return recipe.method.name in TWO_STAGES and recipe.method.first not in METHODS
 
 
-def with_first_run(recipe: Recipe, given: set[str]) -> Recipe:
-    """Return the recipe with the model of the run that it starts from; raise an error if there is no such run."""
+def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
+    """Return the recipe with the model and the held-out data of the run that it starts from; an error if there is none.
+
+    Also return the settings that are given: those are.
+    """
     if not starts_from_run(recipe):
-        return recipe
+        return recipe, given
     first = recipe.method.first
     if not is_run(Path(first)):
         raise UserError(
             f"method.first is a method or a run, and {first!r} is neither{nearest(first, METHODS)}",
             f"methods are {', '.join(METHODS)}",
         )
-    model = asdict(recipes.stages(as_run(first).recipe)[-1].model)
-    changes = {f"model.{key}": value for key, value in model.items() if f"model.{key}" not in given}
-    part = "head" if recipe.train.part == "auto" else recipe.train.part
+    before = recipes.stages(as_run(first).recipe)[-1]
+    known: dict[str, Any] = {f"model.{key}": value for key, value in asdict(before.model).items()}
+    known |= {"data.validation": before.data.validation, "data.seed": before.data.seed}
+    changes = {key: value for key, value in known.items() if key not in given}
+    usual = "all" if recipe.method.name == "oltr" else "head"
+    part = usual if recipe.train.part == "auto" else recipe.train.part
     changes |= {"method.first": str(Path(first).absolute()), "train.part": part}
-    return recipes.fill(recipe, changes)
+    return recipes.fill(recipe, changes), given | set(known)
 
 
-def first_run(stage: Recipe, classes: Sequence[str]) -> Before | None:
+def first_run(stage: Recipe, splits: Splits) -> Before | None:
     """Return the weights of the run that a stage starts from; None if it does not start from a run."""
     if not starts_from_run(stage):
         return None
     run = as_run(stage.method.first)
     found = select_checkpoint(run)
     card = read_card(Card, found.state["card"], str(found.path))
-    if card.classes != tuple(classes):
+    if card.classes != splits.classes:
         raise UserError(f"{run.folder} has other classes than the data", "start from a run on the same data")
+    if not card.classifies and stage.method.name in methods.NEED_CLASSIFIER:
+        raise _no_classifier(stage.method.name, str(run.folder))
+    for name in ("val", "test"):
+        try:
+            check_split(run, splits, name)
+        except UserError as error:
+            raise UserError(error.cause, "hold out what that run has: the same --validation and data.seed") from None
     return Before(merged(weights_of(run, found, card.backbone)), card.weights)
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:
     """Add the stages that a method has, unless the recipe gives them.
 
-    SupCon gets a stage that trains a classifier; a method that continues another one gets that as its first stage.
+    SupCon gets a stage that trains a classifier; a method that continues another one gets that as its first stage. If
+    the stages of the recipe have the names of these and no methods, they are changes to them.
     """
     *_, last = recipes.stages(recipe)
-    name = last.method.name
-    if name not in methods.WITHOUT_CLASSIFIER:
-        return replace(recipe, stage=_two(recipe)) if name in TWO_STAGES and not recipe.stage else recipe
-    if recipe.stage:
+    name, own = last.method.name, recipe.stage
+    if name not in (*TWO_STAGES, *methods.WITHOUT_CLASSIFIER):
+        return recipe
+    changes = {f"stage.{stage.name}.{section}.{key}": value for stage in own for section, key, value in stage.changes}
+    if not any(key.endswith(".method.name") for key in changes):
+        added = _two(recipe) if name in TWO_STAGES else _with_classifier(recipe)
+        if {stage.name for stage in own} <= {stage.name for stage in added}:
+            return recipes.change(replace(recipe, stage=added), changes)
+    if name in methods.WITHOUT_CLASSIFIER:
         raise UserError(
             f"the last stage, {last.name!r}, trains features and no classifier ({name})",
             "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
         )
+    return recipe
+
+
+def _with_classifier(recipe: Recipe) -> tuple[Stage, ...]:
+    """Return the stages of a method that trains features only."""
     linear = {"method.name": "balanced-softmax", "train.part": "head", "train.epochs": max(recipe.train.epochs // 3, 1)}
-    return replace(recipe, stage=(Stage("features"), _stage("classifier", linear | _PLAIN)))
-
-
-_PLAIN: dict[str, Any] = {"views.second": "", "views.erase": 0.0, "method.mixup": 0.0, "method.cutmix": 0.0}
+    plain = {"views.second": "", "views.erase": 0.0, "method.mixup": 0.0, "method.cutmix": 0.0}
+    return Stage("features"), _stage("classifier", linear | plain)
 
 
 def _two(recipe: Recipe) -> tuple[Stage, ...]:
     """Return the stages of a method that continues another one; only the second if that is an existing run."""
     settings = recipe.method
     name, epochs = settings.name, recipe.train.epochs
-    second: dict[str, Any] = {"train.part": "all" if name == "oltr" else "head", "train.sampler": "balanced"}
-    second |= {"views.second": "", "views.erase": 0.0} | {
-        "schedule.name": "cosine",
-        "schedule.warmup": 0.0,
-        "schedule.steps": (),
-    }
+    second: dict[str, Any] = {"train.part": recipe.train.part if name == "oltr" else "head"}
+    second |= {"train.sampler": "balanced", "views.second": "", "views.erase": 0.0}
+    second |= {"schedule.name": "cosine", "schedule.warmup": 0.0, "schedule.steps": ()}
     second |= {f"method.{key}": 0.0 for key in ("mixup", "cutmix") if getattr(settings, key)}
     if name in methods.UNTRAINED:
         second |= {"train.epochs": 1, "train.sampler": "shuffle"}
@@ -93,12 +115,34 @@ def _two(recipe: Recipe) -> tuple[Stage, ...]:
         second["train.cached_views"] = 0
     if starts_from_run(recipe):
         return (_stage("classifier", second),)
-    if settings.first in TWO_STAGES:
-        raise UserError(f"{settings.first} has two stages itself", "start from another method, such as ce or gpaco")
     first: dict[str, Any] = {"method.name": settings.first}
     if name == "mislas":
-        first["method.mixup"] = settings.first_mixup
+        first["method.mixup"] = settings.mixup or settings.first_mixup
+    _check_first(recipe, bool(first.get("method.mixup")))
     return _stage("features", first), _stage("classifier", second)
+
+
+def _check_first(recipe: Recipe, mixup: bool) -> None:
+    """Raise an error if the method cannot continue the one of the first stage, before that is trained."""
+    name, first = recipe.method.name, recipe.method.first
+    if first in TWO_STAGES:
+        raise UserError(f"{first} has two stages itself", _ANOTHER)
+    if first in methods.CLOSED_FORM:
+        raise UserError(f"{first} trains no network that {name} could continue", _ANOTHER)
+    if first in methods.WITHOUT_CLASSIFIER and name in methods.NEED_CLASSIFIER:
+        raise _no_classifier(name, first)
+    if methods.network(replace(recipe, method=replace(recipe.method, name=first))).body in WHOLE:
+        raise UserError(f"{first} has a network with branches, which {name} cannot continue", _ANOTHER)
+    if mixup and "mixup" not in used(first):
+        raise UserError(
+            f"{name} begins with mixup, which {first} does not have", f"{_ANOTHER}, or method.first_mixup=0"
+        )
+    if name in methods.NEED_IMAGES and caches(recipe):
+        raise no_cached_features(name)
+
+
+def _no_classifier(name: str, first: str) -> UserError:
+    return UserError(f"{name} continues a classifier, and {first} trains features only", _ANOTHER)
 
 
 def _stage(name: str, changes: dict[str, Any]) -> Stage:

@@ -1,0 +1,229 @@
+"""Methods that continue another method or a run: what they take over, what they refuse, and how they resume."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.commands import checkpoint_files
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+import gpaco
+from gpaco.api.compare import shared_settings
+from gpaco.errors import UserError
+from gpaco.models import backbones, heads
+from gpaco.models.classifier import Classifier
+from gpaco.recipes.recipe import override, stages
+from gpaco.recipes.request import requested
+from gpaco.recipes.settings import TWO_STAGES, Recipe, used
+from gpaco.system import distributed
+from gpaco.system.signals import Stopped
+from gpaco.tasks.classification import estimate
+from gpaco.tasks.classification.batches import check_pixels
+from gpaco.tasks.classification.heads import carry
+from gpaco.tasks.classification.probe import Stage, measure
+from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.two_stages import with_default_stages
+from gpaco.training.checkpoint import load as load_checkpoint
+from gpaco.training.run import Run
+
+QUICK: dict[str, Any] = {"long_tail": 20, "batch_size": 32, "lr": 0.05, "report": False, "say": lambda line: None}
+
+
+def train(out: Path, method: str, *settings: str, **more: Any) -> Run:
+    return gpaco.train("digits", out=out, method=method, settings=list(settings), **QUICK | {"epochs": 3} | more)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(tmp_path_factory.mktemp("runs") / "first", "ce")
+
+
+def two(*changes: str) -> Recipe:
+    """The recipe of a run on data for which everything is given, with its stages."""
+    recipe, _ = requested("digits", None, changes, {})
+    return with_default_stages(recipe)
+
+
+@pytest.mark.slow
+def test_the_network_of_a_run_is_continued_as_it_is(first: Run, tmp_path: Path) -> None:
+    images = splits_of(first.recipe).test
+    assert images is not None
+    pixels = torch.from_numpy(images.images).permute(0, 3, 1, 2)  # type: ignore[arg-type]
+    before = gpaco.load(first)
+    with torch.no_grad():
+        features = before.model.pooled(before.normalized(pixels))
+    weight = before.model.centers.weight
+    for name in ("tau-norm", "crt", "ncm"):
+        after = gpaco.load(train(tmp_path / name, name, f"method.first={first.folder}"))
+        assert isinstance(after.model.hidden, nn.Identity)  # no layer that nobody has trained
+        for key, value in before.model.backbone.state_dict().items():
+            assert torch.equal(after.model.backbone.state_dict()[key], value)
+        if name == "tau-norm":
+            tau = load_checkpoint(tmp_path / name / "checkpoints", ["extra"]).tensors["extra"]["tau"]
+            logits = F.linear(features, weight / weight.norm(dim=1, keepdim=True) ** tau)
+            with torch.no_grad():
+                torch.testing.assert_close(after(pixels), after.factor * logits, rtol=1e-4, atol=1e-4)
+            assert after.card.calibration is not None  # on images that the run has not seen
+
+
+@pytest.mark.slow
+def test_a_run_that_continues_another_ends_with_the_same_bits_after_a_stop(first: Run, tmp_path: Path) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if (row.get("epoch"), row.get("step")) == (1, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    given = ("lws", f"method.first={first.folder}", "stage.classifier.train.epochs=3", "method.fuse=true")
+    whole = train(tmp_path / "whole", *given)
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", *given, show=stop)
+    parts = train(tmp_path / "parts", *given)
+    assert checkpoint_files(whole.folder) == checkpoint_files(parts.folder)
+    assert whole.metrics == parts.metrics
+    assert whole.metrics["calibration"]["images"] == len(splits_of(first.recipe).val or ())
+
+
+@pytest.mark.slow
+def test_images_that_trained_the_first_run_are_not_held_out_later(first: Run, tmp_path: Path) -> None:
+    for changes in ({"validation": 0.3}, {"settings": ["data.seed=1"]}):
+        given = [f"method.first={first.folder}", *changes.pop("settings", [])]  # type: ignore[misc]
+        with pytest.raises(UserError, match=r"is not the one that .* left out of training"):
+            train(tmp_path / "second", "tau-norm", *given, **changes)
+
+
+@pytest.mark.slow
+def test_folds_have_the_tau_that_was_selected(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    save_file(backbones.build("resnet8").module.state_dict(), tmp_path / "resnet8.safetensors")
+    common = {"model": "resnet8", "weights": str(tmp_path / "resnet8.safetensors"), "train": "head", "epochs": 2}
+    common["validation"] = 0.3
+    selected = train(tmp_path / "selected", "tau-norm", **common)
+    tau = float(load_checkpoint(selected.folder / "checkpoints", ["extra"]).tensors["extra"]["tau"])
+    assert abs(tau - 0.7) > 0.05  # of folds without validation data
+    given = train(tmp_path / "given", "tau-norm", f"method.norm_tau={tau}", **common)
+    assert selected.metrics["calibration"] == given.metrics["calibration"]
+    assert train(tmp_path / "ncm", "ncm", **common).metrics["calibration"]["head"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("crt ride", "network with branches"),
+        ("crt bbn", "network with branches"),
+        ("lws reslt", "network with branches"),
+        ("lws supcon", "supcon trains features only"),
+        ("oltr supcon", "supcon trains features only"),
+        ("tau-norm gaussian", "trains no network"),
+        ("mislas bcl", "begins with mixup"),
+        ("crt lws", "two stages itself"),
+        ("mislas ce train.part=head", "mislas changes the network"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_before_it_is_trained(words: str, message: str) -> None:
+    name, first, *more = words.split()
+    with pytest.raises(UserError, match=message):
+        two(f"method.name={name}", f"method.first={first}", *more)
+
+
+def classifier(width: int = 6, hidden: int = 0, centers: nn.Module | None = None) -> Classifier:
+    return Classifier(nn.Linear(4, width), width, 3, projector="none", hidden=hidden, centers=centers)
+
+
+def test_a_network_of_other_shapes_is_not_continued_with_random_weights() -> None:
+    plain = classifier().state_dict()
+    for model, method in (
+        (classifier(7), "crt"),
+        (classifier(hidden=5), "ncm"),
+        (classifier(hidden=5), "lws"),
+    ):
+        with pytest.raises(UserError, match=f"{method} cannot continue the network"):
+            carry(model, plain, method)
+        carry(model, plain, "ce")  # a stage of its own takes what fits
+    for lost in ({"branches.0.weight": torch.ones(6)}, {"hidden.0.weight": torch.ones(6)}):
+        with pytest.raises(UserError, match=f"{next(iter(lost))} is another or missing"):
+            carry(classifier(), plain | lost, "crt")
+    other = {key: value for key, value in plain.items() if not key.startswith("centers")}
+    with pytest.raises(UserError, match=r"centers\.weight is another"):
+        carry(classifier(), other, "tau-norm")
+    with pytest.raises(UserError, match=r"centers\.hallucinator\.weight is another"):
+        carry(classifier(centers=heads.MetaEmbedding(6, 3, 16.0)), other, "oltr")
+    new = classifier()
+    random = new.centers.weight.clone()
+    carry(new, plain, "crt")
+    assert torch.equal(new.centers.weight, random)  # cRT starts anew
+    cosine = classifier(centers=heads.Cosine(6, 3, 30.0))
+    scaled = classifier(centers=heads.Scaled(6, 3))
+    carry(scaled, cosine.state_dict(), "lws")
+    assert torch.equal(scaled.centers.weight, cosine.centers.weight)
+    assert not scaled.centers.bias.any()
+
+
+def test_settings_of_the_first_stage_are_those_of_methods_with_one_only() -> None:
+    for name in ("bcl", "reslt", "ride", "bbn"):
+        with pytest.raises(UserError, match=r"has no setting method\.mixup"):
+            override(Recipe(), [f"method.name={name}", "method.mixup=0.2"])
+    assert "mixup" in used("crt", "ce")
+    assert "alpha" in used("crt", "gpaco")
+    assert "alpha" not in used("ce", "gpaco")
+    for given, expected in (((), 0.2), (("method.first_mixup=1",), 1.0), (("method.mixup=0.7",), 0.7)):
+        features, last = stages(two("method.name=mislas", *given))
+        assert (features.method.mixup, last.method.mixup) == (expected, 0)
+
+
+def test_stages_that_a_method_adds_can_be_changed_by_name() -> None:
+    for name in (*TWO_STAGES, "supcon"):
+        usual = stages(two(f"method.name={name}"))
+        features, last = stages(
+            two(f"method.name={name}", "stage.classifier.train.epochs=7", "stage.features.optimizer.lr=0.3")
+        )
+        assert (features.optimizer.lr, last.optimizer.lr) == (0.3, usual[1].optimizer.lr)
+        assert (features.train.epochs, last.train.epochs) == (usual[0].train.epochs, 7)
+        assert (features.method.name, last.method.name) == tuple(stage.method.name for stage in usual)
+    with pytest.raises(UserError, match="there is no stage 'linear'"):
+        two("method.name=crt", "stage.linear.train.epochs=7")
+    assert stages(two("method.name=oltr", "train.part=last-block"))[1].train.part == "last-block"
+
+
+def test_settings_for_all_methods_of_a_comparison_reach_first_stages() -> None:
+    given = ["method.label_smoothing=0.1", "method.alpha=0.1"]
+    of = shared_settings(given, [("crt", []), ("ncm", ["method.first=gpaco"])])
+    assert of("crt", []) == given[:1]
+    assert of("ncm", ["method.first=gpaco"]) == given
+    both = shared_settings([*given, "method.first=gpaco"], [("crt", [])])
+    assert both("crt", []) == [*given, "method.first=gpaco"]
+
+
+def test_gradients_of_methods_without_linear_centers_are_not_measured(tmp_path: Path) -> None:
+    for name in ("ride", "oltr", "bbn", "crt"):
+        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "", "best")
+        with pytest.raises(UserError, match=f"ends with {name}, whose gradients are not measured"):
+            measure(stage, None)
+
+
+def test_a_deviation_of_the_centers_is_refused_where_they_are_not_linear(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the classifier of ldam-drw is not linear"):
+        train(tmp_path / "run", "ldam-drw", "model.head_std=0.1")
+
+
+def test_two_streams_need_parts_of_equal_size_and_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = override(Recipe(), ["method.name=bbn", "train.batch_size=6", "train.accumulate=2"])
+    check_pixels(recipe)
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    with pytest.raises(UserError, match="bbn needs parts of equal size"):
+        check_pixels(recipe)
+    monkeypatch.undo()
+    monkeypatch.setattr(estimate, "seconds_of", lambda _: 8.0)  # a second for each image
+    found = {}
+    for name in ("ce", "bcl", "bbn"):
+        given = ["data.path=digits", f"method.name={name}", "train.part=all", "model.size=8", "train.epochs=5"]
+        given += ["model.name=resnet8", "model.weights=none", "views.first=plain", "views.second=", "data.validation=0"]
+        recipe = override(Recipe(), given)
+        splits = splits_of(recipe)
+        tested = len(splits.test or ())
+        seconds = estimate.estimate_seconds(recipe, splits, torch.device("cpu")) - tested
+        found[name] = seconds / len(splits.train) / 5
+    assert found == {"ce": 1, "bcl": 3, "bbn": 2}
