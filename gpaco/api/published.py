@@ -21,6 +21,14 @@ def is_published(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "recipe.toml").exists()
 
 
+def is_ours(folder: Path) -> bool:
+    """Return whether nobody but `gpaco push` can have written the model in a folder."""
+    try:
+        return is_published(folder) and "gpaco" in json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def load_folder(folder: Path, device: str | torch.device) -> Predictor | ScenePredictor:
     """Return the model in a folder that `gpaco push` wrote."""
     try:

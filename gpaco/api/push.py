@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.published import CONFIG, TASKS, is_published
+from gpaco.api.published import CONFIG, TASKS, is_ours
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.models.weights.hub import check_name
 from gpaco.pages.model_card import write_model_card
@@ -33,7 +33,7 @@ def push(
     run, name = as_run(run), check_name(name)
     run.check_finished()
     folder = run.folder / FOLDER
-    if folder.exists() and not is_published(folder):
+    if folder.exists() and not is_ours(folder):
         raise UserError(f"{folder} exists and was not written by this command", "remove it, or give it another name")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
