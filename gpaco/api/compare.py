@@ -45,7 +45,8 @@ def compare(
     A method can have its own settings: "gpaco+prior=counts+start=released". Everything else is the same for all;
     `settings` in [method] go to the methods that have them.
     Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
-    The page `report.html` in the same folder is about the first seed of each method.
+    The page `report.html` in the same folder is about the first seed of each method. Of several processes, none waits
+    for the page of a single run: there is only that of the comparison, without the analysis of training steps.
     """
     check_is_list("methods", methods)
     check_is_list("settings", settings)
@@ -54,7 +55,7 @@ def compare(
     if seeds < 1:
         raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
-    folder = output_folder(out, MARK, data=[data])
+    folder = output_folder(out, MARK, data=[data, flags.get("root")])
     short = {key: value for key, value in flags.items() if key in FLAGS}
     shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
     for _, name, own in parsed:  # an error in the last method is found before the first one trains
@@ -69,6 +70,9 @@ def compare(
     if read_splits(recipe).reported(recipe.data.evaluate_on)[1] is None:
         raise no_test_images("a comparison on this data")
     mark_folder(folder, MARK)
+    distributed.start(distributed.choose_device(flags.get("device")), recipe.train.timeout)
+    if distributed.world_size() > 1:
+        flags["report"] = False
     rows: list[dict[str, Any]] = []
     for word, name, own in parsed:
         runs: list[Run] = []

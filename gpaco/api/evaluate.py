@@ -57,7 +57,8 @@ def evaluate(
         how: `scales`, `flip`, `window` and `stride` of a segmenter (gpaco/tasks/segmentation/inference.py).
     """
     several = as_runs(runs)
-    place = None if out is None else output_file(out, MARKS, [data, *(run.recipe.data.path for run in several)])
+    labeled = [data, root, *(place for run in several for place in run.recipe.data.places)]
+    place = None if out is None else output_file(out, MARKS, labeled)
     where = choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():

@@ -51,7 +51,7 @@ def export(
         which: "best" or "last".
     """
     several = as_runs(runs)
-    path = output_file(out, MARKS, [run.recipe.data.path for run in several])
+    path = output_file(out, MARKS, [place for run in several for place in run.recipe.data.places])
     kind = path.suffix.lower()
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent}", "make it first, or choose another --out")

@@ -48,9 +48,9 @@ def mine(
     if n < 1:
         raise UserError(f"{n} candidates are none", "--n 200 is usual")
     run, where = as_run(run), distributed.choose_device(device)
-    place, labeled = None, [run.recipe.data.path]
+    place, labeled = None, run.recipe.data.places
     if out is not None:
-        place = output_file(out, {".csv": ",".join(COLUMNS)}, labeled)
+        place = output_file(out, {".csv": ",".join(COLUMNS) + "\r\n"}, labeled)  # no column was added
         output_file(place.with_suffix(".html"), {".html": MARK}, labeled)
     distributed.start(where, run.recipe.train.timeout)
     (predictor,) = load_classifiers([run], device=where)

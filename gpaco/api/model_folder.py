@@ -33,6 +33,14 @@ def is_model_folder(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / RECIPE).exists()
 
 
+def is_ours(folder: Path) -> bool:
+    """Return whether nobody but `gpaco push` can have written the model in a folder."""
+    try:
+        return is_model_folder(folder) and "gpaco" in json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def write_model_folder(run: Run, folder: Path) -> None:
     """Write the best checkpoint of a run to a folder that exists."""
     task = run.recipe.train.task

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.model_folder import is_model_folder, write_model_folder
+from gpaco.api.model_folder import is_ours, write_model_folder
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.models.weights.hub import check_name
 from gpaco.pages.model_card import write_model_card
@@ -32,7 +32,7 @@ def push(
     run, name = as_run(run), check_name(name)
     run.check_finished()
     folder = run.folder / FOLDER
-    if folder.exists() and not is_model_folder(folder):
+    if folder.exists() and not is_ours(folder):
         raise UserError(f"{folder} exists and was not written by this command", "remove it, or give it another name")
     partial = run.folder / f"{FOLDER}.partial"  # of a push that failed, or of this one
     shutil.rmtree(partial, ignore_errors=True)

@@ -43,12 +43,14 @@ def report(
     For example `gpaco.report(["runs/ce", "runs/gpaco"], "report.html")`.
     """
     several = as_runs(runs)
-    data = [run.recipe.data.path for run in several]
+    data = [place for run in several for place in run.recipe.data.places]
     page = output_file(out, dict.fromkeys((".html", ".htm"), MARK), data)
     output_folder(folder_of(page), FOLDER_MARK, data=data)
     task, *others = {run.recipe.train.task for run in several}
     if others:
         raise UserError("these runs have different tasks", "write one page for classifiers and one for segmenters")
+    for run in several:
+        run.check_evaluated()
     if any(not (run.folder / "metrics.json").is_file() for run in several):
         return write_progress(several, page, names)
     return PAGES[task](several, page, names=names, with_images=with_images, splits=splits, say=say)

@@ -74,7 +74,7 @@ def robustness(
         raise UserError(f"{workers} processes cannot load images", "--workers 2, or 0 for none beside this one")
     run, where = as_run(run), distributed.choose_device(device)
     distributed.start(where, run.recipe.train.timeout)
-    labeled = [run.recipe.data.path, data, clean]
+    labeled = [*run.recipe.data.places, data, clean]
     options |= {
         "run": run,
         "severities": parse_severities(severities),

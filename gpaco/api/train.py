@@ -16,6 +16,7 @@ from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import check_readable
 from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE
+from gpaco.pages.render import PROGRESS_MARK
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.paper_rows import processes_of
 from gpaco.recipes.request import requested
@@ -25,7 +26,7 @@ from gpaco.system.distributed import choose_device
 from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 from gpaco.system.memory import peak_memory
-from gpaco.system.outputs import output_folder
+from gpaco.system.outputs import has_mark, output_folder
 from gpaco.system.progress import Say, Show, quiet
 from gpaco.training.run import RECIPE, SHARDS, Run, has_begun, stage_folder
 from gpaco.training.stages import run_folder, run_stages
@@ -70,7 +71,7 @@ def train(
         if distributed.rank():
             say = show = quiet
         else:
-            output_folder(folder, RECIPE, SHARDS, data=[wanted.data.path])
+            output_folder(folder, RECIPE, SHARDS, data=wanted.data.places)
         kind = TASKS[wanted.train.task]
         if not has_begun(folder):
             check_model(kind, wanted)
@@ -82,10 +83,10 @@ def train(
 
 
 def write_page(run: Run, task: Task, say: Say) -> None:
-    """Write the page of a finished run, unless it exists or is not wanted."""
+    """Write the page of a finished run, unless it exists (one about its training does not count) or is not wanted."""
     page = run.folder / "report.html"
     wanted = recipes.stages(task.recipe)[-1].train.report and (run.folder / "metrics.json").is_file()
-    if wanted and not page.exists() and distributed.rank() == 0:
+    if wanted and distributed.rank() == 0 and (not page.exists() or has_mark(page, PROGRESS_MARK)):
         report(run, page, splits=task.splits, say=say)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpaco.data.archives import images_in
 from gpaco.data.images import SUFFIXES
 from gpaco.data.members import File, Member
-from gpaco.data.readers.rows import TABLES, read_text
+from gpaco.data.readers.rows import TABLES, read_text, there
 from gpaco.errors import UserError, nearest
 
 TAKEN = "give images, folders of images, tar shards, or .txt lists with a path in each line"
@@ -53,7 +53,9 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
 
 def _listed(folder: Path, line: str) -> Path:
     """The image that a line of a list names, without the class number that lists for training have after it."""
-    whole = folder / line
+    if found := there(folder, line):
+        return found
     name, *label = line.rsplit(None, 1)
-    labeled = label and label[0].isdigit() and whole.suffix.lower() not in SUFFIXES and not whole.exists()
-    return folder / name if labeled else whole
+    if label and label[0].isdigit() and Path(line).suffix.lower() not in SUFFIXES:
+        return there(folder, name) or folder / name
+    return folder / line

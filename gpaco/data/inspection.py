@@ -44,7 +44,7 @@ class Inspection:
 
 def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
     """Decode and hash each image: files by their bytes, images in memory by their pixels."""
-    return _each(len(samples), lambda i: _inspected(samples, i), progress)
+    return each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
 def digests(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[str]:
@@ -52,21 +52,21 @@ def digests(samples: Samples, progress: Progress | None = None, *, shared: bool 
 
     With `shared`, each process reads its share, and all get the whole.
     """
-    return _each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
+    return each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
 
 
 def fingerprints(paths: Sequence[File], progress: Progress | None = None) -> list[str]:
     """Return a text for each file, the same only for files of the same bytes. Only files of equal size are read."""
     sizes = [_size(path) for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
-    return _each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
+    return each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
 
 
 def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[tuple[int, str]]:
     """Return index and reason of each image that does not decode; `shared` as in `digests`."""
     if samples.paths is None:
         return []
-    reasons = _each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress, shared=shared)
+    reasons = each(len(samples), lambda i: _inspected(samples, i, hashed=False).reason, progress, shared=shared)
     return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
@@ -143,12 +143,14 @@ def read_bad(path: Path) -> list[BadImage]:
     )
 
 
-def _each(
-    total: int, look: Callable[[int], Result], progress: Progress | None, *, shared: bool = False
-) -> list[Result]:
-    """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock."""
+def each(total: int, look: Callable[[int], Result], progress: Progress | None, *, shared: bool = False) -> list[Result]:
+    """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock.
+
+    With `shared`, each process looks at its share, and all get the whole: results must be ready for JSON.
+    """
     own = distributed.mine(total) if shared else range(total)
-    chunks = [own[start : start + _CHUNK] for start in range(0, len(own), _CHUNK)]
+    size = min(_CHUNK, len(own) // (4 * _THREADS) + 1)
+    chunks = [own[start : start + size] for start in range(0, len(own), size)]
     results: list[Result] = []
     with ThreadPoolExecutor(_THREADS) as pool:
         for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):

@@ -118,21 +118,22 @@ def iou_intervals(pixels: Ints, group: NDArray[np.str_]) -> dict[str, dict[str, 
     """Return 95 % intervals of mean IoU over all classes and each group, by drawing images again.
 
     `pixels` (N, 3, C) are right, true and predicted pixels in each image; each of 1,000 times an image counts as often
-    as a Poisson draw says. With fewer than five images there is no interval.
+    as a Poisson draw says. There is no interval if fewer than five images have pixels of these classes.
     """
     count = len(pixels)
-    none: dict[str, dict[str, float | None]] = {key: {"low": None, "high": None} for key in ("miou", *GROUPS)}
+    found: dict[str, dict[str, float | None]] = {key: {"low": None, "high": None} for key in ("miou", *GROUPS)}
     if count < FEWEST:
-        return none
+        return found
     weights = np.random.default_rng(0).poisson(1, (DRAWS, count)).astype(np.float64)
     drawn = image_iou((weights @ pixels.reshape(count, -1)).reshape(DRAWS, *pixels.shape[1:]))
-    for key, bounds in none.items():
-        values = mean_ious(drawn[:, (group == key) | (key == "miou")])
+    for key, bounds in found.items():
+        chosen = (group == key) | (key == "miou")
+        values = mean_ious(drawn[:, chosen])
         values = values[np.isfinite(values)]  # a draw may have no image with these classes
-        if len(values) > DRAWS // 2:
+        if pixels[:, 1, chosen].any(1).sum() >= FEWEST:
             low, high = np.quantile(values, [0.025, 0.975])
             bounds |= {"low": float(low), "high": float(high)}
-    return none
+    return found
 
 
 def share_groups(pixels: ArrayLike, many: float = 1.0, few: float = 0.1) -> NDArray[np.str_]:

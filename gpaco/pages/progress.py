@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.errors import UserError
-from gpaco.pages.render import Facts, Table, write_files
+from gpaco.pages.render import MARK, PROGRESS_MARK, Facts, Table, write_files
 from gpaco.pages.runs import short_names
 from gpaco.recipes.recipe import stages
 from gpaco.training.run import Run, stage_folder
@@ -28,7 +28,8 @@ def write_progress(runs: Sequence[Run], page: Path, names: Sequence[str] | None)
     rows = [[run["name"], *(row.get(name) for name in header)] for run in found for row in run["rows"]]
     tables: dict[str, Table] = {"epochs": (["run", *header], rows)}
     box = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
-    return write_files(page, "progress.html", tables, runs=found, charts=charts, box=box)
+    mark = f"{MARK}\n{PROGRESS_MARK}"
+    return write_files(page, "progress.html", tables, mark=mark, runs=found, charts=charts, box=box)
 
 
 def about_run(run: Run, name: str) -> Facts:

@@ -18,6 +18,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.outputs import mark_folder
 
 MARK, FOLDER_MARK = '<meta name="generator" content="gpaco report">', ".gpaco-report"  # of a page and of its folder
+PROGRESS_MARK = '<meta name="gpaco" content="training so far">'  # of a page that the finished run replaces
 Facts = dict[str, Any]  # what a page shows, ready for JSON
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # header and rows
 

@@ -181,6 +181,11 @@ class Data:
     expect_images: int = setting(0, "required number of training images; 0: any", low=0)
     expect_groups: tuple[int, ...] = setting((), "required numbers of many, medium and few classes; []: any", low=0)
 
+    @property
+    def places(self) -> list[str]:
+        """Where labeled images are, which no result may be written to."""
+        return [self.path, self.root]
+
 
 @dataclass(frozen=True)
 class Model:

@@ -30,7 +30,7 @@ def output_file(out: Path | str, marks: Mapping[str, str | None], data: Data = (
     _check_place(path, data)
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a file", "choose another --out")
-    if path.exists() and not _has(path, marks[suffix]):
+    if path.exists() and not has_mark(path, marks[suffix]):
         raise UserError(f"{path} exists and was not written by this command", "choose another --out, or remove it")
     return path
 
@@ -67,7 +67,7 @@ def _check_place(path: Path, data: Data) -> None:
                 raise UserError(f"{path} is inside the data, {images}", "choose an --out outside the data")
 
 
-def _has(path: Path, mark: str | None) -> bool:
+def has_mark(path: Path, mark: str | None) -> bool:
     """Whether a file has a text in it; an empty file has nothing to lose."""
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()

@@ -24,7 +24,7 @@ from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.faults import explained
 from gpaco.system.files import sync, write, write_atomic
 
-FORMAT = 2
+FORMAT = 3
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _LEFTOVER = re.compile(r"\.step-\d{8,}\.(writing|removing)")
 

@@ -62,6 +62,8 @@ def resume(
 ) -> tuple[Position, list[str]]:
     """Load the newest good checkpoint of the folder, if there is one; return the position and notes to print."""
     if not checkpoint.find(folder / "checkpoints"):
+        if distributed.rank() == 0:
+            trim_jsonl(folder / "metrics.jsonl", lambda row: False)  # a kill may have come before the first checkpoint
         return Position(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state

@@ -45,12 +45,16 @@ class Run:
 
     def check_finished(self) -> None:
         """Raise an error if the run has not finished, or if there was nothing to evaluate it on."""
+        self.check_evaluated()
+        self._file("metrics.json")
+
+    def check_evaluated(self) -> None:
+        """Raise an error if all epochs are done and there was nothing to evaluate on."""
         written, begun = (self.folder / "metrics.json").is_file(), checkpoint.find(self.folder / "checkpoints")
         if not written and begun and not unfinished(self):
             split = "val" if stages(self.recipe)[-1].data.evaluate_on == "val" else "test"
             if split not in newest(self).state["card"]["images"]:
                 raise no_test_images(str(self.folder))
-        self._file("metrics.json")
 
     @property
     def history(self) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
 """Methods against each other, the table, and the demo that has all of it."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.ranks import Results, run_ranks
 from scipy import stats
 
 import gpaco
@@ -105,6 +107,20 @@ def test_given_again_it_trains_nothing_and_says_the_same(compared: Path) -> None
     assert len(before) > 20
     assert all(list(row) == ["title"] for row in shown)
     assert again == result
+
+
+def compared_together(folder: Path) -> Results:
+    gpaco.compare("digits", ["ce"], seeds=1, out=folder, **QUICK | {"settings": []})
+    return {}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_no_process_waits_for_the_page_of_a_single_run(tmp_path: Path) -> None:
+    run_ranks(2, partial(compared_together, tmp_path / "out"))
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert (tmp_path / "out" / "ce" / "seed-0" / "metrics.json").is_file()
+    assert not (tmp_path / "out" / "ce" / "seed-0" / "report.html").exists()
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.6, 0.7], [0.1, 0.9], [0.25, 0.25, 0.5, 1.0]])

@@ -5,15 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.images import class_folders, save, tree_hash
 from helpers.scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
+from gpaco.api.convert import convert
+from gpaco.api.demo import run_demo
 from gpaco.errors import UserError
 from gpaco.system.progress import quiet
 from gpaco.tasks.segmentation import predictor
 
 NAMES = ("road", "sky", "tree")
+MINE = {  # somebody's own work, which may look like ours
+    "t.csv": "path,class,probability,group\r\na.png,cat,1.0,many\r\n",
+    "t.jsonl": '{"path": "a.png", "class": "cat", "probability": 1.0, "top": []}\n',
+    "t.json": '{"path": "a.png", "top1": 1.0}',
+    "t.html": '<meta name="generator" content="Writer">',
+    "labeled.csv": "class,rank,path,probability,predicted,predicted_probability,right\r\na,1,x,1,a,1,yes\r\n",
+    "s_files/classes.csv": "cat",
+} | dict.fromkeys(("t.onnx", "t.pt2", "t.safetensors"), "my own work")
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +46,20 @@ def filled(tmp_path: Path) -> Path:
     quick = {"method": "ce", "model": "resnet8", "epochs": 1, "workers": 0, "report": False, "say": quiet}
     gpaco.train(photos, out=tmp_path / "run", **quick)
     save(tmp_path / "mine" / "image.png")
-    for name in ("t.csv", "t.jsonl", "t.json", "t.html", "t.onnx", "t.pt2", "t.safetensors", "s_files/classes.csv"):
+    for name, text in MINE.items():
         (tmp_path / "mine" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "mine" / name).write_text("my own work")
+        (tmp_path / "mine" / name).write_text(text, newline="")
+    (tmp_path / "run" / "hub").mkdir()
+    (tmp_path / "run" / "hub" / "config.json").write_text('{"mine": 1}')
+    torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "released.pth")
+    (tmp_path / "listed.csv").write_text("path,label\n" + "".join(f"{c}/{i}.png,{c}\n" for c in "ab" for i in range(8)))
     return tmp_path
 
 
 def commands(home: Path) -> dict[str, Callable[[str], Any]]:
-    """Every command that has --out, by the suffix of what it writes."""
+    """Every command that has --out, by the suffix of what it writes; push, which writes into the run."""
     run, segmenter, photos, scenes = (home / name for name in ("run", "segmenter", "photos", "scenes"))
+    listed = home / "listed.csv"
     quick: dict[str, Any] = {"model": "resnet8", "epochs": 1, "say": quiet}
     corrupted: dict[str, Any] = {"corruptions": "contrast", "severities": "1"}
     return {
@@ -56,7 +72,14 @@ def commands(home: Path) -> dict[str, Callable[[str], Any]]:
         "robustness": lambda out: gpaco.robustness(run, out=out, **corrupted),
         "robustness scenes": lambda out: gpaco.robustness(segmenter, out=out, **corrupted),
         "train": lambda out: gpaco.train(photos, out=out, method="ce", **quick),
+        "train listed": lambda out: gpaco.train(listed, root=photos, out=out, method="ce", **quick),
+        "evaluate listed .json": lambda out: gpaco.evaluate(run, listed, root=photos, out=out),
         "compare": lambda out: gpaco.compare(photos, ["ce"], seeds=1, out=out, **quick),
+        "compare listed": lambda out: gpaco.compare(listed, ["ce"], seeds=1, out=out, root=photos, **quick),
+        "mine .csv": lambda out: gpaco.mine(run, photos / "a", out=out),
+        "convert .safetensors": lambda out: convert(home / "released.pth", out, say=quiet),
+        "demo": lambda out: run_demo(out, say=quiet),
+        "push": lambda out: gpaco.push(run, "me/name", dry_run=True),
     }
 
 
@@ -69,9 +92,12 @@ def test_no_command_changes_data_or_a_file_of_someone_else_wherever_its_results_
         data = "scenes" if "scenes" in name else "photos"
         files = [f"{place}{end}" for end in endings for place in ("mine/t", f"{data}/t", f"{data}/new/t")]
         folders = [f"{data}{inside}" for inside in ("", "/mask", "/a", "/new")]
+        if name.split()[0] in ("convert", "demo"):  # these know of no data
+            files, folders = [f"mine/t{end}" for end in endings], [data, f"{data}/a"]
         places = [*files, *folders, "mine", "mine/t.csv", "run/recipe.toml", "segmenter/recipe.toml"]
         places += [f"{one}/metrics{end}" for end in endings if end == ".json" for one in ("run", "segmenter")]
-        for out in [*places, *(["mine/s.html"] if ".html" in endings else [])]:
+        places += [f"mine/{one}" for one in {"report": ["s.html"], "mine": ["labeled.csv"]}.get(name.split()[0], [])]
+        for out in places:
             with pytest.raises(
                 UserError, match=r"inside the data|not written by this|cannot be written|is a fi|is not"
             ):
@@ -84,7 +110,13 @@ def test_results_beside_the_data_leave_it_alone_and_may_be_replaced_by_the_same_
     kept = [home / name for name in ("scenes", "photos", "mine")]
     before = [tree_hash(path) for path in kept]
     for name, command in commands(home).items():
-        if name in ("train", "compare"):  # take long, and resume
+        if name.split()[0] in (
+            "train",
+            "compare",
+            "demo",
+            "convert",
+            "push",
+        ):  # take long and resume, or replace nothing
             continue
         for ending in [word for word in name.split() if word.startswith(".") and word not in (".onnx", ".pt2")] or [""]:
             out = "new" if not ending else {"predict": "photos", "report": "scenes"}.get(name.split()[0], "new")

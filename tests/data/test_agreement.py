@@ -1,19 +1,25 @@
 """Two processes and their data: the same, or an error in both; and files that are read by one of them only."""
 
+import shutil
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.images import class_folders
 from helpers.ranks import Results, run_ranks
 
+import gpaco
 from gpaco.data import inspection
 from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
+from gpaco.system.progress import quiet
 
 
 def splits(train: int = 9, name: str = "owl") -> Splits:
@@ -54,6 +60,35 @@ def scenario() -> Results:
         dist.barrier()
         assert inspection.digests(files, shared=True) == inspection.digests(files)
     return {"read": torch.tensor(sorted(read))}
+
+
+def trained(home: Path) -> Results:
+    """Train on copies of which the second process has one file less; then on one with other bytes under the same names.
+
+    Bytes decide what is held out: copies of an image stay in training.
+    """
+    second = dist.get_rank() == 1
+    folder = home / str(dist.get_rank())
+    class_folders(folder / "train", {"cat": 20, "dog": 20})
+    class_folders(folder / "test", {"cat": 2, "dog": 2})
+    if not second:
+        for k in range(10):
+            shutil.copy(folder / "train" / "cat" / "10.png", folder / "train" / "cat" / f"{k}.png")
+    quick: dict[str, Any] = {"method": "ce", "model": "resnet8", "epochs": 1, "workers": 0, "say": quiet}
+    settings = ["data.allow_leakage=true", "train.report=false"]
+    with pytest.raises(UserError, match=r"process 1 has other data than process 0: other .* images"):
+        gpaco.train(folder, out=home / "run", settings=settings, **quick)
+    if second:
+        (folder / "train" / "dog" / "7.png").unlink()
+    with pytest.raises(UserError, match="process 1 has other data than process 0: 39 train images"):
+        gpaco.train(folder, out=home / "run", settings=settings, **quick)
+    return {}
+
+
+@pytest.mark.process
+def test_training_on_copies_that_differ_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    run_ranks(2, partial(trained, tmp_path))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.process

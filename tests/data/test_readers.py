@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.images import class_folders, labeled, refused, save, watched
 
+from gpaco.data.files import find_files
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
@@ -65,6 +66,8 @@ def test_names_that_look_the_same_are_the_same_in_folders_and_tables(tmp_path: P
     rows = [(f"train/{composed}/0.png", decomposed), ("train/b/0.png", "b"), (f"val/{decomposed}/0.png", composed)]
     (tmp_path / "all.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
     assert read(tmp_path / "all.csv").classes == (composed, "b")
+    (tmp_path / "all.txt").write_text(f"train/{composed}/0.png 1\nval/{decomposed}/0.png\ntrain/b/0.png\n")
+    assert all(isinstance(file, Path) and file.is_file() for file in find_files([tmp_path / "all.txt"]))
 
 
 def test_a_folder_of_class_folders_gives_sorted_classes_and_upper_case_suffixes(tmp_path: Path) -> None:

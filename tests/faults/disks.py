@@ -75,6 +75,7 @@ def resume_on_disk(kind: str, disk: Path, begun: Path, whole: Path, room: int, w
         limit = room // 3
 
     code, errors = _run(words, limit)
+    assert code or not own, "the disk had room for all of it"
     if code:
         plain_error(errors, code, 3, "the disk is full" if kind == "full" else "")
     found = checkpoint.load(folder / "checkpoints")  # verifies the SHA-256 of every file
@@ -91,7 +92,7 @@ def resume_on_disk(kind: str, disk: Path, begun: Path, whole: Path, room: int, w
     again, errors = _run(words, resource.RLIM_INFINITY)
     assert again == 0, errors
     check_same(folder, whole)
-    return int(code != 0)  # 0: there was room enough
+    return int(code != 0)  # 0: no file was larger than the limit
 
 
 def _run(words: list[str], limit: int) -> tuple[int, str]:

@@ -17,7 +17,7 @@ def attempt(number: int, home: Path) -> int:
     kills = 0
     with scratch(home, number) as folder:
         words = train(kind, home, folder / "run")
-        for again in range(2):
+        for again in range(1 if 0 < number < len(TRAINED) else 2):
             process = start(*words)
             if kind == "head" and not again:  # while it embeds images
                 wait_until(lambda: any((folder / "run").glob("features/*/features.f16")), process)

@@ -10,13 +10,14 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from helpers import forked
-from helpers.images import files_of_all_kinds, tree_hash
-from PIL import Image
+from helpers.images import drawing, files_of_all_kinds, tree_hash
+from PIL import ExifTags, Image, ImageOps
 
 from faults.promise import Promise, scratch
 from faults.runs import PATIENCE, dice_of
@@ -39,7 +40,9 @@ def attempt(number: int, home: Path) -> int:
 
 def mutate(folder: Path, number: int) -> None:
     """Write mutants of images of all kinds; each must be read or refused, and all files stay as they are."""
-    dice, kinds = dice_of("images", number), files_of_all_kinds()
+    dice, kinds = dice_of("images", number), exotic_files()
+    for name, content in kinds.items():
+        check_pixels(folder / f"whole.{name}", content)
     for k in range(EACH):
         name = dice.choice(list(kinds))
         data = bytearray(kinds[name])
@@ -54,6 +57,36 @@ def mutate(folder: Path, number: int) -> None:
     for path in sorted(folder.iterdir()):
         limited(path, lambda path=path: right_or_refused(path))
     assert tree_hash(folder) == before, "a file was changed"
+
+
+def exotic_files() -> dict[str, bytes]:
+    """Images of all kinds, also with transparent parts, turned on their side, and from a phone."""
+    image = Image.fromarray(drawing(40, 30))
+    seen = image.copy()
+    seen.putalpha(Image.linear_gradient("L").resize(seen.size))
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    files = files_of_all_kinds() | {"alpha.png": saved(seen, "PNG"), "turned.jpg": saved(image, "JPEG", exif=turned)}
+    if find_spec("pillow_heif"):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+        files["heic"] = saved(image, "HEIF")
+    return files
+
+
+def check_pixels(path: Path, content: bytes) -> None:
+    """An image that nothing has damaged has the pixels that Pillow reads."""
+    path.write_bytes(content)
+    with Image.open(path) as image:
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode == "I;16":
+            upright = Image.fromarray((np.asarray(upright) // 257).astype(np.uint8))
+        white = Image.new("RGBA", upright.size, "white")
+        expected = np.asarray(Image.alpha_composite(white, upright.convert("RGBA")).convert("RGB"))
+    found = read_image(path)
+    assert found.shape == expected.shape, path.name
+    assert np.abs(found.astype(int) - expected).max() <= ("alpha" in path.name), path.name  # rounded otherwise
 
 
 def right_or_refused(path: Path) -> None:

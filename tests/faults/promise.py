@@ -16,6 +16,7 @@ class Promise:
         attempt: called with a number, which decides on the fault, and a folder that all attempts share. Returns how
             many faults were tried. An exception says how the promise was broken.
         attempts: number of calls in `make test`.
+        more: numbers of further calls in `make test-all`.
         goal: number of faults that `make torture` tries.
     """
 
@@ -23,6 +24,7 @@ class Promise:
     attempt: Callable[[int, Path], int]
     attempts: int
     goal: int
+    more: range = range(0)
 
 
 @contextmanager

@@ -14,10 +14,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
 
 
+CHEAP = [(name, number) for name, promise in PROMISES.items() for number in range(promise.attempts)]
+MORE = [(name, number) for name, promise in PROMISES.items() for number in promise.more]
+
+
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "number"), [(name, number) for name, promise in PROMISES.items() for number in range(promise.attempts)]
+    ("name", "number"), [*CHEAP, *(pytest.param(*one, marks=pytest.mark.extensive) for one in MORE)]
 )
 def test_a_promise_is_kept(name: str, number: int, home: Path) -> None:
     PROMISES[name].attempt(number, home)

@@ -55,9 +55,9 @@ def bad_image(number: int, home: Path, folder: Path) -> None:
 
 
 def ignored_mask(number: int, home: Path, folder: Path) -> None:
-    """Half of the masks have no labeled pixel, so in some steps one process has a loss and the other has not."""
+    """Only one of eight masks has labels, so in one step of each epoch one process has a loss and the other has not."""
     data = scene_folder(folder / "scenes")
-    for path in sorted((data / "masks" / "train").iterdir())[::2]:
+    for path in sorted((data / "masks" / "train").iterdir())[1:]:
         Image.fromarray(np.full_like(np.asarray(Image.open(path)), 255)).save(path)
     words = ("train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 3, "--batch-size", 4)
     run(*words, *changes(*SMALL, "train.report=false", f"train.seed={number}"), "--out", folder / "run", ranks=2)

@@ -34,7 +34,11 @@ convert nowhere --out out
 recipes cifar
 show default
 check data --json
-demo --seeds nowhere
+demo --out data --seeds nowhere
+mine nowhere data --out rows.csv --classes rare --n 5
+serve nowhere --port 0 --host 127.0.0.1
+push nowhere me/name --dry-run --private
+latency nowhere --device cpu --json
 """.strip().splitlines()
 STRANGE = (
     *("", "-", "--", "=", "a=b", "--set", "--out", "--epochs", "nan", "inf", "-1", "0", "1e400", "9" * 400, "x" * 300),
@@ -151,6 +155,10 @@ def check(words: list[str], codes: tuple[int, ...]) -> None:
     assert "Traceback" not in errors, f"{words!r}\n{errors}"
     if "error: " in errors:
         assert re.search(r"(^|\n)error: \S[^\n]*\n  \S[^\n]*\n?$", errors), f"{words!r}\n{errors}"
+    elif code == 2:
+        out.seek(0)
+        assert "check" in words[:2], f"{words!r}: exit 2 without a word"
+        assert re.search(r'problem: \S|"problems": \["', out.read()), f"{words!r}: exit 2 without a problem"
 
 
 PROMISE = Promise(

@@ -20,7 +20,7 @@ def attempt(number: int, home: Path) -> int:
     with scratch(home, number) as folder:
         for workers, _ in pairs[first:] + pairs[:first]:
             words = train("photos", home, folder / "run", "--workers", workers)
-            stop(start(*words, more=PATIENT), dice)
+            stop(start(*words, more=PATIENT), dice, within=0.1)  # twelve stops within one training
         run(*train("photos", home, folder / "run", "--workers", pairs[first][0]), more=PATIENT)
         check_same(folder / "run", undisturbed("photos", home)[0])
     return len(pairs)

@@ -24,7 +24,7 @@ from gpaco.training.loop import fit
 
 WORLDS = (1, 2, 4, 1)
 SETTINGS = ("method.contrast=global", "method.memory=64", "views.first=plain", "views.second=plain")
-FLAGS = {"long_tail": 50, "epochs": 4, "batch_size": 64, "model": "resnet8", "method": "gpaco", "validation": 0.0}
+FLAGS = {"long_tail": 50, "epochs": 3, "batch_size": 64, "model": "resnet8", "method": "gpaco", "validation": 0.0}
 
 
 class Precise(ClassificationLearner):
@@ -82,14 +82,11 @@ def attempt(number: int, home: Path) -> int:
             assert stopped["stopped"] == (last is not None)
         other = checkpoint.load(folder / "parts" / "checkpoints")
         assert other.step == whole.step
-        for name in ("model", "optimizer"):
+        for name in ("model", "optimizer", "extra"):  # the memory, its pointer and the share of the centers too
             for key, value in whole.tensors[name].items():
                 found = other.tensors[name][key]
                 assert value.dtype == found.dtype
                 torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10)
-        mine, theirs = (found.tensors["extra"] for found in (whole, other))
-        for key, value in mine.items():  # rows of a batch are in another order in the memory
-            torch.testing.assert_close(theirs[key].sum(0), value.sum(0), rtol=1e-9, atol=1e-9)
     return len(WORLDS) - 1
 
 

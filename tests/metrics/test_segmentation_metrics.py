@@ -246,3 +246,7 @@ def test_intervals_of_mean_iou_are_those_of_drawing_images_again() -> None:
         np.testing.assert_allclose([found[key]["low"], found[key]["high"]], expected, atol=0.02)
     assert iou_intervals(pixels[:4], group)["miou"] == {"low": None, "high": None}
     assert iou_intervals(pixels[:5], group)["miou"]["low"] is not None  # though some draws have no image
+    pixels[4:, :, 2] = 0  # the rare class is in four images
+    rare = iou_intervals(pixels, group)
+    assert rare["few"] == {"low": None, "high": None}
+    assert rare["medium"] == found["medium"]

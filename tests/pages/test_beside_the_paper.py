@@ -37,7 +37,7 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
     better, worse = sorted(plot["rows"], key=lambda row: -row["top1"])
     assert better["y"] <= worse["y"] <= plot["edges"]["base"]  # up is better
     section = page.split('<section id="latency">')[1].split("</section>")[0]
-    assert section.count("<circle") == 2
+    assert section.count('class="mark r') == 2
     assert "12,345" in section
     assert section.count("cpu, 1 thread<") == 2
     alone = gpaco.report(runs[0], tmp_path / "alone.html", with_images=False).read_text()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def test_a_run_that_still_trains_has_a_page_with_its_curves(tmp_path: Path, task
         ("b", str(k)) for k in (1, 2, 3, 4, 5)
     ]
     assert float(rows[2]["loss"]) == 1.0
+
+
+def test_seven_runs_can_be_told_apart(tmp_path: Path) -> None:
+    runs = [training_run(tmp_path / f"run-{k}", 4, done=2) for k in range(12)]
+    text = gpaco.report(runs, tmp_path / "report.html").read_text()
+    marks = set(re.findall(r'class="mark (r\d)" d="(.*?)"', text))
+    assert len(marks) == 12
 
 
 def test_stages_follow_each_other_and_a_run_without_an_epoch_is_an_error(tmp_path: Path) -> None:

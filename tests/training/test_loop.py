@@ -272,6 +272,14 @@ def test_a_checkpoint_that_a_kill_left_without_its_name_is_the_latest_after_resu
         latest.write_text("step-00000005\n")
 
 
+def test_the_row_of_an_epoch_whose_first_checkpoint_a_kill_prevented_is_not_kept_twice(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "loss": 1.0}\n')
+    fit(
+        ToyLearner(range(0)), override(Recipe(), ["train.epochs=2", "schedule.warmup=0"]), tmp_path, torch.device("cpu")
+    )
+    assert [row["epoch"] for row in history(tmp_path)] == [1, 2]
+
+
 def test_another_run_is_named_by_a_setting_that_can_be_typed(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(dumps(override(Recipe(), ["train.epochs=8", "schedule.warmup=1"])))
     with pytest.raises(UserError) as error:

@@ -86,11 +86,9 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
                 )
             repeated += 1
             continue
-        forms = dict.fromkeys((row.path, normalize("NFC", row.path), normalize("NFD", row.path)))
-        there = (place for form in forms if os.path.isfile(place := os.path.join(root, form)))
-        if file := next(there, None):
+        if file := there(root, row.path):
             kept.append(row)
-            paths.append(Path(file))
+            paths.append(file)
         else:
             missing.append(row)
             del first[key]
@@ -101,6 +99,14 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     if not kept:
         raise UserError(f"{str(source)!r} names no image", "it needs one line per image")
     return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
+
+
+def there(folder: Path, name: str) -> Path | None:
+    """Return the file of this name, whose letters with accents may be one character or two; None if there is none."""
+    for form in dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name))):
+        if os.path.isfile(path := os.path.join(folder, form)):
+            return Path(path)
+    return None
 
 
 def _below(path: str, roots: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,12 +65,14 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     for line, row in enumerate(rows, 1):
         if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
             continue
-        if row[0] in shares:
-            raise UserError(f"{path}, line {line}: a second row for class {row[0]!r}", "remove one of the two")
+        name = normalize("NFC", row[0])  # as class names are
+        if name in shares:
+            raise UserError(f"{path}, line {line}: a second row for class {name!r}", "remove one of the two")
         try:
-            shares[row[0]] = float(row[1])
+            shares[name] = float(row[1])
         except (IndexError, ValueError):
             raise UserError(f"{path}, line {line}: expected class,probability, got {row}", "fix the line") from None
+    classes = [normalize("NFC", name) for name in classes]
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
     what = ""

@@ -36,7 +36,7 @@ def predict_classes(
     show: Progress | None,
 ) -> list[Row]:
     """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
-    place = None if out is None else output_table(out, [run.recipe.data.path for run in runs])
+    place = None if out is None else output_table(out, [place for run in runs for place in run.recipe.data.places])
     files = find_files(paths)
     model = answering(runs, prior=prior, unbiased=unbiased, device=device)
     rows: list[Row] = []

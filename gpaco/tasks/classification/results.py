@@ -70,20 +70,23 @@ def write_results(
         if predictor.card.tuned:
             say(in_words(predictor.card.tuned))
     card = predictor.card
-    if recipe.train.report and recipe.method.name in methods.ANALYZED and distributed.rank() == 0:
-        write_analysis(run, splits.train, predictor, say)
+    analyzed = recipe.train.report and recipe.method.name in methods.ANALYZED
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
         say(line)
     split, samples = splits.reported(recipe.data.evaluate_on)
     if samples is None:
         if card.tuned and distributed.rank() == 0:
             write_tuned(run.folder, card.tuned)
+        if analyzed and distributed.rank() == 0:
+            write_analysis(run, splits.train, predictor, say)
         say("there is no data to evaluate on: only the model was written")
         return
     logits = _logits(predictor, samples, source, say)
     parts = None if source is None else _parts(models, source, samples)
-    if distributed.rank():
+    if distributed.rank():  # nobody waits for what the first one does alone
         return
+    if analyzed:
+        write_analysis(run, splits.train, predictor, say)
     state = newest(run).state
     result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few) | {
         "evaluated_on": split,

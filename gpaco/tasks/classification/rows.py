@@ -30,7 +30,11 @@ Seen = list[Pixels]  # an image as each network of an ensemble takes it
 Write = Callable[[Row], object]
 COLUMNS = ("path", "class", "probability", "group")  # then the top classes
 WRITER = "gpaco predict"
-MARKS = {".csv": ",".join(COLUMNS), ".jsonl": '{"path": ', ".parquet": WRITER}  # what is in every file of ours
+MARKS = {  # what is in every file of ours, and in no table that somebody made
+    ".csv": ",".join([*COLUMNS, "class_1", "probability_1"]),
+    ".jsonl": f'"written_by": "{WRITER}"',
+    ".parquet": WRITER,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +152,7 @@ def table_writer(path: Path | None, top: int, *, marked: bool) -> Iterator[Write
         return
     with path.open("w", newline="", encoding="utf-8") as file:
         if suffix == ".jsonl":
-            yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+            yield lambda row: print(json.dumps(row | {"written_by": WRITER}, ensure_ascii=False), file=file)
             return
         table = csv.writer(file)
         table.writerow(names)

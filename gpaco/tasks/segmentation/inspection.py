@@ -3,14 +3,14 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpaco.data.images import read_image
-from gpaco.data.inspection import TOLERATED
+from gpaco.data.inspection import TOLERATED, each
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
@@ -35,17 +35,29 @@ class Inspection:
     unlisted: Counter[Color] = field(default_factory=Counter)
 
 
-def inspect(splits: SceneSplits, progress: Progress | None = None) -> dict[str, list[Inspection]]:
-    """Return what is found in every pair, by the name of its split."""
+def inspect(
+    splits: SceneSplits, progress: Progress | None = None, *, shared: bool = False
+) -> dict[str, list[Inspection]]:
+    """Return what is found in every pair, by the name of its split.
+
+    With `shared`, each process decodes its share, and all get the whole.
+    """
     found: dict[str, list[Inspection]] = {name: [] for name, _ in splits.parts()}
     places = [(name, part, i) for name, part in splits.parts() for i in range(len(part))]
-    with ThreadPoolExecutor(2) as pool:
-        looked = pool.map(lambda place: _inspected(*place[1:]), places)
-        for done, ((name, _, _), one) in enumerate(zip(places, looked, strict=True), 1):
-            found[name].append(one)
-            if progress is not None:
-                progress(done, len(places))
+    rows = each(len(places), lambda k: _as_row(_inspected(*places[k][1:])), progress, shared=shared)
+    for (name, _, _), row in zip(places, rows, strict=True):
+        found[name].append(_from_row(*row))
     return found
+
+
+def _as_row(one: Inspection) -> list[Any]:
+    """Return what is known of a pair, ready for JSON."""
+    return [one.reason, one.pixels.tolist(), one.size, one.digest, list(one.unlisted.items())]
+
+
+def _from_row(reason: str | None, pixels: list[int], size: list[int], digest: str, unlisted: list[Any]) -> Inspection:
+    colors = Counter({(red, green, blue): number for (red, green, blue), number in unlisted})
+    return Inspection(reason, np.array(pixels, np.int64), (size[0], size[1]), digest, colors)
 
 
 def _inspected(scenes: Scenes, i: int) -> Inspection:

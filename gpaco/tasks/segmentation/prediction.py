@@ -32,7 +32,7 @@ def predict_masks(
     error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and classes.csv with the
     colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
     """
-    folder = None if out is None else output_masks(out, [run.recipe.data.path])
+    folder = None if out is None else output_masks(out, run.recipe.data.places)
     distributed.barrier()  # no process writes there before all have looked
     model, work = segmenting(run, device=device, **how), distributed.shared_work()
     return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show, work=work)

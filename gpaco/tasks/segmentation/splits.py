@@ -20,11 +20,14 @@ from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import BAD_IMAGES, has_begun
 
 
-def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None) -> SceneSplits:
-    """Return the splits that a recipe asks for; without the pairs that its `run` has left out."""
+def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None, shared: bool = False) -> SceneSplits:
+    """Return the splits that a recipe asks for; without the pairs that its `run` has left out.
+
+    With `shared`, all processes call this, and if masks must be decoded to find the classes, each decodes its share.
+    """
     if not recipe.data.path:
         raise UserError("there is no data to train on", "give a folder of images and masks")
-    splits = read_scenes(recipe.data.path, told(say, "reading classes from masks"))
+    splits = read_scenes(recipe.data.path, told(say, "reading classes from masks"), shared=shared)
     splits = with_parts(splits, recipe.data, told(say, "looking for copies"))
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
@@ -89,12 +92,12 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
 
 
 def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
-    """Decode every pair once. Unusable pairs are an error or left out; leaks between splits are an error."""
+    """Decode every pair once, each process its share. Unusable pairs are an error or left out; leaks are an error."""
     skip = recipe.data.on_bad_image == "skip"
     if not skip and sum(len(part) for _, part in splits.parts()) > LOOKED_AT:
         say("too many files to inspect all of them before training; `gpaco check --task segmentation` does")
         return splits
-    found = inspect(splits, told(say, "checking images and masks"))
+    found = inspect(splits, told(say, "checking images and masks"), shared=True)
     bad = unusable(splits, found)
     if bad and not skip:
         raise UserError(

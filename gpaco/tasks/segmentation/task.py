@@ -86,7 +86,7 @@ class Segmentation:
         recipe = choose_start(recipe, say)
         if not has_begun(folder):
             cls.check_model(recipe.model.name, recipe.model.weights)
-        splits = scene_splits(recipe, say, run=folder)
+        splits = scene_splits(recipe, say, run=folder, shared=True)
         check_same_everywhere(splits)
         if gaps := gap_problem(splits):
             raise gaps

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -359,6 +360,13 @@ def test_a_prior_file_that_is_not_csv_is_refused(content: bytes, message: str, t
     with pytest.raises(UserError, match=message) as caught:
         read_prior(path, ("a", "b"))
     assert "\n" not in caught.value.cause
+
+
+def test_names_in_a_prior_file_are_those_of_the_classes_however_accents_are_written(tmp_path: Path) -> None:
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        path = tmp_path / f"{form}.csv"
+        path.write_text(normalize(form, "Käse,3\nb,1\n"), encoding="utf-8")
+        assert np.exp(read_prior(path, (normalize(other, "Käse"), "b"))).tolist() == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.slow

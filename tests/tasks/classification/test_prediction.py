@@ -117,7 +117,7 @@ def test_rows_are_written_in_the_form_that_the_name_says_and_nothing_else_is(
         assert read_back[-1]["error"] == rows[-1]["error"]
     else:
         read_back = [json.loads(line) for line in out.read_text().splitlines()]
-        assert read_back == json.loads(json.dumps(rows))
+        assert read_back == json.loads(json.dumps([row | {"written_by": "gpaco predict"} for row in rows]))
 
 
 def test_another_name_than_csv_or_jsonl_is_refused_before_anything_is_done(trained: Run, images: Path) -> None:
@@ -128,7 +128,7 @@ def test_another_name_than_csv_or_jsonl_is_refused_before_anything_is_done(train
 
 def test_a_wrong_prior_leaves_earlier_predictions_alone(trained: Run, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
-    out.write_text("path,class,probability,group\nof yesterday")
+    out.write_text("path,class,probability,group,class_1,probability_1\nof yesterday")
     with pytest.raises(UserError, match=r"no file 'unifrom'; did you mean 'uniform'\?"):
         gpaco.predict(trained, images, out=out, prior="unifrom")
     assert out.read_text().endswith("of yesterday")

@@ -55,6 +55,8 @@ def test_data_without_a_test_split_is_told_from_an_unfinished_run(
     with pytest.raises(UserError, match=nothing):
         _ = run.metrics
     with pytest.raises(UserError, match=nothing):
+        gpaco.report(run, tmp_path / "page.html")
+    with pytest.raises(UserError, match=nothing):
         gpaco.compare(data, ["ce", "gpaco"], seeds=1, out=tmp_path / "compared", epochs=1, say=lambda line: None)
     assert not (tmp_path / "compared").exists()  # before the first training
 
@@ -67,6 +69,14 @@ def test_data_without_a_test_split_is_told_from_an_unfinished_run(
         gpaco.train(larger, out=tmp_path / "killed", report=False, **QUICK)
     with pytest.raises(UserError, match="the run has not finished"):
         _ = Run(tmp_path / "killed").metrics
+    page = gpaco.report(tmp_path / "killed", tmp_path / "killed" / "report.html")
+    assert "Training so far" in page.read_text()
+    monkeypatch.undo()
+    for _ in range(2):  # the page about the training is replaced, the one about the results is not
+        gpaco.train(larger, out=tmp_path / "killed", **QUICK)
+        assert "Training so far" not in page.read_text()
+        page.write_text(page.read_text() + "<!-- kept -->")
+    assert page.read_text().count("kept") == 2
 
 
 def test_a_projector_with_batch_norm_refuses_single_images(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from helpers.scenes import card, scene_folder, tiny_segmenter
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco.recipes.settings import MethodSettings, Segmentation
+from gpaco.tasks.segmentation import scenes
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
+from gpaco.tasks.segmentation.inspection import inspect
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -42,16 +44,38 @@ def trained() -> Results:
 
 
 def evaluated(folder: Path) -> dict[str, Any]:
-    scenes = read_scenes(folder).train  # 5 of them: one process has more than the other
+    part = read_scenes(folder).train  # 5 of them: one process has more than the other
     predictor = ScenePredictor(tiny_segmenter(seed=3), card()).eval()
-    return evaluate_scenes(predictor, scenes) | {"counts": pixel_counts(scenes).tolist()}
+    return evaluate_scenes(predictor, part) | {"counts": pixel_counts(part).tolist()}
+
+
+def inspected_together(folder: Path) -> Results:
+    """What all find by decoding each its share is what one finds alone."""
+    read: list[Path] = []
+    real = scenes.read_stored
+
+    def counted(path: Path) -> Any:
+        read.append(path)
+        return real(path)
+
+    alone = inspect(read_scenes(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenes, "read_stored", counted)
+        splits = read_scenes(folder, shared=True)  # without a table of classes
+        found = inspect(splits, shared=True)
+    for one, other in zip(found["train"], alone["train"], strict=True):
+        assert (one.reason, one.size, one.digest) == (other.reason, other.size, other.digest)
+        assert one.pixels.tolist() == other.pixels.tolist()
+    return {"read": torch.tensor(len(read)), "classes": torch.tensor(len(splits.classes))}
 
 
 def both() -> Results:
     with tempfile.TemporaryDirectory() as folder:
-        figures = evaluated(scene_folder(Path(folder), train=5, val=0, test=0))
+        data = scene_folder(Path(folder), train=5, val=0, test=0)
+        figures = evaluated(data)
+        found = inspected_together(data)
     keys = ("miou", "pixel_accuracy", "boundary_iou", "confusion", "counts")
-    return trained() | {key: torch.tensor(figures[key], dtype=torch.float64) for key in keys}
+    return trained() | found | {key: torch.tensor(figures[key], dtype=torch.float64) for key in keys}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +88,11 @@ def test_a_process_without_labels_stays_finite_and_equal_to_the_other(results: l
     assert unlabeled["loss"] == 0 < labeled["loss"]
     assert labeled["weights"].isfinite().all()
     assert torch.equal(unlabeled["weights"], labeled["weights"])
+
+
+def test_each_mask_is_decoded_by_one_process_before_training(results: list[Results]) -> None:
+    assert [one["classes"].item() for one in results] == [3, 3]
+    assert [one["read"].item() for one in results] == [6, 4]  # for the classes and again for the check
 
 
 def test_figures_of_two_processes_are_those_of_one_to_the_last_bit(results: list[Results], tmp_path: Path) -> None:

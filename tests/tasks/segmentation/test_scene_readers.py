@@ -1,6 +1,7 @@
 """Readers of segmentation data: every layout gives the same kind of scenes; what is wrong is named."""
 
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -127,6 +128,12 @@ def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
     assert found[0, 0] == 255
     assert (found[1:, :4] == 0).all()
     assert (found[:, 4:] == 1).all()
+
+
+def test_images_and_masks_whose_accents_are_written_in_two_ways_are_pairs(tmp_path: Path) -> None:
+    image(tmp_path / "images" / f"{normalize('NFD', 'Käse')}.png")
+    mask(tmp_path / "masks" / f"{normalize('NFC', 'Käse')}_mask.png", [0, 1])
+    assert len(read_scenes(tmp_path).train) == 1
 
 
 def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
+from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.files import is_hidden
 from gpaco.data.images import SUFFIXES
+from gpaco.data.inspection import each
 from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
 from gpaco.errors import UserError
@@ -23,60 +26,59 @@ MOST = IGNORE - 1  # classes
 Paths = tuple[Path, ...]
 
 
-def read_pairs(folder: Path, progress: Progress | None = None) -> SceneSplits | None:
+def read_pairs(folder: Path, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits | None:
     """Read `images` and `masks` with files of the same names; splits are folders inside or around them.
 
     Return None for other folders. Without a training folder the training split is empty: such data can be evaluated on.
-    Without a table of classes every mask is read to find its numbers.
+    Without a table of classes every mask is read to find its numbers; with `shared`, by each process its share.
     """
     listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
     if not listed:
         return None
     classes, colors, notes = own_classes(folder) or ((), (), [])
     gaps: tuple[str, ...] = ()
+
+    def splits() -> SceneSplits:
+        parts = {
+            name: scenes_in(folder, images, masks, classes, decoding(classes, colors), colors)
+            for name, (images, masks) in listed.items()
+        }
+        train = parts.get("train", next(iter(parts.values())).subset([]))
+        reader = OWN + (" in colors" if colors else "")
+        return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes), gaps=gaps)
+
     if not classes:
         masks = [mask for _, part in listed.values() for mask in part]
-        numbers = _numbers_in(masks, progress)
+        if shared:
+            check_same_everywhere(splits())
+        numbers = _numbers_in(masks, progress, shared=shared)
         classes = tuple(str(k) for k in range(max(numbers) + 1))
         gaps = tuple(str(k) for k in range(max(numbers)) if k not in numbers)
         notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
-    parts = {
-        name: scenes_in(folder, images, masks, classes, decoding(classes, colors), colors)
-        for name, (images, masks) in listed.items()
-    }
-    reader = OWN + (" in colors" if colors else "")
-    train = parts.get("train", next(iter(parts.values())).subset([]))
-    return SceneSplits(train, parts.get("val"), parts.get("test"), reader, tuple(notes), gaps=gaps)
+    return splits()
 
 
-def _numbers_in(masks: Sequence[Path], progress: Progress | None) -> set[int]:
+def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: bool) -> set[int]:
     """Return the class numbers in mask files. Unreadable ones are reported when they are loaded."""
 
-    def numbers_of(path: Path) -> set[int] | UserError:
+    def look(i: int) -> dict[str, Any]:
         try:
-            counts = np.bincount(read_numbers(path).ravel(), minlength=IGNORE + 1)
+            counts = np.bincount(read_numbers(masks[i]).ravel(), minlength=IGNORE + 1)
         except UserError as error:
-            return error
-        return set(np.flatnonzero(counts[:IGNORE]).tolist())
+            return {"error": [error.cause, error.remedy]}
+        return {"numbers": np.flatnonzero(counts[:IGNORE]).tolist()}
 
-    found, read = set[int](), False
-    problem = UserError("there is no mask to find the classes in", "put images and masks into the folders")
-    with ThreadPoolExecutor(2) as pool:
-        for done, (path, one) in enumerate(zip(masks, pool.map(numbers_of, masks), strict=True), 1):
-            if isinstance(one, UserError):
-                problem = problem if read else one
-            elif max(one, default=0) >= MOST:
-                raise UserError(
-                    f"{printable(path)} has the value {max(one)}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
-                    "write 255 for pixels that belong to no class",
-                )
-            else:
-                read = True
-                found |= one
-            if progress is not None:
-                progress(done, len(masks))
-    if not read:
-        raise problem
+    looked = each(len(masks), look, progress, shared=shared)
+    for path, one in zip(masks, looked, strict=True):
+        if (largest := max(one.get("numbers", []), default=0)) >= MOST:
+            raise UserError(
+                f"{printable(path)} has the value {largest}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
+                "write 255 for pixels that belong to no class",
+            )
+    if all("error" in one for one in looked):
+        none = ["there is no mask to find the classes in", "put images and masks into the folders"]
+        raise UserError(*next((one["error"] for one in looked), none))
+    found = {number for one in looked for number in one.get("numbers", [])}
     if not any(found):
         raise UserError(
             f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
@@ -141,7 +143,7 @@ def _by_name(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.suffix.lower() in SUFFIXES and path.is_file() and not is_hidden(inside):
-            name = str(inside.with_suffix(""))
+            name = normalize("NFC", str(inside.with_suffix("")))  # systems differ in how they write accents
             if name in found:
                 raise UserError(
                     f"{path} and {found[name].name} have the same name: which one is meant?", "remove one of them"

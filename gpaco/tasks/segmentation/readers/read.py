@@ -9,10 +9,11 @@ from gpaco.tasks.segmentation.readers.folders import decoding, own_classes, read
 from gpaco.tasks.segmentation.scenes import OWN, Scenes, SceneSplits
 
 
-def read_scenes(path: Path | str, progress: Progress | None = None) -> SceneSplits:
+def read_scenes(path: Path | str, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits:
     """Return the scenes in a folder of any known layout.
 
-    `progress` follows the masks that are read where nothing else says how many classes there are.
+    `progress` follows the masks that are read where nothing else says how many classes there are; with `shared`, each
+    process reads its share of them.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -20,7 +21,7 @@ def read_scenes(path: Path | str, progress: Progress | None = None) -> SceneSpli
     for reader in BENCHMARKS:  # the first that knows the layout reads it; anyone's own folders come last
         if (splits := reader(folder)) is not None:
             return with_own_classes(splits, folder)
-    if (splits := read_pairs(folder, progress)) is not None:
+    if (splits := read_pairs(folder, progress, shared=shared)) is not None:
         return splits
     raise UserError(
         f"{folder} has no known layout of images and masks",
