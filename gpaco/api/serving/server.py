@@ -11,7 +11,7 @@ import numpy as np
 from gpaco.api.serving.answers import Model, mask_answer
 from gpaco.api.serving.app import make_app
 from gpaco.api.serving.uploads import Limits
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import EnvironmentProblem, UserError, installing
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.rows import Answering
 
@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens, or raise an error before a model is loaded for nothing."""
     missing = [name for name in ("starlette", "uvicorn", "python_multipart") if find_spec(name) is None]
     if missing:
-        raise EnvironmentProblem(f"the server needs {missing[0]}, which is not installed", "pip install 'gpaco[serve]'")
+        raise EnvironmentProblem(f"the server needs {missing[0]}, which is not installed", installing("serve"))
     if not 0 <= port <= 65535:
         raise UserError(f"there is no port {port}", "choose one from 1 to 65535, or 0 for any that is free")
     try:
