@@ -46,6 +46,8 @@ def compare(
     `settings` in [method] go to the methods that have them.
     Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
     The page `report.html` in the same folder is about the first seed of each method.
+
+    >>> compare("photos", ["ce", "gpaco+prior=counts"], seeds=3, out="runs/compared")  # doctest: +SKIP
     """
     check_is_list("methods", methods)
     check_is_list("settings", settings)

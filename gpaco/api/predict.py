@@ -42,6 +42,9 @@ def predict(
         unbiased: correct the bias of the loss, as for `evaluate`.
         uncertain: rows with a probability below this are marked: `uncertain` is True.
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
+
+    >>> for row in predict("runs/first", ["new"]):  # doctest: +SKIP
+    ...     print(row["path"], row["class"], round(row["probability"], 2))
     """
     given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
     if isinstance(runs, Path | str) and is_onnx(runs):

@@ -29,6 +29,8 @@ def serve(
         host: address to listen on; others than this machine can reach the server only if you change it.
         port: 0 for any that is free.
         prior, unbiased: as for `predict`.
+
+    >>> serve("runs/first", port=8080)  # doctest: +SKIP
     """
     with listen(host, port) as listener:
         if isinstance(run, Path | str) and is_onnx(run):
