@@ -1,6 +1,7 @@
 """Build the package and install it where nothing else is: `make release-check` (about five minutes, 6 GB on the disk).
 
-Checks the contents and metadata of wheel and sdist, runs `gpaco demo` from another folder, and resolves every extra.
+Checks the version, the contents and metadata of wheel and sdist, runs `gpaco demo` from another folder, and resolves
+every extra.
 """
 
 import email
@@ -15,21 +16,34 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 2 * 2**20  # bytes of a wheel
+LIMIT = 2 * 2**20  # bytes of a wheel, and of an sdist
 
 
 def main() -> None:
+    version = check_version(ROOT)
     with tempfile.TemporaryDirectory(prefix="gpaco-release-") as name:
         home = Path(name)
         run(sys.executable, "-m", "build", "--outdir", home / "dist", ROOT)
         (wheel,), (sdist,) = (home / "dist").glob("*.whl"), (home / "dist").glob("*.tar.gz")
-        check_wheel(wheel)
+        check_wheel(wheel, version)
         check_sdist(sdist)
         install(wheel, home)
     print("release-check: everything is in place")
 
 
-def check_wheel(wheel: Path) -> None:
+def check_version(root: Path) -> str:
+    """Return the version, the same in the package, in CITATION.cff and as the newest, dated section of CHANGELOG.md."""
+    version = re.findall(r'^__version__ = "(.*)"', (root / "gpaco" / "__init__.py").read_text(), re.MULTILINE)[0]
+    newest, date = re.findall(r"^## \[(.*?)\] - (.*)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    expect(newest == version, f"the newest section of CHANGELOG.md is {newest}, the package {version}")
+    expect(bool(re.fullmatch(r"\d{4}-\d\d-\d\d", date)), f"section {newest} of CHANGELOG.md has no date: {date}")
+    cited = (root / "CITATION.cff").read_text().splitlines()
+    for line in (f"version: {version}", f"date-released: {date}"):
+        expect(line in cited, f"CITATION.cff has no line {line!r}")
+    return version
+
+
+def check_wheel(wheel: Path, version: str) -> None:
     """Nothing but the package and its metadata, small, with license and description."""
     expect(wheel.stat().st_size < LIMIT, f"the wheel has {wheel.stat().st_size:,} bytes, at most {LIMIT:,}")
     with zipfile.ZipFile(wheel) as archive:
@@ -42,21 +56,22 @@ def check_wheel(wheel: Path) -> None:
     expect(f"{place}/licenses/LICENSE" in names, "the wheel has no LICENSE")
     expect("gpaco/py.typed" in names, "the wheel has no py.typed")
     expect(about["License-Expression"] == "MIT", "the metadata name no license")
-    expect(about["Requires-Python"] is not None and bool(about["Summary"]), "the metadata lack Python or a summary")
+    for name in ("Author", "Requires-Python", "Summary", "Keywords"):
+        expect(bool(about[name]), f"the metadata have no {name}")
     expect("# gpaco" in str(about.get_payload()), "the metadata have no description")
-    version = re.findall(r'__version__ = "(.*)"', (ROOT / "gpaco" / "__init__.py").read_text())[0]
     expect(about["Version"] == version, f"the wheel is {about['Version']}, the package {version}")
-    log = (ROOT / "CHANGELOG.md").read_text()
-    expect(f"## [{version}]" in log, f"CHANGELOG.md has no section {version}")
 
 
 def check_sdist(sdist: Path) -> None:
+    """What one needs to test and build the package, and nothing else, small."""
+    expect(sdist.stat().st_size < LIMIT, f"the sdist has {sdist.stat().st_size:,} bytes, at most {LIMIT:,}")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
     top = {name.split("/")[1] for name in names if "/" in name}
-    allowed = {"gpaco", "tests", "examples", "benchmarks", "docs", "constraints.txt", "Makefile", "CHANGELOG.md"}
-    allowed |= {"CITATION.cff", "PKG-INFO", "README.md", "LICENSE", "pyproject.toml", ".gitignore"}
-    expect(top <= allowed, f"the sdist holds {sorted(top - allowed)}")
+    wanted = {"gpaco", "tests", "examples", "benchmarks", "docs", "constraints.txt", "Makefile", "CHANGELOG.md"}
+    wanted |= {"CITATION.cff", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+    wanted |= {"PKG-INFO", "pyproject.toml", ".gitignore"}
+    expect(top == wanted, f"the sdist should hold {sorted(wanted)}, it is off by {sorted(top ^ wanted)}")
     expect(not any("/generated/" in name or "/_build/" in name for name in names), "the sdist holds a built site")
 
 

@@ -1,9 +1,10 @@
-"""Draw the images of docs/explained.md from our own losses and real digits: python docs/figures.py (about two minutes).
+"""Draw the images of docs/explained.md from our own losses and real digits: python docs/figures.py (some minutes).
 
 The runs that the image of gradient norms needs are trained into the folder given with --out, and kept there.
 """
 
 import argparse
+from copy import deepcopy
 from pathlib import Path
 
 import matplotlib
@@ -52,6 +53,7 @@ def frames(method: str) -> list[tuple[Tensor, Tensor, float]]:
     torch.manual_seed(1)
     images, labels, others, truth = digits()
     model = Plane()
+    slow = deepcopy(model)  # PaCo's momentum copy
     prior = torch.tensor(COUNTS).float().log() - torch.tensor(float(sum(COUNTS))).log()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     kept = []
@@ -63,24 +65,29 @@ def frames(method: str) -> list[tuple[Tensor, Tensor, float]]:
             right = (logits.argmax(1) == truth)[rare].float().mean().item()
             kept.append((embeddings, F.normalize(model.centers.weight.detach(), dim=1), right))
         chosen = torch.randint(len(images), (64,))
-        batch = torch.cat([images[chosen] + 0.1 * torch.randn(64, 64) for _ in range(2)])
-        logits, embeddings = model(batch)
-        both = labels[chosen].repeat(2)
+        first, second = (images[chosen] + 0.1 * torch.randn(64, 64) for _ in range(2))
+        logits, embeddings = model(first if method == "PaCo" else torch.cat([first, second]))
+        both = labels[chosen] if method == "PaCo" else labels[chosen].repeat(2)
+        with torch.no_grad():
+            keys = (slow(second)[1], labels[chosen]) if method == "PaCo" else ()
         if method == "SupCon":
             loss = gpaco.supcon_loss(embeddings, both, temperature=0.2)
         elif method == "cross entropy":
             loss = F.cross_entropy(logits, both)
         else:
-            loss = gpaco.gpaco_loss(logits, embeddings, both, temperature=0.2, alpha=0.05, log_prior=prior)
+            loss = gpaco.gpaco_loss(logits, embeddings, both, *keys, temperature=0.2, alpha=0.05, log_prior=prior)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        with torch.no_grad():
+            for old, new in zip(slow.parameters(), model.parameters(), strict=True):
+                old.lerp_(new, 0.1)
     return kept
 
 
 def draw_circle() -> None:
-    methods = ("cross entropy", "SupCon", "GPaCo")
-    fig, axes = plt.subplots(len(methods), len(STEPS), figsize=(10, 7.8))
+    methods = ("cross entropy", "SupCon", "PaCo", "GPaCo")
+    fig, axes = plt.subplots(len(methods), len(STEPS), figsize=(10, 10.4))
     _, _, _, truth = digits()
     for row, method in zip(axes, methods, strict=True):
         for axis, step, (points, centers, right) in zip(row, STEPS, frames(method), strict=True):
@@ -97,18 +104,20 @@ def draw_circle() -> None:
             axis.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", xticks=[], yticks=[])
     handles, labels = axes[0, 0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="lower center", ncols=3, fontsize=9, frameon=False)
-    fig.tight_layout(rect=(0, 0.06, 1, 1))
+    fig.tight_layout(rect=(0, 0.045, 1, 1))
     save(fig, "explained-circle")
 
 
 def draw_gradients(out: Path) -> None:
     """Draw Fig. 2 of the paper: the mean gradient norm of each class at its center."""
     fig, axis = plt.subplots(figsize=(6.4, 4))
-    for method, shape in (("ce", "o"), ("balanced-softmax", "s"), ("paco", "^"), ("gpaco", "D")):
+    shapes = {"ce": "o", "balanced-softmax": "s", "supcon": "v", "paco": "^", "gpaco": "D"}
+    for method, shape in shapes.items():
         run = gpaco.train("digits", out=out / method, long_tail=50, method=method, epochs=30, say=lambda _: None)
         norms = analysis.class_gradient_norms(run)
         counts = [row["train"] for row in run.metrics["per_class"]]
         axis.plot(counts, norms.centers, shape, label=f"{method}: slope {norms.slope:+.2f}", alpha=0.8)
+        print(method, dict(zip(counts, norms.centers.round(3).tolist(), strict=True)))
     axis.set(
         xscale="log", yscale="log", xlabel="training images of the class", ylabel="mean gradient norm at its center"
     )
@@ -129,12 +138,14 @@ def draw_prior() -> None:
 
 
 def draw_extra_loss() -> None:
-    curve = analysis.extra_loss_curve(100, alpha=0.05, memory=1024)
     fig, axis = plt.subplots(figsize=(6.4, 3.4))
-    axis.plot(curve.p_sup, curve.loss)
-    axis.axvline(curve.best, ls=":", color="gray")
-    axis.annotate(f"least at {curve.best:.2f}", (curve.best, np.nanmax(curve.loss)), ha="right", fontsize=9)
+    for name, classes, memory in (("ImageNet, as in the paper", 1000, 8192), ("CIFAR-100", 100, 1024)):
+        curve = analysis.extra_loss_curve(classes, alpha=0.05, memory=memory)
+        label = f"{name}: {classes:,} classes, memory {memory:,}, least at {curve.best:.2f}"
+        (line,) = axis.plot(curve.p_sup, curve.loss, label=label)
+        axis.axvline(curve.best, ymax=0.75, ls=":", color=line.get_color())
     axis.set(xlabel="probability mass on all centers", ylabel="extra loss")
+    axis.legend(fontsize=9, frameon=False, loc="upper right")
     save(fig, "explained-extra-loss")
 
 

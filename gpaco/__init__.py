@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
     from gpaco.losses.pixels import pixel_gpaco_loss as pixel_gpaco_loss
     from gpaco.models.classifier import Classifier as Classifier
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _VERBS = "compare evaluate export latency load mine predict push report robustness serve train"
 _HOME = {

@@ -46,3 +46,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def installing(extra: str) -> str:
+    """Return the remedy for a missing optional package. The one place that changes once gpaco is on PyPI.
+
+    >>> installing("seg")
+    "in the clone of gpaco: pip install '.[seg]'"
+    """
+    return f"in the clone of gpaco: pip install '.[{extra}]'"

@@ -33,7 +33,7 @@ def _seed() -> None:
 def _give_memory_back() -> Iterator[None]:
     """Return freed memory to the system: glibc keeps gigabytes of what the large networks of a few tests took."""
     yield
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 

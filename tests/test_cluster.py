@@ -23,29 +23,34 @@ for pid in "${pids[@]}"; do wait "$pid"; code=$?; [ "$code" -gt "$worst" ] && wo
 rm -f "$TASKS"
 exit $worst
 """
+# Slurm runs a copy of the script, with the options in its head; here without a queue.
+SBATCH = """#!/usr/bin/env bash
+grep '^#SBATCH ' "$1" > "$OPTIONS" || exit 2
+cp "$1" "$OPTIONS.script"
+SLURM_JOB_ID=7 SLURM_JOB_NODELIST=here exec bash "$OPTIONS.script" "${@:2}"
+"""
 SCONTROL = """#!/usr/bin/env bash
 if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$REQUEUED"; fi
 """
 
 
-def submit(home: Path, out: Path, port: int) -> subprocess.Popen[str]:
-    """Run the script as `sbatch` would, with a fake srun and scontrol in its path."""
+def submit(home: Path, out: Path, port: int, srun: str = SRUN) -> subprocess.Popen[str]:
+    """Give the script to a fake sbatch, which finds a fake srun and scontrol in its path."""
     programs = home / "bin"
     programs.mkdir(exist_ok=True)
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+    for name, text in (("sbatch", SBATCH), ("srun", srun), ("scontrol", SCONTROL)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = commands.ENVIRONMENT | {
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONWARNINGS": "default",
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "here",
+        "OPTIONS": str(home / "options"),
         "MASTER_PORT": str(port),
         "TASKS": str(home / "tasks"),
         "REQUEUED": str(home / "requeued"),
     }
-    script = ["bash", str(EXAMPLES / "slurm.sh"), TRAIN[0], str(out), *TRAIN[1:]]
-    return subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job = [str(programs / "sbatch"), str(EXAMPLES / "slurm.sh"), TRAIN[0], str(out), *TRAIN[1:]]
+    return subprocess.Popen(job, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def preempt(home: Path, out: Path, number: signal.Signals) -> None:
@@ -88,7 +93,8 @@ def test_the_kubernetes_job_restarts_what_was_saved_and_fails_on_wrong_input() -
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     rules = {rule["action"]: rule["onExitCodes"]["values"] for rule in spec["podFailurePolicy"]["rules"]}
-    assert rules == {"Ignore": [3, 130, 143], "FailJob": [2, 4]}
+    assert rules == {"Ignore": [130, 143], "FailJob": [1, 2, 4]}  # 3 counts
+    assert spec["backoffLimit"] == 3 * spec["completions"]
     assert spec["completions"] == spec["parallelism"] == int(container["env"][0]["value"])
     assert service["metadata"]["name"] == pod["subdomain"]
     assert container["env"][1]["value"] == f"{job['metadata']['name']}-0.{pod['subdomain']}"
@@ -96,11 +102,24 @@ def test_the_kubernetes_job_restarts_what_was_saved_and_fails_on_wrong_input() -
     assert subprocess.run(["bash", "-n", "-c", container["command"][2]], check=False).returncode == 0
 
 
-def test_the_slurm_script_is_valid_bash_and_asks_for_a_signal_before_its_end() -> None:
-    script = EXAMPLES / "slurm.sh"
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    options = dict(
-        line[8:].strip().partition("=")[::2] for line in script.read_text().splitlines() if "#SBATCH --" in line
-    )
+def dry_run(home: Path, code: int) -> bool:
+    """Submit a job whose processes only exit with `code`; whether it went back into the queue."""
+    requeued = home / "requeued"
+    requeued.write_text("")
+    job = submit(home, home / "run", 29500, f'#!/usr/bin/env bash\necho "$@" > {home}/started\nexit {code}\n')
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == code, errors
+    return requeued.read_text() == "requeue 7\n"
+
+
+def test_slurm_requeues_what_was_saved_a_few_faults_in_a_row_and_nothing_else(tmp_path: Path) -> None:
+    assert not any(dry_run(tmp_path, code) for code in (0, 1, 2, 4))
+    assert all(dry_run(tmp_path, code) for code in (130, 138, 143, 143, 143, 143))
+    assert [dry_run(tmp_path, 3) for _ in range(5)] == [True, True, True, False, False]
+    assert [dry_run(tmp_path, code) for code in (143, 3)] == [True, True]
+    started = (tmp_path / "started").read_text()
+    assert f'python -m gpaco train "$@" gpaco digits --out {tmp_path}/run --long-tail 20' in started
+    options = dict(line[8:].partition("=")[::2] for line in (tmp_path / "options").read_text().splitlines())
     assert options["--signal"] == "USR1@120"
+    assert options["--nodes"] == "2"
     assert "--requeue" in options

@@ -1,10 +1,12 @@
 """What README and docs say is true: commands parse, blocks run, links lead somewhere, quoted messages exist."""
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +20,24 @@ from gpaco.cli.main import app
 from gpaco.recipes import recipe as recipes
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-# A block that begins with one of these needs what a test does not have. Its commands are parsed, not run.
-MARKS = ("# real ImageNet", "# real CIFAR-100", "# several GPUs", "# cluster", "# downloads", "# hours", "# in a clone")
+AT_THE_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in AT_THE_TOP), *sorted((ROOT / "docs").glob("*.md"))]
+# A block that begins with one of these needs what a test does not have. It is parsed, not run; docs/index.md says so.
+MARKS = ("# real ImageNet", "# real CIFAR-100", "# several GPUs", "# cluster", "# downloads", "# in a clone")
+MARKS += ("# while the server runs",)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 PLACEHOLDER = re.compile(r"(?<![\w/.$=-])[A-Z][A-Z_0-9]+\b(?!=)")  # DATA, RUN: the block is a form to fill in
-EXTERNAL = {"awk", "cd", "git", "kubectl", "pip", "sbatch", "uv"}  # the first words of commands that are not ours
+EXTERNAL = {
+    "awk",
+    "cd",
+    "curl",
+    "git",
+    "hf",
+    "kubectl",
+    "pip",
+    "sbatch",
+    "uv",
+}  # the first words of commands that are not ours
 
 
 class Block(NamedTuple):
@@ -40,10 +55,14 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        if self.kind == "python":
-            return True
-        marked = self.text.startswith(MARKS)
-        return bool(self.commands) and not marked and not any(map(PLACEHOLDER.search, self.commands))
+        """Whether a test runs the block: it has Python or a command of ours, and nothing is left to fill in."""
+        ours = self.kind == "python" or any(line.startswith("gpaco ") for line in self.commands)
+        return ours and not self.needs_more
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether the block shows that it cannot run as it is, by its first line or by words in capitals."""
+        return self.text.startswith(MARKS) or any(map(PLACEHOLDER.search, self.commands))
 
 
 def _external(line: str) -> bool:
@@ -54,6 +73,17 @@ def blocks(page: Path) -> list[Block]:
     tokens = MarkdownIt().parse(page.read_text())
     found = [token for token in tokens if token.type in ("fence", "code_block")]
     return [Block(page, (token.map or [0])[0] + 1, token.info, token.content) for token in found]
+
+
+def inline_code(page: Path) -> Iterator[str]:
+    """What stands between backticks in the prose and the tables of a page."""
+    for token in MarkdownIt().enable("table").parse(page.read_text()):
+        for child in token.children or []:
+            if child.type == "code_inline":
+                yield child.content
+
+
+ALL_BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
 def gpaco_words(command: str) -> list[str]:
@@ -74,25 +104,77 @@ def parse(words: list[str], group: Any) -> dict[str, Any]:
 def test_every_command_in_the_docs_is_one_that_gpaco_takes() -> None:
     group: Any = typer.main.get_command(app)
     wrong = []
-    for page in PAGES:
-        for block in blocks(page):
-            for command in block.commands:
-                try:
-                    known = parse(words, group) if (words := gpaco_words(command)) else {}
-                    name = known.get("recipe")
-                    if isinstance(name, str) and not PLACEHOLDER.fullmatch(name) and not name.endswith(".toml"):
-                        recipes.load(name)
-                except Exception as error:
-                    wrong.append(f"{page.name}:{block.line} {command}: {error!r}")
+    for block in ALL_BLOCKS:
+        for command in block.commands:
+            try:
+                known = parse(words, group) if (words := gpaco_words(command)) else {}
+                name = known.get("recipe")
+                if isinstance(name, str) and not PLACEHOLDER.fullmatch(name) and not name.endswith(".toml"):
+                    recipes.load(name)
+            except Exception as error:
+                wrong.append(f"{block.page.name}:{block.line} {command}: {error!r}")
     assert not wrong
+
+
+def test_every_command_and_option_in_a_sentence_is_one_that_gpaco_takes() -> None:
+    group: Any = typer.main.get_command(app)
+    parameters = [p for command in (group, *group.commands.values()) for p in command.params]
+    options = {"--debug", "--help", *(option for p in parameters for option in (*p.opts, *p.secondary_opts))}
+    options |= {"--max-restarts"}  # of torchrun
+    options |= {option for file in (ROOT / "benchmarks").glob("*.py") for option in OPTION.findall(file.read_text())}
+    wrong = []
+    for page in PAGES:
+        for code in inline_code(page):
+            try:
+                if code.startswith(("gpaco ", "torchrun ")) and (words := gpaco_words(code)):
+                    parse(words, group)
+            except Exception as error:
+                # A sentence may leave out what is clear.
+                if type(error).__name__ not in ("MissingParameter", "BadOptionUsage"):
+                    wrong.append(f"{page.name} {code}: {error!r}")
+            if code.startswith("--") and not options.issuperset(OPTION.findall(code)):
+                wrong.append(f"{page.name} {code}")
+    assert not wrong
+
+
+def test_every_block_that_is_not_run_is_marked_and_every_block_is_valid_in_its_language() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for block in ALL_BLOCKS:
+        where = f"{block.page.name}:{block.line}"
+        if block.kind == "python":
+            ast.parse(block.text)
+            continue
+        assert not re.search(r"^(from|import) \w|gpaco\.\w+\(", block.text, re.MULTILINE), (
+            f"{where} is Python, unmarked"
+        )
+        for command in block.commands:
+            words = shlex.split(command)
+            assert block.needs_more or not _external(command), f"{where} {command}: nothing says that no test runs it"
+            assert words[:2] != ["pip", "install"] or all(
+                extra in extras for word in words for extra in re.findall(r"^\.\[(.*)\]$", word)
+            ), f"{where} {command}: no such extra"
+
+
+def test_the_pages_say_how_blocks_that_no_test_runs_are_marked() -> None:
+    said = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    assert all(f"`{mark}`" in said for mark in MARKS)
+
+
+def test_every_torchrun_in_the_docs_has_options_that_torchrun_takes() -> None:
+    from torch.distributed.run import get_args_parser
+
+    found = [command for block in ALL_BLOCKS for command in block.commands if command.startswith("torchrun ")]
+    assert len(found) > 2
+    for command in found:
+        assert get_args_parser().parse_args(shlex.split(command)[1:]).training_script == "gpaco", command
 
 
 def test_every_script_and_make_target_in_the_docs_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        for command in (command for block in blocks(page) for command in block.commands):
-            first, second, *_ = [*command.split(), ""]
-            if first == "make":
+        for command in (*(command for block in blocks(page) for command in block.commands), *inline_code(page)):
+            first, second, *_ = [*command.split(), "", ""]
+            if first == "make" and second:
                 assert second in targets, f"{page.name}: {command}"
             if first == "python" and second.endswith(".py"):
                 assert (ROOT / second).is_file(), f"{page.name}: {command}"
@@ -136,34 +218,57 @@ def test_every_message_that_troubleshooting_explains_is_in_the_code() -> None:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the pages assume: photos by class, new photos, images with masks."""
+    """A folder with what the pages assume: photos by class, new and unlabeled photos, images with masks."""
     folder = tmp_path_factory.mktemp("desk")
     for name, count, color in (("beagle", 24, 60), ("persian", 14, 120), ("pug", 8, 200)):
         for i in range(count):
             path = images.save(folder / "photos" / name / f"{i}.jpg", seed=color + i, width=96, height=80)
             assert path.is_file()
-    images.class_folders(folder, {"new": 3}, seed=500)
+    images.class_folders(folder, {"new": 3, "unlabeled": 12}, seed=500)
     scenes.scene_folder(folder / "scenes")
     return folder
 
 
-PAGES_TO_RUN = [page for page in PAGES if any(block.runs for block in blocks(page)) and page.name != "README.md"]
+# Runs that a page continues, with the commands that made them on the page where the story begins.
+EARLIER = {
+    "export.md": ("gpaco train photos/ --out runs/first",),
+    "methods.md": ("gpaco train photos/ --out runs/a", "gpaco train photos/ --seed 1 --out runs/b"),
+    "mine.md": ("gpaco train photos/ --out runs/first",),
+    "serve.md": ("gpaco train photos/ --out runs/first", "gpaco export runs/first --out model.onnx"),
+}
+# The reader's own training, into which the lines of README are put.
+OWN_LOOP = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.classifier = nn.Linear(512, 3)
+
+    def forward(self, features):
+        return self.classifier(features), F.normalize(self.projector(features), dim=1)
+
+model, num_classes, counts, labels = Network(), 3, [5, 3, 1], torch.tensor([0, 1, 2, 0])
+view1, view2 = torch.randn(2, 4, 512)
+"""
+PAGES_TO_RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 
 @pytest.mark.extensive
 @pytest.mark.process
-@pytest.mark.parametrize("page", [*PAGES_TO_RUN, ROOT / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES_TO_RUN, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_one_after_another(page: Path, desk: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", *map(str, desk.iterdir()), str(tmp_path)], check=True)
     bin_folder = str(Path(sys.executable).parent)
     environment = os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    python: list[str] = []  # the Python blocks so far: a page is one story
-    for block in blocks(page):
+    python = [OWN_LOOP] if page.name == "README.md" else []  # the Python blocks so far: a page is one story
+    earlier = Block(page, 0, "bash", "\n".join(EARLIER.get(page.name, ())))
+    for block in (earlier, *blocks(page)):
         if not block.runs:
             continue
         if block.kind == "python":
-            if page.name == "README.md":
-                continue  # lines for one's own loop: tests/test_examples.py trains with them
             python.append(block.text)
             program = [sys.executable, "-W", "ignore", "-c", "\n".join(python)]
         else:

@@ -1,6 +1,8 @@
 """What importing costs, what is public, and what the package promises about itself."""
 
+import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -78,3 +80,21 @@ def test_every_direct_dependency_is_pinned_and_every_extra_is_in_all() -> None:
     assert everything == f"gpaco[{','.join(extras)}]"
     wanted = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
     assert all(re.split("[=>]=", line)[0].lower() in pinned for line in wanted)
+
+
+def test_the_release_check_finds_a_version_that_was_forgotten_somewhere(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("release_check", ROOT / ".ci" / "release_check.py")
+    assert spec
+    assert spec.loader
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    assert check.check_version(ROOT) == gpaco.__version__
+    (tmp_path / "gpaco").mkdir()
+    files = ("gpaco/__init__.py", "CHANGELOG.md", "CITATION.cff")
+    for name in files:
+        for copied in files:
+            shutil.copy(ROOT / copied, tmp_path / copied)
+        forgotten = tmp_path / name
+        forgotten.write_text(forgotten.read_text().replace(gpaco.__version__, "0.0.9"))
+        with pytest.raises(SystemExit, match=r"release-check: .*0\.0\.9|CITATION"):
+            check.check_version(tmp_path)

@@ -47,6 +47,8 @@ def compare(
     Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
     The page `report.html` in the same folder is about the first seed of each method. Of several processes, none waits
     for the page of a single run: there is only that of the comparison, without the analysis of training steps.
+
+    >>> compare("photos", ["ce", "gpaco+prior=counts"], seeds=3, out="runs/compared")  # doctest: +SKIP
     """
     check_is_list("methods", methods)
     check_is_list("settings", settings)

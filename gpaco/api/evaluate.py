@@ -55,6 +55,14 @@ def evaluate(
         which: checkpoint, "best" or "last".
         out: file to write the metrics to, as JSON.
         how: `scales`, `flip`, `window` and `stride` of a segmenter (gpaco/tasks/segmentation/inference.py).
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpaco import train
+    >>> quick = {"method": "ce", "long_tail": 50, "epochs": 1, "report": False}
+    >>> with TemporaryDirectory() as out:
+    ...     run = train("digits", out=out, say=lambda line: None, **quick)
+    ...     evaluate(run)["few"] == run.metrics["few"]  # of the rare classes in the run's own test data
+    True
     """
     several = as_runs(runs)
     labeled = [data, root, *(place for run in several for place in run.recipe.data.places)]

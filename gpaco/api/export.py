@@ -49,6 +49,8 @@ def export(
         unbiased: for a classifier, as in `evaluate`.
         size: for a segmenter, height and width of its images; by default the size it was trained for.
         which: "best" or "last".
+
+    >>> export("runs/first", "model.onnx", prior="uniform")  # doctest: +SKIP
     """
     several = as_runs(runs)
     path = output_file(out, MARKS, [place for run in several for place in run.recipe.data.places])

@@ -23,6 +23,8 @@ def latency(runs: Runs, *, device: str | None = None, seconds: float = 2.0) -> l
 
     Args:
         seconds: time for each batch size; at least five repetitions are measured.
+
+    >>> latency(["runs/first", "runs/second"])  # doctest: +SKIP
     """
     return [_measured(run, device, seconds) for run in as_runs(runs)]
 

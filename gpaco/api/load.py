@@ -25,6 +25,15 @@ def load(
     Args:
         which: "best" on validation data (the last one if there is none) or "last".
         tuned: False leaves out a tuned prior.
+
+    >>> import torch
+    >>> from tempfile import TemporaryDirectory
+    >>> from gpaco import train
+    >>> quick = {"method": "ce", "long_tail": 50, "epochs": 1, "report": False}
+    >>> with TemporaryDirectory() as out:
+    ...     model = load(train("digits", out=out, say=lambda line: None, **quick))
+    >>> model(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
     """
     if isinstance(run, str) and is_hub(run):
         run = fetch_model(run)

@@ -44,6 +44,8 @@ def mine(
         out: .csv file for the rows; a page with a thumbnail of each is written beside it, with the suffix .html.
         classes: "rare": classes with few training images, or else the rarest third; or names separated by commas.
         n: candidates in all, divided among the classes.
+
+    >>> mine("runs/first", "unlabeled", out="candidates.csv", n=50)  # doctest: +SKIP
     """
     if n < 1:
         raise UserError(f"{n} candidates are none", "--n 200 is usual")

@@ -43,6 +43,9 @@ def predict(
         unbiased: correct the bias of the loss, as for `evaluate`.
         uncertain: rows with a probability below this are marked: `uncertain` is True.
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
+
+    >>> for row in predict("runs/first", ["new"]):  # doctest: +SKIP
+    ...     print(row["path"], row["class"], round(row["probability"], 2))
     """
     given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
     for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}

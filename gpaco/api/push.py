@@ -28,6 +28,8 @@ def push(
         name: OWNER/NAME on the hub. It is made if it does not exist.
         private: make it private.
         dry_run: write the folder, and upload nothing.
+
+    >>> push("runs/first", "OWNER/NAME", dry_run=True)  # doctest: +SKIP
     """
     run, name = as_run(run), check_name(name)
     run.check_finished()

@@ -40,7 +40,7 @@ def report(
         with_images: show images of the data, if it is still there.
         splits: the data of the runs, if you have already read it.
 
-    For example `gpaco.report(["runs/ce", "runs/gpaco"], "report.html")`.
+    >>> report(["runs/ce", "runs/gpaco"], "report.html")  # doctest: +SKIP
     """
     several = as_runs(runs)
     data = [place for run in several for place in run.recipe.data.places]

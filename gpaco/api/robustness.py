@@ -61,6 +61,8 @@ def robustness(
         on_bad_image: "error", or "skip", which leaves unreadable images out and lists them.
         workers: processes that load images; by default one per core, at most 8.
         out: folder for `robustness*.json` and `robustness.jsonl`; by default that of the run.
+
+    >>> robustness("runs/first", corruptions="noise,fog", subset=1000)["mean_error"]  # doctest: +SKIP
     """
     options = locals()
     for value, known, what in (

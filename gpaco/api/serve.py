@@ -30,6 +30,8 @@ def serve(
         host: address to listen on; others than this machine can reach the server only if you change it.
         port: 0 for any that is free.
         prior, unbiased: as for `predict`.
+
+    >>> serve("runs/first", port=8080)  # doctest: +SKIP
     """
     if isinstance(run, Path | str) and is_onnx(run):
         serve_file(run, host=host, port=port, prior=prior, unbiased=unbiased, device=device, say=say)

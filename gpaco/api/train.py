@@ -60,7 +60,13 @@ def train(
         say: called with a line about every decision.
         show: called after every step and epoch.
 
-    For example `run = train("digits", out="runs/first", long_tail=50, epochs=30)`, then `run.metrics["few"]`.
+    >>> from tempfile import TemporaryDirectory
+    >>> quick = {"method": "ce", "long_tail": 50, "epochs": 1, "report": False}
+    >>> with TemporaryDirectory() as out:
+    ...     run = train("digits", out=out, say=lambda line: None, **quick)
+    ...     recall = [row["recall"] for row in run.metrics["per_class"]]
+    >>> len(recall), all(0 <= value <= 1 for value in recall)
+    (10, True)
     """
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)

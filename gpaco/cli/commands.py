@@ -66,7 +66,10 @@ def check(
     data: options.Data,
     root: options.Root = None,
     task: options.Task = None,
-    settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="data.allow_outside=true", help="Allow paths that lead out of the data folder."),
+    ] = [],  # noqa: B006 - typer makes a new one for each call
     as_json: options.Json = False,
 ) -> None:
     """Check data before training: counts, unreadable files, duplicates, leakage.
@@ -411,13 +414,13 @@ def robustness(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Images to corrupt, instead of the run's own; or ImageNet-C, -R, -A, -V2, -Sketch or CIFAR-10-C."
+            help="Images to corrupt, instead of the run's own; or ImageNet-C, -R, -A, -V2, -Sketch or CIFAR-C."
         ),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Baseline of the mCE: another run, or alexnet (ImageNet only).")
     ] = None,
-    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-10-C.")] = None,
+    clean: Annotated[Path | None, typer.Option(help="Clean images that belong to ImageNet-C or CIFAR-C.")] = None,
     corruptions: Annotated[
         str | None, typer.Option(help="Corruptions separated by commas, or noise, blur, weather or digital.")
     ] = None,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from gpaco.data.members import File, Member
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import EnvironmentProblem, UserError, installing
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -139,7 +139,7 @@ def _opened(
     data = _contents(path) if data is None else data
     heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
     if heif and not _can_read_heif():
-        raise BadImageError(path, "HEIC needs a package: pip install 'gpaco[heic]', or convert it to JPEG")
+        raise BadImageError(path, f"HEIC needs a package; {installing('heic')}, or convert it to JPEG")
     try:
         image = Image.open(io.BytesIO(data), formats=[_HEIF] if heif else [kind for kind in _SUFFIXES if kind != _HEIF])
         width, height = image.size

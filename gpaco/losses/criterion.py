@@ -63,6 +63,13 @@ class GPaCoLoss(nn.Module):
         log_prior: log q, (C,), or None.
         center_share: w, (C,), a running mean, updated with any prior: subtract its logarithm to make the logits of a
             model trained with "counts" unbiased afterwards.
+
+    >>> criterion = GPaCoLoss(3, memory=8, dim=2, class_counts=[5, 3, 1], prior="unbiased")
+    >>> logits, embeddings = torch.zeros(4, 3, requires_grad=True), torch.eye(2).repeat(2, 1)  # two views of two images
+    >>> loss = criterion(logits, embeddings, torch.tensor([0, 2]).repeat(2))
+    >>> loss.backward()
+    >>> logits.grad.shape, len(criterion.memory.read()[0])  # the last view of each image is remembered
+    (torch.Size([4, 3]), 2)
     """
 
     log_prior: Tensor | None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpaco.errors import EnvironmentProblem, Problem, UserError
+from gpaco.errors import EnvironmentProblem, Problem, UserError, installing
 
 LARGEST = 2**31 - 2**20  # bytes of an ONNX file, minus room for its graph
 TOLERANCE = 1e-4  # difference of logits, relative to the largest
@@ -25,7 +25,7 @@ def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pa
         import onnxscript  # noqa: F401 - torch needs it
     except ImportError as error:
         raise EnvironmentProblem(
-            "ONNX needs onnx, onnxscript and onnxruntime, which are not installed", "pip install 'gpaco[export]'"
+            "ONNX needs onnx, onnxscript and onnxruntime, which are not installed", installing("export")
         ) from error
     weight = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     if weight > LARGEST:

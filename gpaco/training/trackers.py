@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpaco.errors import EnvironmentProblem
+from gpaco.errors import EnvironmentProblem, installing
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
@@ -23,7 +23,7 @@ def wanted_trackers(recipe: Recipe) -> list[str]:
     names = [name for name in recipe.train.log.split(",") if name]
     for name in names:
         if find_spec(name) is None:
-            raise EnvironmentProblem(f"{name} is not installed", f"pip install 'gpaco[{name}]', or leave out --log")
+            raise EnvironmentProblem(f"{name} is not installed", f"{installing(name)}, or leave out --log")
     return names
 
 

@@ -267,7 +267,7 @@ def test_a_file_that_differs_is_not_kept_and_the_old_one_stays(
 
 def test_without_onnxruntime_the_extra_is_named(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(EnvironmentProblem, match=r"pip install 'gpaco\[export\]'"):
+    with pytest.raises(EnvironmentProblem, match=r"pip install '\.\[export\]'"):
         gpaco.export(trained, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

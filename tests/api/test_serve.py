@@ -369,7 +369,7 @@ def test_a_server_that_cannot_start_says_why(trained: Run, segmenter: Run, serve
 
 def test_without_the_extra_it_is_named(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpaco.api.serving.server.find_spec", lambda name: None)
-    with pytest.raises(EnvironmentProblem, match=r"pip install 'gpaco\[serve\]'"):
+    with pytest.raises(EnvironmentProblem, match=r"pip install '\.\[serve\]'"):
         gpaco.serve(trained, port=0)
 
 

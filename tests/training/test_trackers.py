@@ -82,7 +82,7 @@ def test_a_tracker_that_is_not_installed_or_does_not_exist_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpaco.training.trackers.find_spec", lambda name: None)
-    with pytest.raises(EnvironmentProblem, match=r"wandb is not installed\npip install 'gpaco\[wandb\]'"):
+    with pytest.raises(EnvironmentProblem, match=r"wandb is not installed\n.*pip install '\.\[wandb\]'"):
         gpaco.train("digits", out=tmp_path / "run", log="wandb", **QUICK)
     with pytest.raises(UserError, match="did you mean 'tensorboard'"):
         gpaco.train("digits", out=tmp_path / "run", log="tensorbord", **QUICK)

@@ -17,7 +17,7 @@ import numpy as np
 from gpaco.api.serving.answers import Model, mask_answer
 from gpaco.api.serving.app import LOCAL, make_app
 from gpaco.api.serving.uploads import Limits
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.errors import EnvironmentProblem, UserError, installing
 from gpaco.system.progress import Say
 from gpaco.system.words import counted
 from gpaco.tasks.classification.rows import Answering
@@ -32,7 +32,7 @@ def listen(host: str, port: int) -> socket.socket:
     if missing:
         raise EnvironmentProblem(
             f"the server needs {missing[0]}, which is not installed",
-            f"pip install 'gpaco[serve]', or without torch: pip install {' '.join(missing)}",
+            f"{installing('serve')}, or without torch: pip install {' '.join(missing)}",
         )
     if not 0 <= port <= 65535:
         raise UserError(f"there is no port {port}", "choose one from 1 to 65535, or 0 for any that is free")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpaco.data.images import Pixels
-from gpaco.errors import EnvironmentProblem
+from gpaco.errors import EnvironmentProblem, installing
 
 Floats = NDArray[Any]
 
@@ -151,7 +151,7 @@ def frost_folder() -> Path:
     if found is None or not found.submodule_search_locations:
         raise EnvironmentProblem(
             "the corruption frost needs the photographs of imagecorruptions-imaug, which is not installed",
-            'pip install "gpaco[robustness]", or leave frost out: --corruptions',
+            f"{installing('robustness')}, or leave frost out: --corruptions",
         )
     return Path(found.submodule_search_locations[0]) / "frost"
 

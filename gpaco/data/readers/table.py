@@ -11,7 +11,7 @@ import numpy as np
 
 from gpaco.data.readers.rows import ListedImage, find, read_text
 from gpaco.data.samples import SPLIT_WORDS, Splits
-from gpaco.errors import UserError, nearest
+from gpaco.errors import UserError, installing, nearest
 from gpaco.system.words import some
 
 # Column names, the likeliest first.
@@ -128,7 +128,7 @@ def _parquet_lines(path: Path) -> Iterator[_Cells]:
     try:
         from pyarrow import parquet, types  # type: ignore[import-untyped]
     except ImportError:
-        raise UserError("Parquet tables need pyarrow, which is not installed", 'pip install "gpaco[tables]"') from None
+        raise UserError("Parquet tables need pyarrow, which is not installed", installing("tables")) from None
     try:
         with parquet.ParquetFile(path) as file:
             plain = [field.name for field in file.schema_arrow if _is_plain(field.type, types)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpaco.data.images import Pixels, read_image
 from gpaco.data.members import File
-from gpaco.errors import EnvironmentProblem, Problem, UserError
+from gpaco.errors import EnvironmentProblem, Problem, UserError, installing
 from gpaco.system.outputs import output_file
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
@@ -122,7 +122,7 @@ def output_table(out: Path | str, data: Iterable[object] = ()) -> Path:
     path = output_file(out, MARKS, data)
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed", "pip install 'gpaco[tables]', or use a name with .csv"
+            "Parquet needs pyarrow, which is not installed", f"{installing('tables')}, or use a name with .csv"
         )
     return path
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.errors import EnvironmentProblem, UserError, nearest
+from gpaco.errors import EnvironmentProblem, UserError, installing, nearest
 from gpaco.losses.checks import at_least_float32
 from gpaco.models import backbones
 from gpaco.models.backbones import NONE
@@ -215,7 +215,7 @@ def _smp() -> Any:
         import segmentation_models_pytorch as smp
     except ImportError as error:
         raise EnvironmentProblem(
-            "segmentation needs segmentation-models-pytorch, which is not installed", "pip install 'gpaco[seg]'"
+            "segmentation needs segmentation-models-pytorch, which is not installed", installing("seg")
         ) from error
     return smp
 
