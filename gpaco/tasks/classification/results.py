@@ -29,7 +29,7 @@ from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.heads import held_out_logits, without_small_classes
+from gpaco.tasks.classification.heads import held_out_logits, trained_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
@@ -152,13 +152,19 @@ def calibrated(
     card, val, gaussian = predictor.card, learner.splits.val, learner.gaussian
     if gaussian is not None:
         held = held_out_logits(learner, device, told(say, "cross-validating"))
+        held_out = len(held.labels) > 0
+        if not held_out:
+            say("no class has a second training image to hold out: every second answer is taken for wrong")
+            held = trained_logits(learner, gaussian, predictor.head)
         held = without_small_classes(held, learner.splits.train.counts)
         parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
         if held.head is not None:
             parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}
         return {
             name: with_calibration(
-                predictor, fit_calibration(card, held.labels, *logits), None if name == "head" else gaussian
+                predictor,
+                fit_calibration(card, held.labels, *logits, held_out=held_out),
+                None if name == "head" else gaussian,
             )
             for name, logits in parts.items()
         }
