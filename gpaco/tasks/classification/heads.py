@@ -93,8 +93,17 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
     model.load_state_dict(mine | same)
 
 
-def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress = lambda *_: None) -> HeldOut:
-    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images."""
+def held_out_logits(
+    learner: ClassificationLearner,
+    device: torch.device,
+    show: Progress = lambda *_: None,
+    gaussian: Logits | None = None,
+) -> HeldOut:
+    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images.
+
+    Args:
+        gaussian: logits of the closed form that an earlier call returned; they depend on no setting.
+    """
     recipe, source = learner.recipe, learner.source
     if not isinstance(source, FeatureSource):
         raise TypeError("only heads on cached features are cross-validated")
@@ -114,13 +123,15 @@ def held_out_logits(learner: ClassificationLearner, device: torch.device, show: 
         small = replace(recipe, train=replace(recipe.train, batch_size=batch_size))
         part = source.subset(rest).with_recipe(small)
         labels.append(source.labels[held])
-        gaussians.append(_answers(closed_form(part), source, held))
+        if gaussian is None:
+            gaussians.append(_answers(closed_form(part), source, held))
         if trains:
             splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
             head = fit_head(small, splits, learner.card, part, device, learner.before)
             heads.append(_answers(head.classify, source, held))
     show(used, used)
-    return HeldOut(np.concatenate(labels), np.concatenate(gaussians), np.concatenate(heads) if trains else None)
+    gaussian = np.concatenate(gaussians) if gaussian is None else gaussian
+    return HeldOut(np.concatenate(labels), gaussian, np.concatenate(heads) if trains else None)
 
 
 def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:

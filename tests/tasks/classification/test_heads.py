@@ -262,12 +262,51 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
     stored = json.loads((run.folder / "tuning.json").read_text())
     assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
     assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
-    assert any(line.startswith("tuned on held-out training images, 1 candidate:") for line in said)
+    assert any(line.startswith("nothing was searched: the settings of the recipe alone took") for line in said)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123
     with pytest.raises(UserError, match="--tune searches the settings of a head"):
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
+
+
+def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, *_ = candidates(recipes.change(Recipe(), {"method.name": "ce"}))
+    monkeypatch.setattr(tuning, "candidates", lambda _: [usual, usual | {"optimizer.lr": 1e-9}])
+    fits = []
+    monkeypatch.setattr(heads, "closed_form", lambda part: fits.append(len(part.labels)) or closed_form(part))
+    seen: dict[str, Any] = {}
+    for fuse in (True, False):
+        run = head(
+            weights, tmp_path / str(fuse), f"method.fuse={str(fuse).lower()}", method="ce", tune=9.0, long_tail=1
+        )
+        _, untrained = json.loads((run.folder / "tuning.json").read_text())["tried"]
+        seen[str(fuse)] = untrained["macro"]
+        seen["gaussian"] = run.metrics["parts"]["gaussian"]["macro"]
+    assert seen["True"] == pytest.approx(seen["gaussian"], abs=0.05)  # a head that learns nothing takes nothing away
+    assert seen["False"] < 0.5
+    folds = folds_used(len(Run(tmp_path / "True").metrics["counts"]))
+    assert len(fits) == 2 * (1 + 2 * folds)  # two runs: the first result, the search, the calibration
+
+
+def test_a_search_ends_before_a_candidate_that_would_take_too_long(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, *(float(second) for second in range(20, 400, 20))])  # 20 seconds a call
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: next(clock, 1e6))
+    run = head(weights, tmp_path / "run", method="ce", tune=1.0)  # 40 seconds for each candidate, 60 in all
+    assert len(json.loads((run.folder / "tuning.json").read_text())["tried"]) == 1
+
+
+def test_settings_without_finite_logits_end_the_search(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = HeldOut(np.array([0, 1]), np.zeros((2, 10), np.float32), np.full((2, 10), np.nan, np.float32))
+    monkeypatch.setattr(tuning, "held_out_logits", lambda *_, **__: nothing)
+    with pytest.raises(gpaco.errors.Diverged, match="not finite"):
+        head(weights, tmp_path / "run", method="ce", tune=1.0)
 
 
 def test_candidates_are_always_the_same_and_start_with_the_recipe() -> None:
