@@ -13,7 +13,8 @@ from gpaco.api.latency import latency, stored
 from gpaco.api.report import report
 from gpaco.api.train import train
 from gpaco.errors import UserError, nearest
-from gpaco.methods import METHODS
+from gpaco.methods import METHODS, UNTRAINED
+from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import FLAGS, check_is_list, requested
 from gpaco.recipes.settings import MethodSettings, used
 from gpaco.system import distributed
@@ -42,8 +43,9 @@ def compare(
 ) -> dict[str, Any]:
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
-    A method can have its own settings: "gpaco+prior=counts+start=released". Everything else is the same for all;
-    `settings` in [method] go to the methods that have them.
+    A method can have its own settings: "gpaco+prior=counts+start=released". `settings` are for all methods, those in
+    [method] for the methods that have them. What is left open is chosen for each method: some cannot train a head alone
+    and train all layers, on images that are not held out for validation. "trains" says what each one trained.
     Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
     The page `report.html` in the same folder is about the first seed of each method. Of several processes, none waits
     for the page of a single run: there is only that of the comparison, without the analysis of training steps.
@@ -84,14 +86,14 @@ def compare(
             else:
                 show({"title": f"{word}, seed {seed}"})
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
-            tell = (details or say) if not rows and not runs else quiet  # the same lines for every cell
+            tell = (details or say) if not rows and not runs else quiet  # nearly the same lines for every cell
             run = train(data, out=cell, method=name, seed=seed, settings=own, say=tell, show=show or quiet, **flags)
             runs.append(run)
             distributed.barrier()  # no process reads what the first has not yet written
         metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         if sums := [run.metrics["parts"][FUSED]["top1"] for run in runs if FUSED in (run.metrics.get("parts") or {})]:
             metrics[FUSED] = interval(sums)
-        row = {"method": word, **metrics, "runs": [str(run.folder) for run in runs]}
+        row = {"method": word, **metrics, "trains": trained(runs[0]), "runs": [str(run.folder) for run in runs]}
         if distributed.rank() == 0:  # a second is enough for a column; `gpaco latency` measures longer
             row["latency"] = (
                 stored(runs[0], flags.get("device")) or latency(runs[0], device=flags.get("device"), seconds=0.5)[0]
@@ -104,6 +106,13 @@ def compare(
         firsts = [row["runs"][0] for row in rows]
         report(firsts, folder / "report.html", names=[row["method"] for row in rows])
     return result
+
+
+def trained(run: Run) -> str:
+    """Return what a run trained, stage by stage, and on how many images."""
+    stages = recipes.stages(run.recipe)
+    parts = list(dict.fromkeys("nothing" if one.method.name in UNTRAINED else one.train.part for one in stages))
+    return f"{', then '.join(parts)} of {stages[-1].model.name}, {sum(run.metrics['counts']):,} images"
 
 
 def shared_settings(
@@ -167,7 +176,9 @@ def table(result: dict[str, Any]) -> str:
     seeds = result["seeds"]
     fused = {FUSED: FUSED} if any(FUSED in row for row in result["rows"]) else {}
     columns = COLUMNS | fused
-    lines = [f"| method | {' | '.join(columns.values())} | ms |", "|---" * (len(columns) + 2) + "|"]
+    differ = len({row.get("trains") for row in result["rows"]}) > 1
+    titles = [*columns.values(), "ms", *(["trains"] if differ else [])]
+    lines = [f"| method | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for row in result["rows"]:
         cells = []
         for key in columns:
@@ -176,6 +187,7 @@ def table(result: dict[str, Any]) -> str:
             cells.append(text + ("" if half is None else f" ± {100 * half:.1f}"))
         time = row["latency"]["batches"]["64"] if "latency" in row else None
         cells.append("none" if time is None else f"{time['median']:.2f}")
+        cells += [row["trains"]] if differ else []
         lines.append(f"| {row['method']} | {' | '.join(cells)} |")
     what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
     about = " fused: all, with the logits of the closed-form classifier added." if fused else ""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gpaco.metrics.arrays import Floats, Ints
 
 _RANGE = (np.log(1e-3), np.log(1e3))
+_BLOCK = 1024  # images whose logits are in memory in double precision
 
 
 def balanced_weights(labels: Ints, num_classes: int) -> Floats:
@@ -18,32 +19,57 @@ def balanced_weights(labels: Ints, num_classes: int) -> Floats:
 
 def cross_entropy(logits: NDArray[np.floating], labels: Ints, weights: Floats) -> float:
     """Return the weighted mean of -log of the probability of the label."""
-    scores = np.asarray(logits, np.float64)
-    scores = scores - scores.max(1, keepdims=True)
+    scores = _from_highest(logits)
     own = scores[np.arange(len(labels)), labels]
     return float(np.average(np.log(np.exp(scores).sum(1)) - own, weights=weights))
 
 
-def fit_factor(logits: NDArray[np.floating], labels: Ints, weights: Floats | None = None) -> float:
-    """Return the factor (1 / temperature) on the logits with the lowest cross entropy; 1 without images."""
+def fit_factor(
+    logits: NDArray[np.floating], labels: Ints, weights: Floats | None = None, wrong: float | None = None
+) -> float:
+    """Return the factor (1 / temperature) on the logits with the lowest cross entropy; 1 without images.
+
+    As in Platt's scaling, the target of an image is not its label alone, or the factor of images that are all right
+    would be infinite: a small share belongs to the other classes. For n images it is 1 / (n + 2), by the rule of
+    succession; n is Kish's effective number if they have weights. Together that is about one wrong image.
+
+    Args:
+        wrong: that share, if the images are no measure of it since the classifier was trained on them.
+    """
     if not len(labels):
         return 1.0
     from scipy.optimize import minimize_scalar
 
     each = np.ones(len(labels)) if weights is None else weights
-    scores = np.asarray(logits, np.float64)
-    found = minimize_scalar(
-        lambda log: cross_entropy(scores * np.exp(log), labels, each),
-        bounds=_RANGE,
-        method="bounded",
-        options={"xatol": 1e-3},
-    )
+    share = 1 / (each.sum() ** 2 / (each**2).sum() + 2) if wrong is None else wrong
+    wanted = np.empty(len(labels))  # the mean of the logits over the target, from the highest logit
+    blocks = [slice(k, k + _BLOCK) for k in range(0, len(labels), _BLOCK)]
+    for rows in blocks:
+        scores = _from_highest(logits[rows])
+        own = scores[np.arange(len(scores)), labels[rows]]
+        wanted[rows] = (1 - share) * own + share * (scores.sum(1) - own) / (scores.shape[1] - 1)
+
+    def loss(log: float) -> float:
+        factor = np.exp(log)
+        sums = [np.log(np.exp(factor * _from_highest(logits[rows])).sum(1)) for rows in blocks]
+        return float(np.average(np.concatenate(sums) - factor * wanted, weights=each))
+
+    found = minimize_scalar(loss, bounds=_RANGE, method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))
 
 
-def fit_factors(parts: Sequence[NDArray[np.floating]], labels: Ints, weights: Floats) -> list[float]:
+def _from_highest(logits: NDArray[np.floating]) -> Floats:
+    scores = np.asarray(logits, np.float64)
+    return scores - scores.max(1, keepdims=True)
+
+
+def fit_factors(
+    parts: Sequence[NDArray[np.floating]], labels: Ints, weights: Floats, wrong: float | None = None
+) -> list[float]:
     """Return a factor for each of several logits: each is calibrated alone, then their sum."""
-    factors = [fit_factor(part, labels, weights) for part in parts]
-    summed = sum(np.asarray(part, np.float64) * factor for part, factor in zip(parts, factors, strict=True))
-    common = fit_factor(np.asarray(summed), labels, weights)
+    factors = [fit_factor(part, labels, weights, wrong) for part in parts]
+    if len(parts) == 1:
+        return factors
+    summed = sum(part * np.float32(factor) for part, factor in zip(parts, factors, strict=True))
+    common = fit_factor(np.asarray(summed), labels, weights, wrong)
     return [factor * common for factor in factors]

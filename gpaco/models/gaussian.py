@@ -8,7 +8,8 @@ images with mean m_c; g is the mean of the m_c; S is the covariance within class
 
 The first two terms are linear discriminant analysis. The last one is for rare classes: the mean of n_c images is off by
 noise with covariance S / n_c, so its squared length comes out too large by tr(A S) / n_c on average, which would push
-the logit of a class with few images down. docs/gaussian.md derives it.
+the logit of a class with few images down. docs/gaussian.md derives it. If every class has one image, S is 0 and k tr(S)
+is k times the mean squared distance of the m_c from g: the nearest class mean.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SHRINKAGE = 3.0  # k; chosen by leave-one-out on three data sets, see docs/gaussian.md
+_LEAST = 0.1  # trace of S, as a share of the spread of class means; copies of one image have none
 _NEVER = -1e4  # logit of a class without images
 Blocks = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # features (B, F) and labels (B,), block by block
 
@@ -67,10 +69,13 @@ def fit_gaussian(
     means = sums / number
     center = means[seen].mean(0)
     within = squares - means.T @ sums  # scatter around the class means
-    covariance = within / (counts.sum() - seen.sum()).clamp(min=1)
-    ridge = (shrinkage * covariance.trace() / num_features).clamp(min=1e-12)
-    inverse = torch.linalg.inv(covariance + ridge * torch.eye(num_features, dtype=torch.float64))
+    freedom = counts.sum() - seen.sum()
+    covariance = within / freedom if freedom else torch.zeros_like(within)
     away = means - center
+    spread = away[seen].square().sum(1).mean()
+    trace = covariance.trace().clamp(min=float(_LEAST * spread if freedom else spread))
+    ridge = (shrinkage * trace / num_features).clamp(min=1e-12)
+    inverse = torch.linalg.inv(covariance + ridge * torch.eye(num_features, dtype=torch.float64))
     weight = away @ inverse
     bias = -0.5 * (weight * away).sum(1) - weight @ center
     if corrected:

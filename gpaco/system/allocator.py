@@ -11,7 +11,7 @@ import sys
 
 SWITCH = "GPACO_KEEP_MEMORY"  # environment variable; 0 leaves the allocator alone
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of the options in malloc.h
-_LARGEST = 1 << 30  # bytes of a block that is kept
+_LARGEST = (1 << 30, 1 << 25)  # bytes of a block that is kept; older glibc allows 32 MiB
 
 
 def keep_freed_memory() -> bool:
@@ -22,4 +22,6 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another C library, such as musl
         return False
-    return all(mallopt(option, _LARGEST) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+    # Each option on its own: one that is refused does not keep the other from being set.
+    done = [any(mallopt(option, size) for size in _LARGEST) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD)]
+    return all(done)

@@ -81,6 +81,7 @@ def test_the_table_has_mean_and_interval_of_the_runs(compared: Path) -> None:
     lines = text.splitlines()
     assert lines[0] == "| method | all | many | medium | few | macro | ECE | ms |"
     assert len({line.count("|") for line in lines[:4]}) == 1
+    assert {row["trains"] for row in result["rows"]} == {f"all of resnet8, {sum(runs[0]['counts'])} images"}
     first = result["rows"][0]["top1"]
     assert f"| ce | {100 * first['mean']:.1f} ± {100 * first['interval']:.1f} |" in lines[2]
 
@@ -136,6 +137,18 @@ def test_one_seed_has_no_interval_and_an_empty_group_no_mean() -> None:
     assert interval([None, None])["mean"] is None
     row = {"method": "ce", **dict.fromkeys(COLUMNS, interval([None]))}
     assert "| ce | none | none |" in table({"seeds": 1, "rows": [row]})
+
+
+def test_what_each_method_trains_is_a_column_if_it_differs() -> None:
+    rows = [
+        {"method": word, **dict.fromkeys(COLUMNS, interval([0.5])), "trains": trains}
+        for word, trains in (("gpaco", "head of a, 90 images"), ("ride", "all of a, 81 images"))
+    ]
+    lines = table({"seeds": 1, "rows": rows}).splitlines()
+    assert lines[0].endswith("| ms | trains |")
+    assert lines[3].endswith("| all of a, 81 images |")
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    assert "trains" not in table({"seeds": 1, "rows": rows[:1]})
 
 
 def test_settings_of_a_method_are_of_the_method_unless_they_name_their_section() -> None:

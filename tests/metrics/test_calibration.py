@@ -20,6 +20,29 @@ def test_the_factor_undoes_a_temperature() -> None:
         assert fit_factor(true / factor, labels) == pytest.approx(factor, rel=0.05)
 
 
+@pytest.mark.parametrize(("classes", "images"), [(2, 4000), (6, 4000), (100, 2000)])
+def test_the_doubt_about_images_that_are_all_right_moves_a_calibrated_set_by_less_than_a_percent(
+    classes: int, images: int
+) -> None:
+    true = np.random.default_rng(0).normal(size=(images, classes)) * 3
+    labels = drawn(true, 1)
+    best = fit_factor(true, labels, wrong=0.0)  # the lowest cross entropy of the labels alone
+    assert fit_factor(true, labels) == pytest.approx(best, rel=0.01)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_images_that_are_all_right_give_no_certainty(classes: int) -> None:
+    """Of n images that are all right, the next is wrong with about 1 / (n + 2), not with 0."""
+    for images in (4, 40):
+        labels = np.arange(images) % classes
+        logits = 5 * np.eye(classes)[labels]
+        p = np.exp(fit_factor(logits, labels) * logits)
+        p /= p.sum(1, keepdims=True)
+        np.testing.assert_allclose(1 - p.max(1), 1 / (images + 2), rtol=0.01)
+    weights = np.array([1.0] * 36 + [9.0] * 4)  # as sure as 14.4 of the same weight, by Kish
+    assert fit_factor(logits, labels, weights) == pytest.approx(fit_factor(logits[:14], labels[:14]), rel=0.02)
+
+
 def test_the_sum_of_two_parts_is_calibrated() -> None:
     rng = np.random.default_rng(0)
     true = rng.normal(size=(5000, 6)) * 2

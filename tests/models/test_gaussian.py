@@ -43,13 +43,17 @@ def test_logits_are_those_of_the_formula() -> None:
 def test_features_without_negative_values_are_square_rooted() -> None:
     x = torch.rand(20, 6, generator=torch.Generator().manual_seed(0))
     y = torch.arange(20) % 3
-    rooted, plain = fit(x, y, 3), fit(x.sqrt() * torch.ones(1), y, 3)
+    rooted = fit(x, y, 3)
     assert rooted.root == 1
     assert fit(x - 0.5, y, 3).root == 0
     as_they_are = Gaussian(6, 3)
     as_they_are.load_state_dict(rooted.state_dict() | {"root": torch.zeros(())})
     torch.testing.assert_close(rooted(x), as_they_are(x.sqrt()))
-    assert not torch.allclose(rooted(x), plain(x))
+    mixed = torch.cat([x.sqrt(), -torch.ones(1, 6)])  # a class of its own with negative features: no roots
+    plain = fit(mixed, torch.cat([y, torch.tensor([3])]), 4)
+    assert plain.root == 0
+    unit = torch.nn.functional.normalize(x.sqrt(), dim=1)
+    torch.testing.assert_close(plain(x.sqrt()), torch.nn.functional.linear(unit, plain.weight, plain.bias))
 
 
 def test_correction_removes_the_bias_against_rare_classes() -> None:
@@ -73,6 +77,32 @@ def test_correction_removes_the_bias_against_rare_classes() -> None:
     (frequent, rare), (frequent_before, rare_before) = recalls
     assert rare > 2 * rare_before
     assert rare + frequent > rare_before + frequent_before
+
+
+def test_the_squared_length_of_a_mean_is_too_large_by_the_bias_term() -> None:
+    """Over many draws of n images: (m - g)' A (m - g) exceeds that of the true mean by tr(A S) / n."""
+    rng, dim, draws = np.random.default_rng(0), 12, 4000
+    root = rng.normal(size=(dim, dim))
+    s = root @ root.T
+    a = np.linalg.inv(s + 3 * np.trace(s) / dim * np.eye(dim))
+    true = rng.normal(size=dim)
+    for n in (1, 2, 10):
+        m = true + rng.normal(size=(draws, n, dim)).mean(1) @ root.T
+        excess = np.einsum("di,ij,dj->d", m, a, m).mean() - true @ a @ true
+        assert abs(excess / (np.trace(a @ s) / n) - 1) < 0.1
+
+
+def test_classes_of_one_image_or_of_copies_give_finite_logits_of_moderate_size() -> None:
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    alone, copies = fit(x, torch.arange(6), 6), fit(x.repeat(3, 1), torch.arange(6).repeat(3), 6)
+    unit = torch.nn.functional.normalize(x, dim=1)
+    for model in (alone, copies):
+        assert model(x).abs().max() < 100
+        assert model(unit).argmax(1).tolist() == list(range(6))
+    nearest = -(torch.cdist(unit[:1], unit) ** 2) / 2
+    found = alone(x[:1])
+    ratio = (found[0, 1:] - found[0, 0]) / (nearest[0, 1:] - nearest[0, 0])
+    torch.testing.assert_close(ratio, ratio[:1].expand(5))  # the nearest mean, up to one factor
 
 
 def test_a_class_without_images_is_never_predicted() -> None:

@@ -68,3 +68,18 @@ def test_a_changed_file_is_refused_before_it_is_unpickled(tmp_path: Path, monkey
 def test_a_model_without_a_package_is_refused() -> None:
     with pytest.raises(UserError, match="no package has pretrained weights for resnet18"):
         backbones.build("resnet18", weights=packaged.PACKAGE)
+
+
+def test_tensors_are_matched_by_shape_and_by_the_last_part_of_their_names() -> None:
+    """A network with the same shapes in another order of roles is refused, not filled with wrong numbers."""
+
+    class Swapped(torch.nn.Module):
+        def state_dict(self, *words: object, **options: object) -> dict[str, torch.Tensor]:
+            swap = {"running_mean": "running_var", "running_var": "running_mean"}
+            names = (name.rpartition(".") for name in whole)
+            renamed = [f"{start}.{swap.get(last, last)}" for start, _, last in names]
+            return dict(zip(renamed, whole.values(), strict=True))
+
+    whole = timm.create_model(MODEL, num_classes=0).state_dict()
+    with pytest.raises(UserError, match="do not fit"):
+        packaged.read_packaged(MODEL, Swapped())

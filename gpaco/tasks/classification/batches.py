@@ -29,7 +29,7 @@ from gpaco.tasks.classification.frozen import take_backbone
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor
 
-_BLOCK = 4096  # images whose features are read together
+BLOCK = 4096  # images whose features are read together
 
 
 def source_of(
@@ -199,9 +199,9 @@ class FeatureSource:
     def as_tested(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features of the training images as they are tested, and their labels, in blocks."""
         features = self.tested(self.samples)
-        for start in range(0, len(self.rows), _BLOCK):
-            rows = self.rows[start : start + _BLOCK]
-            yield features.take(rows, np.zeros_like(rows)), torch.from_numpy(self.labels[start : start + _BLOCK])
+        for start in range(0, len(self.rows), BLOCK):
+            rows = self.rows[start : start + BLOCK]
+            yield features.take(rows, np.zeros_like(rows)), torch.from_numpy(self.labels[start : start + BLOCK])
 
     @torch.no_grad()
     def seen(self, model: Classifier, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -209,8 +209,8 @@ class FeatureSource:
             yield from ((model.hidden(x.to(self.frozen.device)), labels) for x, labels in self.as_tested())
             return
         features = self.tested(samples)
-        for start in range(0, len(samples), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(samples)))
+        for start in range(0, len(samples), BLOCK):
+            rows = np.arange(start, min(start + BLOCK, len(samples)))
             below = features.take(rows, np.zeros_like(rows)).to(self.frozen.device)
             yield model.hidden(below), torch.from_numpy(samples.labels[rows])
 
@@ -266,8 +266,8 @@ def answers_of_features(answer: Callable[[Tensor], Tensor], features: Rows, devi
     """Return the answers to cached features (N, F). Each process computes its share once, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
     parts = []
-    for start in range(0, max(len(mine), 1), _BLOCK):  # of a process without a share, an empty answer
-        rows = mine[start : start + _BLOCK]
+    for start in range(0, max(len(mine), 1), BLOCK):  # of a process without a share, an empty answer
+        rows = mine[start : start + BLOCK]
         parts.append(answer(features.take(rows, np.zeros_like(rows)).to(device)).cpu())
     answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(features)).numpy()
     return answers

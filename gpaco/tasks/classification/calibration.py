@@ -22,20 +22,33 @@ FILE = "calibration.json"
 GAUSSIAN = "gaussian.safetensors"
 
 
-def fit_calibration(card: Card, labels: NDArray[np.int64], head: Logits | None, gaussian: Logits | None) -> Calibration:
+def fit_calibration(
+    card: Card, labels: NDArray[np.int64], head: Logits | None, gaussian: Logits | None, *, held_out: bool = True
+) -> Calibration:
     """Return factors for the logits of held-out images; all classes weigh the same if the logits assume that they do.
 
     Args:
         head: logits of the trained head; None if there is none.
         gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
+        held_out: False for images that were trained on, which tell nothing: then every second answer counts as wrong.
     """
     uniform = card.assumes == "uniform" or gaussian is not None
     weights = balanced_weights(labels, len(card.classes)) if uniform else np.ones(len(labels))
-    if head is not None and gaussian is not None and card.assumes == "train":
-        head = head - log_shown(card.counts or (), card.shown).astype(np.float32)
-    factors = iter(fit_factors([part for part in (head, gaussian) if part is not None], labels, weights))
+    if head is not None and gaussian is not None:
+        head = for_uniform(card, head)
+    given = [part for part in (head, gaussian) if part is not None]
+    factors = iter(fit_factors(given, labels, weights, None if held_out else 0.5))
     one, other = (0.0 if part is None else next(factors) for part in (head, gaussian))
-    return Calibration(step=card.step, head=one, gaussian=other, images=len(labels), assumes=card.assumes)
+    images = len(labels) if held_out else 0
+    return Calibration(step=card.step, head=one, gaussian=other, images=images, assumes=card.assumes)
+
+
+def for_uniform(card: Card, head: Logits) -> Logits:
+    """Return the logits of a head as they are added to the closed form, which assumes uniform classes."""
+    if card.assumes != "train":
+        return head
+    logits: Logits = head - log_shown(card.counts or (), card.shown).astype(np.float32)
+    return logits
 
 
 def write_calibration(folder: Path, calibration: Calibration, gaussian: Gaussian | None) -> Calibration:

@@ -13,7 +13,7 @@ import torch
 from gpaco.data.inspection import Inspection, inspect, over_parts, places_of, without
 from gpaco.data.leaks import PUBLISHED, copies, refuse_one_class
 from gpaco.data.readers.read import read
-from gpaco.data.samples import BadImage, Splits
+from gpaco.data.samples import BadImage, Splits, in_memory
 from gpaco.errors import UserError
 from gpaco.metrics.groups import FEW, GROUPS, MANY, gini, imbalance_factor, one_group
 from gpaco.metrics.groups import groups as groups_of
@@ -24,6 +24,7 @@ from gpaco.system.words import counted, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.estimate import estimate_seconds, in_words
+from gpaco.tasks.classification.splits import with_reported, with_selecting
 from gpaco.tasks.classification.start import choose_start
 
 
@@ -78,7 +79,11 @@ def check(
 def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
     """Return how `gpaco train` would start on this data and how long it would take, and the settings it chooses."""
     start: list[str] = []
+    splits = with_reported(splits, Recipe().data)
     recipe = choose_start(Recipe(), set(), splits.train, device, start.append)
+    splits = with_selecting(splits, recipe.data)
+    with suppress(UserError):  # an image may be unreadable
+        splits = in_memory(splits, recipe.data.in_memory)
     recipe = resolve(recipe, set(), splits, device, quiet)
     with suppress(UserError):  # the image that is measured may be unreadable
         start.append(in_words(estimate_seconds(recipe, splits, device), recipe))

@@ -15,6 +15,7 @@ from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
 from gpaco.tasks.classification.priors import no_validation
+from gpaco.tasks.classification.start import BETTER
 from gpaco.tasks.classification.two_stages import with_default_stages
 
 WITH_MEMORY = ("gpaco", "paco", "supcon", "multitask")
@@ -82,7 +83,7 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     if package := package_of(recipe.model.name) if recipe.model.weights == PACKAGE else None:
         found |= {"model.size": package.size, "model.resize": package.resize}
     elif recipe.model.weights != NONE:
-        found["model.size"] = backbones.usual_size(recipe.model.name) or size
+        found["model.size"] = BETTER.get(recipe.model.name) or backbones.usual_size(recipe.model.name) or size
     name = recipe.method.first if recipe.method.name in TWO_STAGES else recipe.method.name
     if name not in WITH_MEMORY:
         found.pop("method.memory")

@@ -1,19 +1,26 @@
 """How long training will take on this machine, from a few measured steps."""
 
-import math
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from gpaco import methods
+from gpaco.data.batches import steps_per_epoch
+from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.batches import caches, views_of_recipe
+from gpaco.system import distributed
+from gpaco.tasks.classification.batches import FeatureSource, cached_kinds, caches, views_of_recipe
 from gpaco.tasks.classification.card import build_model, describe
-from gpaco.tasks.classification.heads import folds_used
+from gpaco.tasks.classification.heads import FOLDS, fit_head, folds_used
+from gpaco.tasks.classification.learner import Earlier
+from gpaco.tasks.classification.vectors import Vectors
 from gpaco.tasks.duration import seconds_of, time_in_words
 
 _IMAGES = 8  # that are measured
+_STEPS = 4  # of a head
 
 
 def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> float:
@@ -43,11 +50,25 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
     embedded = images * (1 + recipe.train.cached_views * trains) + tested
     seconds = embedded * max(forward, reading)
     if trains:
-        model.backbone = torch.nn.Identity()
-        features = torch.zeros(recipe.train.batch_size, model.num_features, device=device)
-        step = 1.5 * views * seconds_of(lambda: model.train()(features)[0].sum().backward())
-        seconds += (1 + folds_used(images)) * recipe.train.epochs * math.ceil(images / recipe.train.batch_size) * step
+        fits = 1 + folds_used(images) * (1 - 1 / FOLDS)
+        steps = recipe.train.epochs * steps_per_epoch(images, recipe.train.batch_size)
+        seconds += fits * steps * head_step(recipe, splits, model.num_features, device) + 60 * recipe.train.tune
     return seconds
+
+
+def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) -> float:
+    """Return the seconds of a training step of a head, from a few steps on random features."""
+    train, world = recipe.train, distributed.world_size()
+    batch_size = max(train.batch_size - train.batch_size % world, world)
+    rows = np.resize(balanced_subset(splits.train.labels, _STEPS * batch_size, seed=0), _STEPS * batch_size)
+    some = Splits(splits.train.subset(rows), None, None, splits.reader)
+    short = replace(recipe, train=replace(train, batch_size=batch_size, epochs=1))
+    views = views_of_recipe(recipe)
+    features = Vectors(torch.rand(len(rows), width), device)
+    source = FeatureSource(short, some, views, cached_kinds(views, train.cached_views), features)
+    source.embed_views()
+    card = describe(recipe, some)
+    return seconds_of(lambda: fit_head(short, some, card, source, device, Earlier())) / _STEPS
 
 
 def in_words(seconds: float, recipe: Recipe) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpaco import methods
-from gpaco.data.holdout import stratified_folds
+from gpaco.data.holdout import stratified_folds, stratified_subset
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.methods.decoupling import TauNorm
@@ -22,7 +22,7 @@ from gpaco.models.gaussian import Gaussian, fit_gaussian
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say
-from gpaco.tasks.classification.batches import FeatureSource, caches
+from gpaco.tasks.classification.batches import BLOCK, FeatureSource, caches
 from gpaco.tasks.classification.card import Card, build_head, describe
 from gpaco.tasks.classification.feature_cache import Indices
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
@@ -111,44 +111,61 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
     model.load_state_dict(mine | same)
 
 
-def held_out_logits(learner: ClassificationLearner, device: torch.device, show: Progress = lambda *_: None) -> HeldOut:
-    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images."""
+def held_out_logits(
+    learner: ClassificationLearner,
+    device: torch.device,
+    show: Progress = lambda *_: None,
+    gaussian: Logits | None = None,
+) -> HeldOut:
+    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images.
+
+    Args:
+        gaussian: logits of the closed form that an earlier call returned; they depend on no setting.
+    """
     recipe, source = learner.recipe, learner.source
     if not isinstance(source, FeatureSource):
         raise TypeError("only heads on cached features are cross-validated")
     if isinstance(learner.extra, TauNorm):  # the folds have no validation data to select it on
         recipe = replace(recipe, method=replace(recipe.method, norm_tau=float(learner.extra.tau)))
     trains = recipe.method.name not in methods.CLOSED_FORM
-    folds = stratified_folds(source.labels, FOLDS, recipe.data.seed)
-    nothing = np.zeros((0, len(learner.card.classes)), np.float32)  # what is left if no class has two images
+    folds, used = stratified_folds(source.labels, FOLDS, recipe.data.seed), folds_used(len(source.labels))
+    classes = len(learner.card.classes)
+    most = max(_ENOUGH, 2 * classes)  # of a fold: with many classes their logits would fill the memory
+    nothing = np.zeros((0, classes), np.float32)  # what is left if no class has two images
     labels, gaussians, heads = [np.zeros(0, np.int64)], [nothing], [nothing]
-    for number in range(folds_used(len(folds))):
+    for number in range(used):
         rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
         if not len(held):
             break
-        show(number, FOLDS)
-        most = len(rest) - len(rest) % distributed.world_size()
-        small = replace(recipe, train=replace(recipe.train, batch_size=min(recipe.train.batch_size, most)))
+        show(number, used)
+        held = held[stratified_subset(source.labels[held], most, recipe.data.seed)]
+        batch_size = min(recipe.train.batch_size, len(rest) - len(rest) % distributed.world_size())
+        small = replace(recipe, train=replace(recipe.train, batch_size=batch_size))
         part = source.subset(rest).with_recipe(small)
         labels.append(source.labels[held])
-        gaussians.append(_answers(closed_form(part), source, held))
+        if gaussian is None:
+            gaussians.append(_answers(closed_form(part), source, held))
         if trains:
             splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
             head = fit_head(small, splits, learner.card, part, device, learner.before)
             heads.append(_answers(head.classify, source, held))
-    show(FOLDS, FOLDS)
-    return HeldOut(np.concatenate(labels), np.concatenate(gaussians), np.concatenate(heads) if trains else None)
+    show(used, used)
+    gaussian = np.concatenate(gaussians) if gaussian is None else gaussian
+    return HeldOut(np.concatenate(labels), gaussian, np.concatenate(heads) if trains else None)
 
 
 def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:
-    """Return the held-out images of classes with at least as many training images as folds, if there are any.
+    """Return the held-out images of classes with at least as many training images as folds, if most classes have.
 
     A fold takes up to half of the images of a smaller class. Its held-out logits are those of a poorer classifier than
-    the one to calibrate, which would come out less sure than it may be.
+    the one to calibrate, which would come out less sure than it may be. But a few classes say nothing about the others:
+    at least two, and half of all, must remain.
     """
-    kept = counts[held.labels] >= FOLDS
-    if not kept.any():
+    present = np.unique(held.labels)
+    remaining = int((counts[present] >= FOLDS).sum())
+    if remaining < 2 or 2 * remaining < len(present):
         return held
+    kept = counts[held.labels] >= FOLDS
     return HeldOut(held.labels[kept], held.gaussian[kept], None if held.head is None else held.head[kept])
 
 
@@ -157,8 +174,22 @@ def folds_used(images: int) -> int:
     return min(FOLDS, math.ceil(FOLDS * _ENOUGH / images))
 
 
+def trained_logits(learner: ClassificationLearner, gaussian: Gaussian, trained: Callable[[Tensor], Tensor]) -> HeldOut:
+    """Return the logits of the training images themselves, for want of others."""
+    source = learner.source
+    if not isinstance(source, FeatureSource):
+        raise TypeError("only heads on cached features are cross-validated")
+    rows = np.arange(len(source.labels))
+    trains = learner.recipe.method.name not in methods.CLOSED_FORM
+    head = _answers(trained, source, rows) if trains else None
+    return HeldOut(source.labels, _answers(gaussian, source, rows), head)
+
+
 @torch.inference_mode()
 def _answers(answer: Callable[[Tensor], Tensor], source: FeatureSource, rows: Indices) -> Logits:
-    features = source.tested(source.samples).take(source.rows[rows], np.zeros_like(rows))
-    logits: Logits = answer(features.to(source.frozen.device)).float().cpu().numpy()
-    return logits
+    features, parts = source.tested(source.samples), list[Logits]()
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        below = features.take(source.rows[block], np.zeros_like(block)).to(source.frozen.device)
+        parts.append(answer(below).float().cpu().numpy())
+    return np.concatenate(parts)

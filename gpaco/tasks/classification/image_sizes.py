@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpaco.data.images import BadImageError, describe_image
+from gpaco.data.images import BadImageError, size_of
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 
@@ -11,16 +11,15 @@ _LOOKED_AT = 25  # files
 
 
 def usual_side(samples: Samples) -> int:
-    """Return the median of the shorter side in pixels; of files, only a few are read."""
+    """Return the median of the shorter side in pixels; of files, only the headers of a few are read."""
     if samples.images is not None:
         return min(int(side) for side in samples.images.shape[1:3])
     sides = []
     for i in _spread(samples):
         try:
-            facts = describe_image((samples.paths or ())[i])
+            sides.append(min(size_of((samples.paths or ())[i])))
         except BadImageError:
             continue
-        sides.append(min(facts.width, facts.height))
     return int(np.median(sides)) if sides else 224
 
 

@@ -29,7 +29,7 @@ from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.evaluation import logits_of
-from gpaco.tasks.classification.heads import HeldOut, held_out_logits, without_small_classes
+from gpaco.tasks.classification.heads import HeldOut, held_out_logits, trained_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
@@ -156,11 +156,15 @@ def calibrated(
     earlier, closed = learner.before, learner.recipe.method.name in methods.CLOSED_FORM
     if gaussian is not None and (closed or not earlier.weights or earlier.stages):
         held = held_out_logits(learner, device, told(say, "cross-validating"))
+        held_out = len(held.labels) > 0
+        if not held_out:
+            say("no class has a second training image to hold out: every second answer is taken for wrong")
+            held = trained_logits(learner, gaussian, predictor.head)
         held = without_small_classes(held, learner.splits.train.counts)
     elif val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
         return {}
     elif gaussian is not None and isinstance(source, FeatureSource):
-        held = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val))
+        held, held_out = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val)), True
     else:
         logits = logits_of(predictor, val, show=told(say, "calibrating"))
         return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
@@ -169,7 +173,9 @@ def calibrated(
         parts |= {"head": (held.head, None), "fused": (held.head, held.gaussian)}
     return {
         name: with_calibration(
-            predictor, fit_calibration(card, held.labels, *logits), None if name == "head" else gaussian
+            predictor,
+            fit_calibration(card, held.labels, *logits, held_out=held_out),
+            None if name == "head" else gaussian,
         )
         for name, logits in parts.items()
     }

@@ -28,7 +28,7 @@ from gpaco.tasks.classification.logits import Floats, Logits, check_finite, soft
 Row = dict[str, Any]
 Seen = list[Pixels]  # an image as each network of an ensemble takes it
 Write = Callable[[Row], object]
-COLUMNS = ("path", "class", "probability", "group")  # then the top classes
+COLUMNS = ("path", "class", "probability", "group", "train")  # then the top classes
 WRITER = "gpaco predict"
 MARKS = {  # what is in every file of ours, and in no table that somebody made
     ".csv": ",".join([*COLUMNS, "class_1", "probability_1"]),
@@ -166,6 +166,8 @@ def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]
     def kind(name: str) -> Any:
         if name == "uncertain":
             return pyarrow.bool_()
+        if name == "train":
+            return pyarrow.int64()
         return pyarrow.float64() if name.startswith("probability") else pyarrow.string()
 
     columns = [[row[k] for row in rows] for k in range(len(names))]

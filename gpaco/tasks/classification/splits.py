@@ -41,15 +41,26 @@ def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Sp
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
         splits = splits.noting(f"without a training image, but kept: {some(empty)}")
-    if splits.test is None and splits.val is None:
-        splits = with_test(splits, seed=settings.seed, digests=_repeated(splits, say))
-    elif settings.evaluate_on == "auto":
-        splits = with_val_as_test(splits)
+    splits = with_reported(splits, settings, say)
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
         splits = replace(splits, train=splits.train.subset(chosen))
     check_expected(splits, settings)  # before anything is held out or left out
     return splits
+
+
+def with_reported(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
+    """Return the splits with one to report on: given, or taken from the training images."""
+    if splits.test is None and splits.val is None:
+        return with_test(splits, seed=settings.seed, digests=_repeated(splits, say))
+    return with_val_as_test(splits) if settings.evaluate_on == "auto" else splits
+
+
+def with_selecting(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
+    """Return the splits with validation data, if the settings want them."""
+    if not settings.validation:
+        return splits
+    return with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
 
 
 def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False, run: Path | None = None) -> Splits:
@@ -62,8 +73,7 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
         run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
     """
     settings, small = recipe.data, _is_small(splits)
-    if settings.validation:
-        splits = with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
+    splits = with_selecting(splits, settings, say)
     splits.check_reported(settings.evaluate_on)
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say, shared=thorough)

@@ -6,7 +6,9 @@ import torch
 
 from gpaco import methods
 from gpaco.data.samples import Samples
-from gpaco.models.backbones import NONE
+from gpaco.errors import UserError
+from gpaco.models.backbones import NONE, SMALL_IMAGES, is_known
+from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
@@ -14,7 +16,8 @@ from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
 
 BACKBONE = "tf_efficientnet_lite0"  # for photos
-BETTER = ("vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_clip_224.openai")  # need a download, and best a GPU
+# Stronger ones, with the side of the images that they are used with; they need a download, and best a GPU.
+BETTER = {"vit_small_patch14_dinov2.lvd142m": 224, "vit_base_patch16_clip_224.openai": 224}
 _TRANSFORMERS = ("vit_", "deit", "swin", "beit", "eva")
 ENLARGED = 96  # side that small images are enlarged to for a pretrained backbone
 
@@ -29,11 +32,12 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     weights = asked
     if asked == "auto" and name == "auto":
         by_flag = "model.weights" in given and "model.name" not in given  # a recipe gives both
-        weights = NONE if small and not by_flag else PACKAGE
+        whole = part in ("auto", "all") and recipe.method.name not in methods.CLOSED_FORM
+        weights = NONE if small and not by_flag and whole else PACKAGE
     elif asked == "auto":
         weights = PACKAGE if package_of(name) else NONE
     if name == "auto" and weights != NONE:
-        name = BETTER[0] if weights.startswith("hub") and gpu else BACKBONE
+        name = _on_hub(weights) or (next(iter(BETTER)) if is_hub(weights) and gpu else BACKBONE)
     if part == "auto":
         part = _part(recipe.method.name, name, pretrained=weights != NONE, gpu=gpu)
     chosen: dict[str, Any] = {"model.name": name, "model.weights": weights, "train.part": part}
@@ -43,7 +47,12 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     if small and weights == PACKAGE and not recipe.model.size:
         chosen["model.size"] = ENLARGED
     if "auto" in (asked, recipe.train.part):
-        say(_in_words(asked, weights, name, part, gpu))
+        closed = recipe.method.name in methods.CLOSED_FORM
+        reason = "no GPU" if part == "head" != recipe.train.part and not (gpu or closed) else ""
+        if weights == NONE and asked == "auto":
+            reason = "small images" if name == "auto" else "no package has its weights"
+            reason += "; --weights hub downloads timm's" if name not in ("auto", *SMALL_IMAGES) else ""
+        say(_in_words(weights, name, part, reason, gpu))
         if weights == NONE and small and has_color(samples) and asked == "auto":
             say(f"--weights auto: a pretrained backbone for these images, enlarged to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
@@ -60,18 +69,31 @@ def _part(method: str, model: str, *, pretrained: bool, gpu: bool) -> str:
     return "last-block" if gpu else "head"
 
 
-def _in_words(asked: str, weights: str, name: str, part: str, gpu: bool) -> str:
-    if weights == NONE:
-        if asked == "auto" and name != "auto":
-            return f"start: {name} from scratch, since no package has its weights (--weights hub downloads timm's)"
-        return "start: from scratch, all layers train"
-    what = "ImageNet-1k weights" if weights == PACKAGE else f"weights from {weights}"
+def _on_hub(weights: str) -> str:
+    """Return the name of the model whose weights are "hub:OWNER/NAME@REVISION"; "" for other weights."""
+    if not weights.startswith("hub:"):
+        return ""
+    name = weights.partition("@")[0].rpartition("/")[2]
+    if not is_known(name):
+        raise UserError(f"{weights} does not say which of timm's models it is for", "name it: --model NAME")
+    return name
+
+
+def _in_words(weights: str, name: str, part: str, reason: str, gpu: bool) -> str:
+    untrained = weights == NONE
     trained = {
-        "head": "a head trains on its features, which are computed once",
-        "last-block": "its last block and a head train",
+        "head": f"a head trains on {'the features of an untrained network' if untrained else 'its features'}",
+        "last-block": "the last block and a head train",
         "all": "all layers train",
         "lora": "low-rank updates and a head train",
     }[part]
+    since = f" ({reason})" if reason else ""
+    if untrained:
+        return f"start: {'' if name == 'auto' else name + ' '}from scratch{since}; {trained}"
+    what = "ImageNet-1k weights" if weights == PACKAGE else f"weights from {weights}"
+    once = ", which are computed once" if part == "head" else ""
     other = "--train last-block trains more" if part == "head" else "--train head is faster"
-    better = f"; stronger, with a download: --model {BETTER[0]} --weights hub" if gpu or weights == "hub" else ""
-    return f"start: {name} with {what}; {trained} ({other}; --weights none starts from scratch){better}"
+    better = ""
+    if (gpu or weights == "hub") and name not in BETTER:
+        better = f"; stronger, with a download: --weights hub --model {' or '.join(BETTER)}"
+    return f"start: {name} with {what}; {trained}{once}{since} ({other}; --weights none starts from scratch){better}"

@@ -54,6 +54,8 @@ class Classification:
         splits = read_splits(recipe, say, folder)
         check_same_everywhere(splits)
         recipe = choose_start(recipe, given, splits.train, device, say)
+        if recipe.model.weights == PACKAGE and not begun:
+            check_installed(recipe.model.name)
         splits = held_out(splits, recipe, say, thorough=not begun, run=folder if begun else None)
         recipe = resolve(recipe, given, splits, device, say)
         if len(recipe.stage) > 1 and not recipe.train.features:  # all stages share them

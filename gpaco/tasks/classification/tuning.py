@@ -19,8 +19,11 @@ from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, told
 from gpaco.system.words import counted
 from gpaco.tasks.classification.batches import caches
-from gpaco.tasks.classification.heads import held_out_logits
+from gpaco.tasks.classification.calibration import fit_calibration, for_uniform
+from gpaco.tasks.classification.card import Card
+from gpaco.tasks.classification.heads import HeldOut, held_out_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.logits import Logits
 from gpaco.training.run import TUNING
 
 # Settings that are searched: the lowest and highest factor on the default value.
@@ -64,9 +67,11 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
         return chosen
     began, budget = time.monotonic(), 60 * recipe.train.tune
     tried: list[dict[str, Any]] = []
+    gaussian: Logits | None = None
     show = told(say, "tuning, seconds")
-    for values in candidates(recipe):
-        (late,) = distributed.agree(int(bool(tried) and time.monotonic() - began > budget))
+    for attempts, values in enumerate(candidates(recipe)):
+        # One more must fit, as long as the others took on average.
+        (late,) = distributed.agree(int(attempts > 0 and (time.monotonic() - began) * (1 + 1 / attempts) > budget))
         if late:
             break
         candidate = recipes.fill(recipe, values)
@@ -75,16 +80,20 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
             candidate, learner.splits, learner.model, card, source, select=False, before=learner.before
         )
         try:
-            held = held_out_logits(trial, device)
+            held = held_out_logits(trial, device, gaussian=gaussian)
         except Diverged:
             if not tried:  # the settings of the recipe: training would end the same way
                 raise
             continue
         if not len(held.labels):
             raise UserError("no class has a second training image to hold out", "leave out --tune")
+        gaussian = held.gaussian
         if held.head is not None and np.isfinite(held.head).all():
-            found = summarize(held.head, held.labels, card.counts, card.classes, many=card.many, few=card.few)
+            logits = used_logits(recipe, card, held)
+            found = summarize(logits, held.labels, card.counts, card.classes, many=card.many, few=card.few)
             tried.append({"settings": values, "macro": found["macro"], "top1": found["top1"]})
+        elif not tried:
+            raise Diverged("the logits of held-out images are not finite", "lower the learning rate: --lr")
         show(round(min(time.monotonic() - began, budget)), round(budget))
     best = max(tried, key=lambda one: one["macro"])
     if distributed.rank() == 0:
@@ -92,11 +101,25 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
             path, json.dumps({"minutes": recipe.train.tune, "chosen": best["settings"], "tried": tried}, indent=1)
         )
     distributed.barrier()
+    if len(tried) == 1:
+        took = time.monotonic() - began
+        say(f"nothing was searched: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
+        return dict(best["settings"])
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])
     number = counted(len(tried), "candidate")
     say(f"tuned on held-out training images, {number}: {words}; macro recall there {gain:+.1f} points")
     return dict(best["settings"])
+
+
+def used_logits(recipe: Recipe, card: Card, held: HeldOut) -> Logits:
+    """Return the logits of held-out images as the run will use them: of the head alone, or added to the closed form."""
+    if held.head is None or not recipe.method.fuse:
+        return held.gaussian if held.head is None else held.head
+    large = without_small_classes(held, np.asarray(card.counts))
+    factors = fit_calibration(card, large.labels, large.head, large.gaussian)
+    logits: Logits = factors.head * for_uniform(card, held.head) + factors.gaussian * held.gaussian
+    return logits
 
 
 def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> ClassificationLearner:

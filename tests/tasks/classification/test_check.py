@@ -85,8 +85,8 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
     text = lines(facts)
     assert text[0] == "read as: folder of class folders"
     assert text[-1] == "no problems found"
-    assert "  train.batch_size = 8  (--batch-size)" in text
-    assert "  method.memory = 8  (--set method.memory=)" in text
+    assert "  train.batch_size = 5  (--batch-size)" in text  # two are tested on, one selects
+    assert "  method.memory = 4  (--set method.memory=)" in text
 
 
 def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Heads on cached features: fused with the closed form, calibrated, searched; and the closed form alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,29 @@ from safetensors.torch import save_file
 import gpaco
 from gpaco.api.train import train
 from gpaco.data.readers.digits import read_digits
+from gpaco.data.samples import Samples, Splits
+from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.metrics.calibration import cross_entropy, fit_factor
 from gpaco.models import backbones
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification import tuning
+from gpaco.tasks.classification import heads, tuning
+from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
-from gpaco.tasks.classification.heads import FOLDS, HeldOut, folds_used, without_small_classes
+from gpaco.tasks.classification.card import build_head, describe
+from gpaco.tasks.classification.heads import (
+    FOLDS,
+    HeldOut,
+    closed_form,
+    folds_used,
+    held_out_logits,
+    trained_logits,
+    without_small_classes,
+)
+from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.tuning import candidates
+from gpaco.tasks.classification.vectors import Vectors
 from gpaco.training.run import Run
 
 
@@ -146,12 +161,15 @@ def test_classes_with_fewer_images_than_folds_do_not_make_the_model_less_sure() 
     held = without_small_classes(HeldOut(labels, logits, None), counts)
     assert set(held.labels) == {0, 1}
     assert fit_factor(held.gaussian, held.labels) > 1.5 * fit_factor(logits, labels, 1 / counts[labels])
-    small = HeldOut(labels[80:], logits[80:], None)
-    assert without_small_classes(small, counts) is small  # nothing else is there
+    for few in (labels >= 2, labels >= 1, labels != 0):  # none, one of two and one of three classes would remain
+        small = HeldOut(labels[few], logits[few], None)
+        assert without_small_classes(small, counts) is small
+    two = HeldOut(labels[(labels == 0) | (labels == 2)], logits[(labels == 0) | (labels == 2)], None)
+    assert without_small_classes(two, counts) is two  # one class says nothing about two
 
 
-def test_classes_of_one_image_each_give_a_model_without_calibration(weights: Path, tmp_path: Path) -> None:
-    """Nothing can be held out: the factors stay 1, and the closed form is the nearest class mean."""
+def test_classes_of_one_image_each_give_a_model_that_is_not_sure(weights: Path, tmp_path: Path) -> None:
+    """Nothing can be held out: every second answer is taken for wrong; the closed form is the nearest mean."""
     for i, name in enumerate("abc"):
         for split in ("train", "test"):
             save(tmp_path / "data" / split / name / "0.png", seed=10 * i + (split == "test"), width=16, height=16)
@@ -162,8 +180,65 @@ def test_classes_of_one_image_each_give_a_model_without_calibration(weights: Pat
         )  # fmt: skip
         calibration = gpaco.load(run).card.calibration
         assert calibration is not None
-        assert (calibration.images, calibration.gaussian) == (0, 1)
+        assert calibration.images == 0
+        rows = gpaco.predict(run, sorted((tmp_path / "data").rglob("*.png")))
+        assert all(0.3 < row["probability"] < 0.9 for row in rows), method
     assert run.metrics["n"] == 3
+
+
+def test_a_small_set_of_two_classes_is_not_certain_of_its_errors() -> None:
+    """40 + 4 vectors, some of them wrong: the class of 4 counts too, and no probability is 1."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [40, 4])
+    vectors = rng.normal(size=(44, 16)).astype(np.float32) + labels[:, None]
+    model = gpaco.TailClassifier(method="balanced-softmax", epochs=10).fit(vectors, labels)
+    test = np.repeat([0, 1], 200)
+    found = model.predict_proba(rng.normal(size=(400, 16)) + test[:, None])
+    assert np.quantile(found.max(1), 0.9) < 0.999
+    assert found[np.arange(400), test].min() > 1e-4
+
+
+def learner_of_vectors(vectors: np.ndarray, labels: np.ndarray, **settings: Any) -> ClassificationLearner:
+    """A learner of the closed form on given vectors."""
+    recipe = recipes.change(
+        Recipe(),
+        {"method.name": "gaussian", "views.first": "plain", "model.name": "resnet8", "model.size": 8} | settings,
+    )
+    classes = tuple(f"c{c}" for c in range(labels.max() + 1))
+    splits = Splits(Samples(labels, classes, images=np.empty((len(labels), 0, 0, 3), np.uint8)), None, None, "vectors")
+    view, card = View("plain", 1), replace(describe(recipe, splits), model="vectors")
+    cpu = torch.device("cpu")
+    source = FeatureSource(recipe, splits, [view], [view], Vectors(torch.from_numpy(vectors), cpu))
+    source.embed_views()
+    return ClassificationLearner(recipe, splits, build_head(card, vectors.shape[1]), card, source, select=False)
+
+
+def test_random_labels_give_held_out_images_an_accuracy_near_chance() -> None:
+    """No image that is held out is trained on: here a classifier that has seen it would know its label."""
+    rng = np.random.default_rng(0)
+    vectors, labels = rng.normal(size=(300, 512)).astype(np.float32), rng.integers(0, 3, 300)
+    for method in ("gaussian", "ce"):
+        settings = {"method.name": method, "train.epochs": 5, "train.batch_size": 60, "views.second": ""}
+        learner = learner_of_vectors(vectors, labels, **settings)
+        held = held_out_logits(learner, torch.device("cpu"))
+        for logits in (held.gaussian, held.head):
+            if logits is not None:
+                assert abs((logits.argmax(1) == held.labels).mean() - 1 / 3) < 0.1
+    seen = trained_logits(learner, closed_form(learner.source), lambda x: x)
+    assert (seen.gaussian.argmax(1) == seen.labels).mean() > 0.9
+
+
+def test_of_a_large_fold_only_some_images_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_ENOUGH", 20)
+    monkeypatch.setattr(heads, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    vectors, labels = rng.normal(size=(500, 8)).astype(np.float32), rng.integers(0, 15, 500)
+    shown: list[tuple[int, int]] = []
+    learner = learner_of_vectors(vectors, labels)
+    held = held_out_logits(learner, torch.device("cpu"), lambda done, of: shown.append((done, of)))
+    assert len(held.labels) == len(held.gaussian) == 30  # two for each class, of a fold of 100
+    assert set(held.labels) == set(range(15))
+    assert shown == [(0, 1), (1, 1)]  # one fold is enough
 
 
 def test_a_candidate_that_diverges_is_left_out_of_the_search(
@@ -187,12 +262,51 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
     stored = json.loads((run.folder / "tuning.json").read_text())
     assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
     assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
-    assert any(line.startswith("tuned on held-out training images, 1 candidate:") for line in said)
+    assert any(line.startswith("nothing was searched: the settings of the recipe alone took") for line in said)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123
     with pytest.raises(UserError, match="--tune searches the settings of a head"):
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
+
+
+def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, *_ = candidates(recipes.change(Recipe(), {"method.name": "ce"}))
+    monkeypatch.setattr(tuning, "candidates", lambda _: [usual, usual | {"optimizer.lr": 1e-9}])
+    fits = []
+    monkeypatch.setattr(heads, "closed_form", lambda part: fits.append(len(part.labels)) or closed_form(part))
+    seen: dict[str, Any] = {}
+    for fuse in (True, False):
+        run = head(
+            weights, tmp_path / str(fuse), f"method.fuse={str(fuse).lower()}", method="ce", tune=9.0, long_tail=1
+        )
+        _, untrained = json.loads((run.folder / "tuning.json").read_text())["tried"]
+        seen[str(fuse)] = untrained["macro"]
+        seen["gaussian"] = run.metrics["parts"]["gaussian"]["macro"]
+    assert seen["True"] == pytest.approx(seen["gaussian"], abs=0.05)  # a head that learns nothing takes nothing away
+    assert seen["False"] < 0.5
+    folds = folds_used(len(Run(tmp_path / "True").metrics["counts"]))
+    assert len(fits) == 2 * (1 + 2 * folds)  # two runs: the first result, the search, the calibration
+
+
+def test_a_search_ends_before_a_candidate_that_would_take_too_long(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, *(float(second) for second in range(20, 400, 20))])  # 20 seconds a call
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: next(clock, 1e6))
+    run = head(weights, tmp_path / "run", method="ce", tune=1.0)  # 40 seconds for each candidate, 60 in all
+    assert len(json.loads((run.folder / "tuning.json").read_text())["tried"]) == 1
+
+
+def test_settings_without_finite_logits_end_the_search(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = HeldOut(np.array([0, 1]), np.zeros((2, 10), np.float32), np.full((2, 10), np.nan, np.float32))
+    monkeypatch.setattr(tuning, "held_out_logits", lambda *_, **__: nothing)
+    with pytest.raises(gpaco.errors.Diverged, match="not finite"):
+        head(weights, tmp_path / "run", method="ce", tune=1.0)
 
 
 def test_candidates_are_always_the_same_and_start_with_the_recipe() -> None:

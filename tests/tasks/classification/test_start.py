@@ -2,27 +2,32 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.commands import fails
-from helpers.images import save
+from helpers.images import class_folders, save
 
 import gpaco
 from gpaco.api.train import train
-from gpaco.data.samples import Samples
+from gpaco.data.samples import Samples, Splits
+from gpaco.methods.contrastive import GPaCo
 from gpaco.models import backbones
 from gpaco.models.weights import packaged
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
 from gpaco.tasks.classification.check import check, lines
-from gpaco.tasks.classification.estimate import estimate_seconds, in_words
+from gpaco.tasks.classification.defaults import suggest
+from gpaco.tasks.classification.estimate import estimate_seconds, head_step, in_words
+from gpaco.tasks.classification.image_sizes import usual_side
 from gpaco.tasks.classification.start import BACKBONE, BETTER, choose_start
 from gpaco.tasks.classification.task import Classification
 
 PHOTOS = 200  # pixels
+DINO, CLIP = BETTER
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
@@ -46,19 +51,25 @@ def chosen(side: int, settings: dict[str, object], device: torch.device = CPU) -
         (PHOTOS, {"train.part": "all"}, CPU, BACKBONE, "package", "all"),
         (PHOTOS, {"model.weights": "none"}, CPU, "auto", "none", "all"),
         (PHOTOS, {"model.weights": "hub"}, CPU, BACKBONE, "hub", "head"),
-        (PHOTOS, {"model.weights": "hub"}, GPU, BETTER[0], "hub", "last-block"),
+        (PHOTOS, {"model.weights": "hub"}, GPU, DINO, "hub", "last-block"),
+        (PHOTOS, {"model.weights": "hub:timm/resnet18.a1_in1k@1"}, CPU, "resnet18.a1_in1k", None, "head"),
+        (PHOTOS, {"model.weights": f"hub:timm/{CLIP}"}, GPU, CLIP, None, "last-block"),
         (PHOTOS, {"model.name": "resnet18"}, CPU, "resnet18", "none", "all"),
         (PHOTOS, {"model.name": "tf_efficientnet_lite2"}, CPU, "tf_efficientnet_lite2", "package", "head"),
         (PHOTOS, {"method.name": "gaussian", "model.weights": "none"}, CPU, "auto", "none", "head"),
         (32, {}, CPU, "auto", "none", "all"),
+        (32, {"train.part": "all"}, CPU, "auto", "none", "all"),
+        (32, {"train.part": "head"}, CPU, BACKBONE, "package", "head"),
+        (32, {"method.name": "gaussian"}, CPU, BACKBONE, "package", "head"),
         (32, {"model.weights": "auto"}, CPU, BACKBONE, "package", "head"),
         (32, {"model.weights": "x.safetensors", "model.name": "resnet32"}, CPU, "resnet32", "x.safetensors", "head"),
     ],
 )
 def test_start_follows_the_data_and_the_users_choice(
-    side: int, settings: dict[str, object], device: torch.device, model: str, weights: str, part: str
+    side: int, settings: dict[str, object], device: torch.device, model: str, weights: str | None, part: str
 ) -> None:
     recipe, said = chosen(side, settings, device)
+    weights = weights or str(settings["model.weights"])
     assert (recipe.model.name, recipe.model.weights, recipe.train.part) == (model, weights, part)
     assert said[0].startswith("start: ")
     assert (recipe.data.validation == 0) == (part == "head")
@@ -66,13 +77,43 @@ def test_start_follows_the_data_and_the_users_choice(
 
 def test_the_printed_line_says_how_to_change_it() -> None:
     assert "--weights none starts from scratch" in chosen(PHOTOS, {})[1][0]
-    assert f"--model {BETTER[0]} --weights hub" in chosen(PHOTOS, {}, GPU)[1][0]
+    assert "(no GPU)" in chosen(PHOTOS, {})[1][0]
+    assert "no GPU" not in chosen(PHOTOS, {"train.part": "head"})[1][0]
+    assert chosen(PHOTOS, {}, GPU)[1][0].endswith(f"--weights hub --model {DINO} or {CLIP}")
+    assert "stronger" not in chosen(PHOTOS, {"model.weights": "hub", "model.name": CLIP}, GPU)[1][0]
+    assert chosen(32, {})[1][0] == "start: from scratch (small images); all layers train"
+    assert chosen(PHOTOS, {"model.weights": "none"})[1][0] == "start: from scratch; all layers train"
+    untrained = chosen(PHOTOS, {"model.weights": "none", "train.part": "head"})
+    assert untrained[1] == []  # nothing is left open
+    assert chosen(PHOTOS, {"model.name": "resnet18", "train.part": "head"})[1][0].endswith(
+        "a head trains on the features of an untrained network"
+    )
     assert "--weights hub downloads timm's" in chosen(PHOTOS, {"model.name": "resnet18"})[1][0]
     assert "--weights auto: a pretrained backbone for these images" in chosen(32, {})[1][1]
     gray: list[str] = []
     choose_start(Recipe(), set(), samples(32, color=False), CPU, gray.append)
     assert len(gray) == 1
     assert chosen(32, {"model.weights": "auto"})[0].model.size == 96
+
+
+def test_better_backbones_take_images_of_224_pixels() -> None:
+    for name in BETTER:
+        recipe, _ = chosen(PHOTOS, {"model.name": name, "model.weights": "hub"}, GPU)
+        assert suggest(recipe, set(), samples(PHOTOS), gpu=True)["model.size"] == 224
+
+
+def test_weights_on_the_hub_of_an_unknown_model_need_its_name() -> None:
+    with pytest.raises(gpaco.errors.UserError, match="which of timm's models") as error:
+        chosen(PHOTOS, {"model.weights": "hub:me/my-birds"})
+    assert "--model" in error.value.remedy
+    assert chosen(PHOTOS, {"model.weights": "hub:me/my-birds", "model.name": "resnet18"})[0].model.name == "resnet18"
+
+
+def test_the_usual_size_of_files_comes_from_their_headers(tmp_path: Path) -> None:
+    save(tmp_path / "a.png", 0, width=90, height=80)
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(whole[:-200])  # would not decode
+    assert usual_side(Samples(np.zeros(1, np.int64), ("a",), paths=(tmp_path / "a.png",))) == 80
 
 
 def test_a_recipe_of_the_paper_starts_as_published() -> None:
@@ -120,6 +161,19 @@ def test_check_says_how_training_would_start_and_how_long_it_would_take(photos: 
     assert lines(facts)[-1] == "no problems found"
 
 
+@pytest.mark.slow
+def test_check_suggests_exactly_what_training_chooses(photos: Path, tmp_path: Path) -> None:
+    """With splits, without a test split, and for small images, of which validation data are held out too."""
+    small = class_folders(tmp_path / "small", {"a": 40, "b": 30})
+    for data in (photos, photos / "train", small):
+        recipe = recipes.change(Recipe(), {"data.path": str(data)})
+        said: list[str] = []
+        task = Classification.prepare(recipe, {"data.path"}, tmp_path / "run", CPU, said.append)
+        facts = check(data)
+        assert facts["suggested"] == {key: value for key, (_, value) in recipes.diff(recipe, task.recipe).items()}
+        assert facts["start"][0] in said
+
+
 @pytest.mark.process
 def test_wrong_weights_are_refused_with_a_remedy(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -134,9 +188,12 @@ def test_a_missing_package_ends_training_before_it_begins(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packaged, "find_spec", lambda _: None)
+    said: list[str] = []
     with pytest.raises(gpaco.errors.EnvironmentProblem, match="are not installed") as error:
-        train(photos, out=tmp_path / "run", size=64, epochs=1, say=lambda _: None)
+        train(photos, out=tmp_path / "run", size=64, epochs=1, say=said.append)
     assert "pip install" in error.value.remedy
+    assert [line.partition(":")[0] for line in said] == ["start"]  # no leaks are looked for, nothing is measured
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> None:
@@ -144,6 +201,29 @@ def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> N
         settings = {"data.path": str(photos), "train.part": part, "model.name": "resnet18", "model.size": 32}
         recipe = recipes.change(Recipe(), settings | {"model.weights": "none", "train.epochs": 2})
         task = Classification.prepare(recipe, set(settings) | {"train.epochs"}, tmp_path, CPU, lambda _: None)
-        assert 0 < estimate_seconds(task.recipe, task.splits, CPU) < 600
+        took = estimate_seconds(task.recipe, task.splits, CPU)
+        assert 0 < took < 600
+        if part == "head":
+            tuned = recipes.fill(task.recipe, {"train.tune": 20.0})
+            assert 1200 < estimate_seconds(tuned, task.splits, CPU) < 1200 + 600
     assert in_words(20, recipe) == "estimated time on this machine: about a minute"
     assert in_words(3600, recipe).endswith("about 60 minutes; faster: --weights auto --train head, or fewer --epochs")
+
+
+def test_the_time_of_a_step_of_a_head_includes_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured are whole steps of training: views, projector, loss, memory, backward and optimizer."""
+    losses = []
+    whole = GPaCo.forward
+
+    def counted(self: GPaCo, *given: Any) -> torch.Tensor:
+        losses.append(whole(self, *given))
+        return losses[-1]
+
+    monkeypatch.setattr(GPaCo, "forward", counted)
+    train = Samples(np.arange(90) % 5, tuple("abcde"), images=np.zeros((90, 8, 8, 3), np.uint8))
+    given = {"method.name": "gpaco", "model.name": "resnet8", "model.size": 8, "train.part": "head"}
+    more = {"train.batch_size": 40, "train.cached_views": 2, "views.first": "plain", "views.second": "plain"}
+    recipe = recipes.change(Recipe(), given | more)
+    assert head_step(recipe, Splits(train, None, None, "arrays"), 16, CPU) > 0
+    assert len(losses) == 2 * 4  # four steps to warm up, and four that count, though there are images for two only
+    assert all(loss.requires_grad for loss in losses)
