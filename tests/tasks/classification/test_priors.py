@@ -212,7 +212,7 @@ def test_a_finished_run_is_corrected_when_it_is_evaluated_and_when_it_predicts(n
 @pytest.mark.slow
 def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp_path: Path) -> None:
     run = runs["ce"]  # cross entropy, all classes shown alike: right for uniform classes as it is
-    assert gpaco.load(run).card.assumes == "train"
+    assert gpaco.load(run).card.assumes == "uniform"
     as_it_is = {key: run.metrics[key] for key in ("top1", "macro")}
     assert {key: gpaco.evaluate(run, prior="uniform")[key] for key in as_it_is} == as_it_is
     assert gpaco.evaluate(run, prior="train")["top1"] != as_it_is["top1"]
