@@ -34,7 +34,7 @@ KINDS: dict[str, Words] = {
     "supcon": (*DIGITS, "--method", "supcon", "--epochs", 3, *changes("method.momentum_keys=true")),
     "head": (*DIGITS, "--epochs", 6, *HEAD),
     "segmentation": ("SCENES", "--task", "segmentation", "--model", MODEL, "--epochs", 5, *MASKS),
-    "photos": ("PHOTOS", "--model", "resnet8", "--size", 32, "--epochs", 9, "--batch-size", 8, *COMMON),
+    "photos": ("PHOTOS", "--model", "resnet8", "--size", 32, "--epochs", 8, "--batch-size", 8, *COMMON),
 }
 
 
