@@ -15,9 +15,9 @@ GONE = "another process of this run has ended"
 
 
 def attempt(number: int, home: Path) -> int:
-    dice, kind = dice_of("ranks", number), ("gpaco", "segmentation")[number % 2]
+    dice, kind = dice_of("ranks", number), ("gpaco", "segmentation")[number // 2 % 2]
     whole, _ = undisturbed(kind, home, ranks=2)
-    kill = under_torchrun if number // 2 % 2 else alone
+    kill = under_torchrun if number // 4 % 2 else alone
     with scratch(home, number) as folder:
         words = train(kind, home, folder / "run")
         while not kill(words, dice):  # too late: it had finished
@@ -67,5 +67,5 @@ PROMISE = Promise(
     attempt,
     attempts=2,
     goal=20,
-    more=range(2, 4),
+    more=range(2, 7, 2),
 )

@@ -24,7 +24,7 @@ from gpaco.training.loop import fit
 
 WORLDS = (1, 2, 4, 1)
 SETTINGS = ("method.contrast=global", "method.memory=64", "views.first=plain", "views.second=plain")
-FLAGS = {"long_tail": 50, "epochs": 3, "batch_size": 64, "model": "resnet8", "method": "gpaco", "validation": 0.0}
+FLAGS = {"long_tail": 50, "epochs": 2, "batch_size": 64, "model": "resnet8", "method": "gpaco", "validation": 0.0}
 
 
 class Precise(ClassificationLearner):

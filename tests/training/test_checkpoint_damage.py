@@ -58,7 +58,7 @@ def test_a_checkpoint_of_another_format_is_refused_and_not_mistaken_for_a_damage
     with pytest.raises(UserError, match="step-00000002 has format 9, not 3"):
         load(tmp_path)
     (path / "MANIFEST.json").write_text('{"schema": 1, "step": 2, "files": {}, "sha256": "..."}')
-    with pytest.raises(UserError, match="step-00000002 has format 1, not 2"):
+    with pytest.raises(UserError, match="step-00000002 has format 1, not 3"):
         load(tmp_path)
 
 
