@@ -1,6 +1,7 @@
 """What README and docs say is true: commands parse, blocks run, links lead somewhere, quoted messages exist."""
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -144,6 +145,8 @@ def test_every_block_that_is_not_run_is_marked_and_every_block_is_valid_in_its_l
         if block.kind == "python":
             ast.parse(block.text)
             continue
+        if block.kind == "json":
+            json.loads(block.text)
         assert not re.search(r"^(from|import) \w|gpaco\.\w+\(", block.text, re.MULTILINE), (
             f"{where} is Python, unmarked"
         )
