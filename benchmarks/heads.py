@@ -1,6 +1,7 @@
 """Heads on cached features: which settings, and what do the closed form and the sum of both add?
 
     python benchmarks/heads.py DATA --out DIR [--name NAME] [--size 96] [--long-tail 100] [--seeds 3] [--grid]
+    python benchmarks/heads.py DATA --out DIR --epochs 10 20 60 [--name NAME] [--size 96] [--long-tail 100]
 
 DATA is anything that `gpaco train` reads. It is embedded once by EfficientNet-Lite0. Then
 
@@ -8,6 +9,7 @@ DATA is anything that `gpaco train` reads. It is embedded once by EfficientNet-L
                            and the leave-one-fold-out cross entropy by which k is chosen
     balanced-softmax, gpaco, gpaco+counts    heads with the default settings: alone, and added to the closed form
     --grid                 the same heads with other rates, epochs, widths and weight decays, with one seed
+    --epochs 10 20 60      nothing but these lengths of training, on held-out training images: the column `images`
 
 Rows are added to benchmarks/results/heads.csv as they come. Rerun the same command to resume. Nothing is chosen on test
 data: the table shows all that was tried.
@@ -17,7 +19,7 @@ import argparse
 import csv
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,13 +34,14 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
-from gpaco.tasks.classification.card import describe
-from gpaco.tasks.classification.heads import closed_form, fit_head, held_out_logits, without_small_classes
+from gpaco.tasks.classification.card import Card, describe
+from gpaco.tasks.classification.heads import HeldOut, closed_form, fit_head, held_out_logits, without_small_classes
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.task import Classification
+from gpaco.tasks.classification.tuning import used_logits
 
 FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
-HEADER = ["dataset", "method", "settings", "seed", *FIGURES, "held_out", "seconds", "machine"]
+HEADER = ["dataset", "method", "settings", "seed", "images", *FIGURES, "held_out", "seconds", "machine"]
 METHODS = {
     "balanced-softmax": {"method.name": "balanced-softmax"},
     "gpaco": {"method.name": "gpaco"},
@@ -87,10 +90,15 @@ class Study:
         wanted = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
         return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows())
 
-    def add(self, method: str, settings: str, seed: int, logits: Any, held_out: float, seconds: float) -> None:
+    def add(
+        self, method: str, settings: str, seed: int, logits: Any, held_out: float, seconds: float, labels: Any = None
+    ) -> None:
+        """Add a row about the test images, or about held-out training images with these labels."""
         card, new = self.learner.card, not self.results.is_file()
-        found = summarize(logits, self.test.labels, card.counts, card.classes, many=card.many, few=card.few)
+        truth = self.test.labels if labels is None else labels
+        found = summarize(logits, truth, card.counts, card.classes, many=card.many, few=card.few)
         row = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
+        row |= {"images": "test" if labels is None else "held-out training"}
         row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
         row |= {"held_out": f"{held_out:.4f}", "seconds": f"{seconds:.1f}", "machine": machine()}
         with self.results.open("a", newline="") as file:
@@ -98,7 +106,10 @@ class Study:
             if new:
                 writer.writeheader()
             writer.writerow(row)
-        print({key: row[key] for key in ("method", "settings", "seed", "top1", "few", "ece", "held_out")}, flush=True)
+        print(
+            {key: row[key] for key in ("method", "settings", "seed", "top1", "macro", "few", "ece", "held_out")},
+            flush=True,
+        )
 
 
 def closed_forms(study: Study) -> None:
@@ -131,28 +142,69 @@ def closed_forms(study: Study) -> None:
             study.add("gaussian", settings, 0, factor * source.answers(model, study.test), score, seconds)
 
 
-def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: str) -> None:
-    """A trained head alone and added to the closed form; `held_out` is the balanced accuracy on held-out images."""
-    if study.has(f"{method} fused", words, seed):
-        return
+class Trained(NamedTuple):
+    """A head on all training images: logits of it and of the closed form, of test and of held-out images."""
+
+    card: Card
+    held: HeldOut
+    head: Any
+    gaussian: Any
+    seconds: float
+
+    def sum(self) -> tuple[Any, str]:
+        """Return the sum of both, each calibrated on held-out training images, as `gpaco train` does."""
+        large = without_small_classes(self.held, np.asarray(self.card.counts))
+        both = fit_calibration(self.card, large.labels, large.head, large.gaussian)
+        words = f"factors {both.head:.3g} {both.gaussian:.3g}"
+        return both.head * self.head + both.gaussian * self.gaussian, words
+
+
+def trained(study: Study, method: str, changes: dict[str, Any], seed: int) -> Trained:
     recipe = recipes.fill(study.stage, METHODS[method] | changes | {"train.seed": seed})
     card, splits = describe(recipe, study.task.splits), study.task.splits
     source = study.source.with_recipe(recipe)
     began = time.perf_counter()
     head = fit_head(recipe, splits, card, source, CPU, Earlier())
     seconds = time.perf_counter() - began
-    learner = ClassificationLearner(recipe, splits, head, card, source, select=False)
-    held = held_out_logits(learner, CPU)
+    held = held_out_logits(ClassificationLearner(recipe, splits, head, card, source, select=False), CPU)
+    one, gaussian = source.answers(head.classify, study.test), source.answers(closed_form(source), study.test)
+    return Trained(card, held, one, gaussian, seconds)
+
+
+def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: str) -> None:
+    """A trained head alone and added to the closed form; `held_out` is the balanced accuracy on held-out images."""
+    if study.has(f"{method} fused", words, seed):
+        return
+    found = trained(study, method, changes, seed)
+    card, held = found.card, found.held
     if held.head is None:
         raise TypeError("only methods that train")
     weights = balanced_weights(held.labels, len(card.classes))
     score = float(np.average(held.head.argmax(1) == held.labels, weights=weights))
-    held = without_small_classes(held, splits.train.counts)
-    one, gaussian = source.answers(head.classify, study.test), source.answers(closed_form(source), study.test)
+    held = without_small_classes(held, study.task.splits.train.counts)
     alone = fit_calibration(card, held.labels, held.head, None)
-    both = fit_calibration(card, held.labels, held.head, held.gaussian)
-    study.add(method, words, seed, alone.head * one, score, seconds)
-    study.add(f"{method} fused", words, seed, both.head * one + both.gaussian * gaussian, score, seconds)
+    study.add(method, words, seed, alone.head * found.head, score, found.seconds)
+    study.add(f"{method} fused", words, seed, found.sum()[0], score, found.seconds)
+
+
+def lengths(study: Study, method: str, epochs: int) -> None:
+    """A head trained for so many epochs, alone and added to the closed form, on held-out training images only."""
+    words = f"train.epochs={epochs}, cross-validated"
+    if study.has(f"{method} fused", words, 0):
+        return
+    recipe = recipes.fill(study.stage, METHODS[method] | {"train.epochs": epochs})
+    recipe = recipes.fill(recipe, {"schedule.warmup": min(recipe.schedule.warmup, epochs // 6)})
+    card, splits, source = describe(recipe, study.task.splits), study.task.splits, study.source.with_recipe(recipe)
+    began = time.process_time()
+    held = held_out_logits(ClassificationLearner(recipe, splits, study.learner.model, card, source, select=False), CPU)
+    seconds = time.process_time() - began
+    if held.head is None:
+        raise TypeError("only methods that train")
+    weights = balanced_weights(held.labels, len(card.classes))
+    both = used_logits(recipe, card, held)
+    for name, logits in ((method, held.head), (f"{method} fused", both)):
+        score = float(np.average(logits.argmax(1) == held.labels, weights=weights))
+        study.add(name, words, 0, logits, score, seconds, held.labels)
 
 
 def main() -> None:
@@ -164,10 +216,16 @@ def main() -> None:
     parser.add_argument("--long-tail", type=float, default=0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid", action="store_true")
+    parser.add_argument("--epochs", type=int, nargs="+")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "heads.csv")
     options = parser.parse_args()
     name = options.name or Path(options.data).name
     study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
+    if options.epochs:
+        for epochs in options.epochs:
+            for method in ("balanced-softmax", "gpaco"):
+                lengths(study, method, epochs)
+        return
     closed_forms(study)
     for seed in range(options.seeds):
         for method in METHODS:

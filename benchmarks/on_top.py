@@ -26,18 +26,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from first_model import logistic_regression
-from heads import FIGURES, Study
+from first_model import logistic_regression, nearest_class_mean
+from heads import FIGURES, Study, Trained, trained
 from loss import machine
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, balanced_softmax_loss
-from gpaco.data.holdout import stratified_folds
-from gpaco.metrics.calibration import balanced_weights, fit_factor, fit_factors
+from gpaco.metrics.calibration import balanced_weights, fit_factor
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import SHRINKAGE
+from gpaco.tasks.classification.heads import FOLDS
 
 METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
@@ -45,7 +45,6 @@ METHODS = (
 )
 HEADER = ["dataset", "method", "seed", *FIGURES, "seconds", "settings", "machine"]
 EPOCHS, BATCH, RATE, DECAY, HIDDEN, WARMUP = 60, 128, 0.05, 5e-4, 512, 5
-FOLDS = 5
 
 
 class ClosedForm:
@@ -108,7 +107,8 @@ class Features:
         self.views = torch.stack([_all(source.features, view) for view in range(source.recipe.train.cached_views)], 1)
         self.classes = len(source.samples.classes)
         self.counts = torch.bincount(self.y, minlength=self.classes)
-        self.trained: dict[tuple[str, int], Callable[[Tensor], Tensor]] = {}  # heads on all images, by method and seed
+        self.study = study
+        self.trained: dict[tuple[str, int], Trained] = {}  # heads by method and seed
 
 
 def _all(features: Any, view: int) -> Tensor:
@@ -139,16 +139,13 @@ def train(
             optimizer.step()
 
 
-def head(
-    kind: str, data: Features, rows: Tensor, seed: int, offsets: Tensor | None = None
-) -> Callable[[Tensor], Tensor]:
-    """Train a head on these training images; `offsets` (N, views, C) are added to its logits in training."""
-    views, labels = data.views[rows], data.y[rows]
-    counts = torch.bincount(labels, minlength=data.classes)
+def on_top(kind: str, data: Features, seed: int, offsets: Tensor) -> Callable[[Tensor], Tensor]:
+    """Train a head; `offsets` (N, views, C) are added to its logits in training."""
+    views, labels, counts = data.views, data.y, data.counts
     torch.manual_seed(seed)
     projector = "none" if kind == "balanced-softmax" else "gpaco"
     network = Classifier(nn.Identity(), views.shape[2], data.classes, hidden=HIDDEN, projector=projector)
-    memory = min(8192, 2 ** round(math.log2(len(rows))))
+    memory = min(8192, 2 ** round(math.log2(len(labels))))
     criterion = GPaCoLoss(
         data.classes, class_counts=counts, prior="unbiased", alpha=0.05, temperature=0.2, memory=memory
     )
@@ -156,15 +153,14 @@ def head(
     def loss(batch: Tensor, chosen: Tensor) -> Tensor:
         both = [views[batch, chosen[:, k]] for k in range(2)]
         logits, embeddings = network(*both)
-        if offsets is not None:
-            logits = logits + torch.cat([offsets[batch, chosen[:, k]] for k in range(2)])
+        logits = logits + torch.cat([offsets[batch, chosen[:, k]] for k in range(2)])
         target = labels[batch].repeat(2)
         if kind == "balanced-softmax":
             return balanced_softmax_loss(logits, target, counts.clamp(min=1))
         found: Tensor = criterion(logits, embeddings, target)
         return found
 
-    train(network, loss, views.shape[1], len(rows), seed)
+    train(network, loss, views.shape[1], len(labels), seed)
     network.eval()
     return network.classify
 
@@ -195,13 +191,12 @@ def answers(classify: Callable[[Tensor], Tensor], x: Tensor) -> Any:
 
 def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
     """Logits of the test images."""
-    everything, y = torch.arange(len(data.y)), data.y.numpy()
+    y = data.y.numpy()
     if method == "nearest-class-mean":
-        unit = F.normalize(data.x, dim=1)
-        means = torch.zeros(data.classes, unit.shape[1]).index_add(0, data.y, unit)
-        return 20 * (F.normalize(data.test, dim=1) @ F.normalize(means, dim=1).T).numpy(), ""
+        return nearest_class_mean(data.x.numpy(), y)(data.test.numpy()), ""
     if method == "logistic-regression":
-        return logistic_regression(data.x.numpy(), y, data.test.numpy())
+        fit, words = logistic_regression(data.x.numpy(), y)
+        return fit(data.x.numpy(), y)(data.test.numpy()), words
     if method == "class-mean-start":
         return class_mean_start(data, seed).numpy(), ""
     form = ClosedForm(data.x, data.y, data.classes)
@@ -215,26 +210,11 @@ def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
     if way == "on top":
         each = [form.without_each(data.views[:, k]).float() for k in range(data.views.shape[1])]
         offsets = factor * torch.stack(each, 1)
-        learned = head(kind, data, everything, seed, offsets)
+        learned = on_top(kind, data, seed, offsets)
         return answers(learned, data.test) + factor * gaussian, f"factor {factor:.3g}"
     if (kind, seed) not in data.trained:
-        data.trained[kind, seed] = head(kind, data, everything, seed)
-    learned = data.trained[kind, seed]
-    if not way:
-        return answers(learned, data.test), ""
-    folds = stratified_folds(y, FOLDS, seed=0)
-    number = min(FOLDS, math.ceil(FOLDS * 2000 / len(y)))
-    held, own, gaussians = [], [], []
-    for k in range(number):
-        rest, out = (torch.from_numpy(np.flatnonzero(mask)) for mask in (folds != k, folds == k))
-        held.append(answers(head(kind, data, rest, seed), data.x[out]))
-        gaussians.append(ClosedForm(data.x[rest], data.y[rest], data.classes)(data.x[out]).numpy())
-        own.append(y[out.numpy()])
-    truth = np.concatenate(own)
-    kept = data.counts.numpy()[truth] >= FOLDS  # as gpaco/tasks/classification/heads.py: without_small_classes
-    truth, parts = truth[kept], [np.concatenate(held)[kept], np.concatenate(gaussians)[kept]]
-    one, other = fit_factors(parts, truth, balanced_weights(truth, data.classes))
-    return one * answers(learned, data.test) + other * gaussian, f"factors {one:.3g} {other:.3g}"
+        data.trained[kind, seed] = trained(data.study, kind, {}, seed)
+    return data.trained[kind, seed].sum() if way else (data.trained[kind, seed].head, "")
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ def fit_factor(
     """Return the factor (1 / temperature) on the logits with the lowest cross entropy; 1 without images.
 
     As in Platt's scaling, the target of an image is not its label alone, or the factor of images that are all right
-    would be infinite: a small share belongs to the other classes. For n images it is 1 / (n + 2), by the rule of
-    succession; n is Kish's effective number if they have weights. Together that is about one wrong image.
+    would be infinite: a small share belongs to the most likely of the other classes. For n images it is 1 / (n + 2), by
+    the rule of succession; n is Kish's effective number if they have weights. Together that is about one wrong image.
 
     Args:
         wrong: that share, if the images are no measure of it since the classifier was trained on them.
@@ -46,8 +46,10 @@ def fit_factor(
     blocks = [slice(k, k + _BLOCK) for k in range(0, len(labels), _BLOCK)]
     for rows in blocks:
         scores = _from_highest(logits[rows])
-        own = scores[np.arange(len(scores)), labels[rows]]
-        wanted[rows] = (1 - share) * own + share * (scores.sum(1) - own) / (scores.shape[1] - 1)
+        at = np.arange(len(scores)), labels[rows]
+        wanted[rows] = (1 - share) * scores[at]
+        scores[at] = -np.inf
+        wanted[rows] += share * scores.max(1)
 
     def loss(log: float) -> float:
         factor = np.exp(log)

@@ -187,15 +187,16 @@ def test_classes_of_one_image_each_give_a_model_that_is_not_sure(weights: Path, 
 
 
 def test_a_small_set_of_two_classes_is_not_certain_of_its_errors() -> None:
-    """40 + 4 vectors, some of them wrong: the class of 4 counts too, and no probability is 1."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], [40, 4])
-    vectors = rng.normal(size=(44, 16)).astype(np.float32) + labels[:, None]
-    model = gpaco.TailClassifier(method="balanced-softmax", epochs=10).fit(vectors, labels)
-    test = np.repeat([0, 1], 200)
-    found = model.predict_proba(rng.normal(size=(400, 16)) + test[:, None])
-    assert np.quantile(found.max(1), 0.9) < 0.999
-    assert found[np.arange(400), test].min() > 1e-4
+    """40 + 4 images, the frequent class always right, of the rare one half: it counts too, and no probability is 1."""
+    rng, counts = np.random.default_rng(0), np.array([40, 4])
+    labels = np.repeat([0, 1], counts)
+    margin = np.where(labels == 0, 3 + rng.random(44), [*[0] * 40, 2, 2, -2, -2])
+    logits = (margin[:, None] * np.eye(2)[labels]).astype(np.float32)
+    held = without_small_classes(HeldOut(labels, logits, None), counts)
+    factor = fit_factor(held.gaussian, held.labels, 1 / counts[held.labels])
+    assert 0.1 < factor < 1
+    frequent = fit_factor(logits[:40], labels[:40])  # all of them right: sure, but not certain
+    assert 0.9 < 1 / (1 + np.exp(-frequent * margin[:40].max())) < 0.999
 
 
 def learner_of_vectors(vectors: np.ndarray, labels: np.ndarray, **settings: Any) -> ClassificationLearner:

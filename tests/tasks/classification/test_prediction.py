@@ -113,6 +113,9 @@ def test_rows_are_written_in_the_form_that_the_name_says_and_nothing_else_is(
             read_back = list(csv.DictReader(file))
         assert [row["class"] for row in read_back] == [row["class"] or "" for row in rows]
         assert [row["path"] for row in read_back] == [row["path"] for row in rows]
+        assert [row["train"] for row in read_back] == [
+            "" if row["train"] is None else str(row["train"]) for row in rows
+        ]
         assert float(read_back[0]["probability_5"]) == rows[0]["top"][4][1]
         assert read_back[-1]["error"] == rows[-1]["error"]
     else:
