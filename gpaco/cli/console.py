@@ -6,6 +6,8 @@ from typing import Any
 
 
 def print_error(cause: str, remedy: str) -> None:
+    """Print an error on two lines, even if a name in it has a line break."""
+    cause, remedy = ("".join(c if c.isprintable() else repr(c)[1:-1] for c in text) for text in (cause, remedy))
     print(f"error: {cause}\n  {remedy}", file=sys.stderr)
 
 

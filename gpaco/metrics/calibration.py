@@ -62,7 +62,7 @@ def fit_factor(
 
 def _from_highest(logits: NDArray[np.floating]) -> Floats:
     scores = np.asarray(logits, np.float64)
-    return scores - scores.max(1, keepdims=True)
+    return np.asarray(scores - scores.max(1, keepdims=True))
 
 
 def fit_factors(

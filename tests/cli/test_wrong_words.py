@@ -87,3 +87,9 @@ def test_debug_shows_where_an_error_came_from_and_may_stand_anywhere(capfd: pyte
 @pytest.mark.process
 def test_wrong_words_in_a_process_of_its_own() -> None:
     assert "(Possible options: --method" in fails("train", "digits", "--methd", "ce", "--out", "nowhere")
+
+
+def test_a_line_break_in_a_name_does_not_break_the_lines_of_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["evaluate", "no\nrun"])
+    assert capfd.readouterr().err.startswith("error: no\\nrun does not exist\n  ")
