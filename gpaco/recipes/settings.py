@@ -197,7 +197,7 @@ class Model:
     dim: int = setting(128, "dimension of the embeddings", low=1)
     projector: str = setting(
         "gpaco",
-        "gpaco: three layers; paco (always in bcl): two with batch norm; two-layer: two without; mae: three with GELU",
+        "gpaco: three layers; paco, and always bcl: two, batch norm; two-layer: two; mae: three, GELU",
         choices=("gpaco", "paco", "two-layer", "mae"),
     )
     hidden: int = setting(0, "width of a ReLU layer between backbone and heads; 0: none", low=0)
