@@ -62,7 +62,8 @@ def fit_factor(
 
 def _from_highest(logits: NDArray[np.floating]) -> Floats:
     scores = np.asarray(logits, np.float64)
-    return np.asarray(scores - scores.max(1, keepdims=True))
+    lowered: Floats = scores - scores.max(1, keepdims=True)
+    return lowered
 
 
 def fit_factors(

@@ -271,6 +271,7 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
