@@ -121,6 +121,12 @@ def test_usage_has_brackets_around_what_may_be_left_out(words: str, prints: Comm
     assert prints(words.split()[0], "--help").startswith(f"Usage: gpaco {words}\n")
 
 
+def test_the_help_of_check_names_the_one_setting_that_it_takes(prints: Command) -> None:
+    text = prints("check", "--help")
+    assert "data.allow_outside=true" in text
+    assert "any setting" not in text
+
+
 def test_a_wrong_model_names_the_nearest_and_does_not_stand_in_the_way_of_the_right_one(
     refuses: Command, prints: Command, tmp_path: Path
 ) -> None:
