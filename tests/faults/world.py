@@ -76,7 +76,7 @@ def attempt(number: int, home: Path) -> int:
         (folder / "parts").mkdir()
         run_ranks(1, partial(part, folder / "whole", number, None))
         whole = checkpoint.load(folder / "whole" / "checkpoints")
-        stops = [*sorted(dice.sample(range(1, whole.step - 2), 3)), None]
+        stops = [*sorted(dice.sample(range(1, whole.step - 2, 3), 3)), None]  # a signal is acted on one step later
         for world, last in zip(WORLDS, stops, strict=True):
             (stopped, *_) = run_ranks(world, partial(part, folder / "parts", number, last))
             assert stopped["stopped"] == (last is not None)
