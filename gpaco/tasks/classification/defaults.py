@@ -21,22 +21,23 @@ from gpaco.tasks.classification.two_stages import with_default_stages
 WITH_MEMORY = ("gpaco", "paco", "supcon", "multitask")
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
-# A head on cached features. Tried on long-tailed pets only so far; benchmarks/heads.py compares others.
+# A head on cached features, as measured on long-tailed pets and CIFAR-100: docs/benchmarks.md, "The first model".
 HEAD: dict[str, Any] = {
     "model.hidden": 512,
     "optimizer.weight_decay": 5e-4,
     "train.batch_size": 128,
-    "train.epochs": 60,
     "train.cached_views": 4,
     "train.checkpoint_every": 10,
     "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
     "views.second": "plain",
 }
+_HEAD_STEPS = 1_700  # more are no better on 10,000 images; few images need 60 epochs
 
 
 def head_settings(images: int) -> dict[str, Any]:
     """Return the settings of a head on the features of this many images."""
-    return HEAD | {"method.memory": _memory(images)}
+    epochs = min(max(_HEAD_STEPS * HEAD["train.batch_size"] // max(images, 1), 20), 60)
+    return HEAD | {"train.epochs": epochs, "method.memory": _memory(images)}
 
 
 def _memory(images: int) -> int:

@@ -25,6 +25,7 @@ from gpaco.tasks.classification import heads, tuning
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
 from gpaco.tasks.classification.card import build_head, describe
+from gpaco.tasks.classification.defaults import head_settings
 from gpaco.tasks.classification.heads import (
     FOLDS,
     HeldOut,
@@ -317,3 +318,8 @@ def test_candidates_are_always_the_same_and_start_with_the_recipe() -> None:
     assert found == candidates(recipe)
     assert found[0] == {"optimizer.lr": recipe.optimizer.lr, "optimizer.weight_decay": recipe.optimizer.weight_decay}
     assert len({json.dumps(one) for one in found}) == len(found)
+
+
+def test_a_head_trains_for_as_many_steps_as_help_between_20_and_60_epochs() -> None:
+    epochs = {images: head_settings(images)["train.epochs"] for images in (1, 879, 3_600, 5_000, 10_847, 1_000_000)}
+    assert epochs == {1: 60, 879: 60, 3_600: 60, 5_000: 43, 10_847: 20, 1_000_000: 20}
