@@ -139,6 +139,7 @@ def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_o
     assert server.predict(good).status == 200
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_an_upload_in_pieces_of_unknown_length_ends_at_the_limit(server: Server) -> None:
     with socket.create_connection((server.host, server.port), timeout=30) as connection:
@@ -156,6 +157,7 @@ def test_an_upload_in_pieces_of_unknown_length_ends_at_the_limit(server: Server)
     assert server.ask("/health").json["requests"] == 0
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_a_segmenter_answers_with_a_mask_in_its_colors(segmenter: Run, tmp_path: Path) -> None:
     image = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
@@ -272,6 +274,7 @@ def test_an_error_of_the_model_reaches_all_who_wait_and_the_next_are_answered() 
     assert six == 6
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_a_signal_lets_open_requests_finish(trained: Run, digits: list[np.ndarray]) -> None:
     body, kind = multipart((png(digits[0]),))
@@ -319,6 +322,7 @@ assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] 
 """
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_a_client_that_does_not_read_does_not_keep_a_server_alive_and_signals_are_given_back() -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

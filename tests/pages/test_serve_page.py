@@ -17,7 +17,7 @@ from gpaco.tasks.classification.logits import log_prior, softmax
 from gpaco.tasks.classification.rows import Answering
 from gpaco.tasks.segmentation.masks import Segmenting
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.extensive]
 COUNTS = (500, 60, 5, 1)
 
 
