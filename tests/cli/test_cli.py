@@ -325,7 +325,7 @@ def test_supcon_trains_features_then_a_classifier(tmp_path: Path, prints: Comman
     said: list[str] = []
     quick = {"long_tail": 20, "epochs": 3, "batch_size": 64, "lr": 0.05, "say": said.append}
     result = gpaco.train("digits", out=tmp_path / "run", method="supcon", settings=["method.memory=64"], **quick)
-    assert [line for line in said if line.startswith("stage")] == [
+    assert [line for line in said if line.startswith("stage ")] == [
         "stage 1 of 2: features",
         "stage 2 of 2: classifier",
     ]

@@ -46,14 +46,9 @@ def scenario() -> Results:
     ]
 
     read: list[int] = []
-    inspection._inspected = lambda samples, i, hashed: (
-        read.append(i)
-        or inspection.Inspection(  # type: ignore
-            "torn" if i == 5 else None, ""
-        )
-    )
     with tempfile.TemporaryDirectory() as folder:
         files = Samples(np.zeros(9, np.int64), ("a",), paths=tuple(Path(folder, f"{k}.png") for k in range(9)))
+        inspection._fault = lambda path: read.append(int(path.stem)) or ("torn" if path.stem == "5" else None)  # type: ignore
         assert inspection.find_bad(files, shared=True) == [(5, "torn")]
         for k, path in enumerate(files.paths or ()):
             path.write_bytes(bytes([k]))

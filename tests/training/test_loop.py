@@ -338,7 +338,7 @@ def test_the_seed_of_a_step_depends_on_every_key() -> None:
         ["optimizer.name=adamw", "optimizer.lr=0.001", "optimizer.clip=1"],
         ["schedule.name=step", "schedule.steps=[1]"],
         ["method.mixup=0.2", "method.cutmix=1.0"],
-        ["train.part=head"],
+        ["train.part=head", "model.name=resnet8"],
         ["train.channels_last=true"],
         ["model.projector=paco"],
     ],

@@ -10,7 +10,7 @@ from gpaco.data.batches import steps_per_epoch
 from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
 from gpaco.tasks.classification.batches import FeatureSource, cached_kinds, caches, views_of_recipe
 from gpaco.tasks.classification.card import build_model, describe
@@ -58,6 +58,8 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
 
 def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) -> float:
     """Return the seconds of a training step of a head, from a few steps on random features."""
+    if recipe.method.name in TWO_STAGES:  # there is nothing yet that they could continue
+        recipe = replace(recipe, method=replace(recipe.method, name="ce"))
     train, world = recipe.train, distributed.world_size()
     batch_size = max(train.batch_size - train.batch_size % world, world)
     rows = np.resize(balanced_subset(splits.train.labels, _STEPS * batch_size, seed=0), _STEPS * batch_size)

@@ -112,6 +112,7 @@ def test_no_float64_goes_to_a_device_in_a_whole_training_and_an_analysis_that_fa
     monkeypatch.setattr(Tensor, "to", to)
     said: list[str] = []
     settings = ["method.memory=64", "model.hidden=16", "train.cached_views=2", "method.label_smoothing=0.1"]
+    settings.append("model.name=resnet8")
     options: dict[str, Any] = {"epochs": 1, "long_tail": 50, "train": "head", "settings": settings, "say": said.append}
     run = gpaco.train("digits", out=tmp_path / "run", **options)
     assert not moved
