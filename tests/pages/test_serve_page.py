@@ -142,6 +142,7 @@ def test_a_model_that_does_not_know_its_training_images_has_no_slider(browser: B
     ):
         assert tab.page.locator("#position").count() == 0
         tab.page.set_input_files("#files", images)
+        tab.page.locator(".top li").nth(7).wait_for()
         tab.shows("#count", "2 images")
         assert tab.page.locator(".top li").count() == 8
         assert tab.page.locator(".rare").count() == 0
