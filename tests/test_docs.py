@@ -279,7 +279,7 @@ def test_the_blocks_of_a_page_run_one_after_another(page: Path, desk: Path, tmp_
         else:
             ours = [line for line in block.commands if line.startswith("gpaco ")]
             program = ["bash", "-euc", "\n".join(ours)]
-        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800)
         assert done.returncode == 0, f"{page.name}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 

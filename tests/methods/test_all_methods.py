@@ -33,6 +33,7 @@ def rare(run: Run) -> float:
 
 
 @pytest.mark.extensive
+@pytest.mark.timeout(1200)
 def test_rare_classes_are_better_than_with_cross_entropy(tmp_path: Path) -> None:
     base = rare(gpaco.train("digits", out=tmp_path / "ce", method="ce", **BUDGET))
     found = {name: rare(gpaco.train("digits", out=tmp_path / name, method=name, **BUDGET)) for name in OTHERS}
