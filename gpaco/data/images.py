@@ -211,7 +211,10 @@ def _decode(image: ImageFile.ImageFile, data: bytes, least: int = 0) -> tuple[Pi
         if pixels is not None and pixels.shape[1::-1] == tuple(-(-side // part) for side in image.size):
             return _upright(pixels, orientation), orientation
     stored = _orientation(image) if image.format == "TIFF" else None
+    size = image.size
     image.load()
+    if image.format == _HEIF and image.size != size:
+        raise ValueError("its pixels are not of the size in its header")
     pixels = _in_rgb(image)
     if stored is not None:
         return pixels, stored  # Pillow turns TIFF by itself

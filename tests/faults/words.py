@@ -36,7 +36,7 @@ show default
 check data --json
 demo --out data --seeds nowhere
 mine nowhere data --out rows.csv --classes rare --n 5
-serve nowhere --port 0 --host 127.0.0.1
+serve nowhere --port 0
 push nowhere me/name --dry-run --private
 latency nowhere --device cpu --json
 """.strip().splitlines()
