@@ -15,7 +15,7 @@ from helpers.commands import run, start
 
 from faults.namespaces import NEW_MOUNTS, READ_ONLY, REMOUNT, mount_disk, unshare
 from faults.promise import Promise, scratch
-from faults.runs import PATIENCE, catches, check_same, dice_of, plain_error, train, undisturbed, wait_until
+from faults.runs import PATIENCE, check_same, dice_of, plain_error, train, undisturbed, wait_until
 from gpaco.cli.main import main
 from gpaco.training import checkpoint
 
@@ -46,11 +46,13 @@ def _fail(kind: str, number: int, home: Path, folder: Path) -> int:
 def _begun(home: Path) -> Path:
     """A run that was killed after its second checkpoint."""
     folder = home / "begun"
-    if not folder.exists():
+    while not folder.exists():
         process = start(*train("gpaco", home, folder))
-        wait_until(lambda: len(checkpoint.find(folder / "checkpoints")) > 1, process)
+        wait_until(lambda process=process: process.poll() is not None or len(checkpoint.find(folder / "checkpoints")) > 1)
         process.kill()
         process.communicate()
+        if (folder / "metrics.json").exists():  # the kill came too late
+            shutil.rmtree(folder)
     return folder
 
 
@@ -122,11 +124,17 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def vanish(number: int, home: Path, folder: Path) -> int:
     """Somebody moves the folder of a run that trains."""
-    process = start(*train("gpaco", home, folder / "run"))
-    wait_until(lambda: catches(process.pid) and checkpoint.find(folder / "run" / "checkpoints"), process)
-    time.sleep(dice_of("disks", number).uniform(0, 0.3))
-    (folder / "run").rename(folder / "moved")
-    _, errors = process.communicate(timeout=PATIENCE)
+    pause = dice_of("disks", number).uniform(0, 0.3)
+    while True:
+        process = start(*train("gpaco", home, folder / "run"))
+        wait_until(lambda process=process: process.poll() is not None or checkpoint.find(folder / "run" / "checkpoints"))
+        time.sleep(pause)
+        (folder / "run").rename(folder / "moved")
+        _, errors = process.communicate(timeout=PATIENCE)
+        if process.returncode:
+            break
+        pause /= 2  # the run had ended
+        shutil.rmtree(folder / "moved")
     plain_error(errors, process.returncode, 3, "no such file or directory")
     assert not (folder / "run").exists(), "a new folder was made where the old one was"
     run(*train("gpaco", home, folder / "moved"))
