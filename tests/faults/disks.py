@@ -48,7 +48,7 @@ def _begun(home: Path) -> Path:
     folder = home / "begun"
     while not folder.exists():
         process = start(*train("gpaco", home, folder))
-        wait_until(lambda process=process: process.poll() is not None or len(checkpoint.find(folder / "checkpoints")) > 1)
+        wait_until(lambda one=process: one.poll() is not None or len(checkpoint.find(folder / "checkpoints")) > 1)
         process.kill()
         process.communicate()
         if (folder / "metrics.json").exists():  # the kill came too late
@@ -127,7 +127,7 @@ def vanish(number: int, home: Path, folder: Path) -> int:
     pause = dice_of("disks", number).uniform(0, 0.3)
     while True:
         process = start(*train("gpaco", home, folder / "run"))
-        wait_until(lambda process=process: process.poll() is not None or checkpoint.find(folder / "run" / "checkpoints"))
+        wait_until(lambda one=process: one.poll() is not None or checkpoint.find(folder / "run" / "checkpoints"))
         time.sleep(pause)
         (folder / "run").rename(folder / "moved")
         _, errors = process.communicate(timeout=PATIENCE)
