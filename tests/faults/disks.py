@@ -85,7 +85,8 @@ def resume_on_disk(kind: str, disk: Path, begun: Path, whole: Path, room: int, w
     assert found.step >= max(int(name.removeprefix("step-")) for name in before), found.step
     for path in checkpoint.find(folder / "checkpoints"):
         assert before.get(path.name, _files(path)) == _files(path), path
-    left = [path.name for path in folder.rglob(".*") if path.name.endswith((".writing", ".removing"))]
+    left = [path for path in folder.rglob(".*") if path.name.endswith((".writing", ".removing"))]
+    left = [path for path in left if not (begun / path.relative_to(folder)).exists()]  # of the kill before
     assert not left, left
 
     if kind == "read-only":
