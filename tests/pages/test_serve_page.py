@@ -50,6 +50,7 @@ def address() -> Iterator[str]:
 def shares(tab: Tab, card: int) -> dict[str, str]:
     """The classes that a card shows, with their probabilities as text."""
     rows = tab.page.locator("#cards > li").nth(card).locator(".top li")
+    rows.first.wait_for()
     return {row.locator(".name").inner_text(): row.locator(".share").inner_text() for row in rows.all()}
 
 
