@@ -27,7 +27,7 @@ def opened(path: str) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise ValueError("its values are neither of 8 nor of 16 bits")
+            raise ValueError("its values have neither 8 nor 16 bits")
         top = 65535 if stored.format == "PPM" else next(top for top in (255, 4095, 65535) if values.max() <= top)
         image = Image.fromarray(np.rint(values * (255 / top)).astype(np.uint8))
     if image.has_transparency_data:

@@ -1,12 +1,12 @@
 """Generalized parametric contrastive learning for long-tailed images.
 
-`import gpaco` costs nothing: each public name is fetched from its module when it is first used.
+`import gpaco` is fast: each public name is imported from its module on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for type checkers; `_HOME` says the same to Python
+if TYPE_CHECKING:  # for type checkers; `_HOME` does the same at run time
     from gpaco import analysis as analysis
     from gpaco.api.compare import compare as compare
     from gpaco.api.estimator import TailClassifier as TailClassifier

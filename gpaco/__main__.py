@@ -1,4 +1,4 @@
-"""`python -m gpaco`, as torchrun wants it."""
+"""`python -m gpaco`, for torchrun."""
 
 from gpaco.cli.main import main
 

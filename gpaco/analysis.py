@@ -1,7 +1,7 @@
-"""The analysis of the paper as numbers: what the loss asks of a model, and what a model does.
+"""The analysis of the paper as numbers: what the loss drives a model toward, and what a trained model does.
 
 Formulas, for any numbers: `optimal_probabilities` (remarks 1 and 2), `extra_loss_curve` (Fig. 3 b), `log_log_slope`.
-Measured on a run: `class_gradient_norms` (Fig. 2), `measured_mass`, and `analyze`, which is both, ready for JSON.
+Measured on a run: `class_gradient_norms` (Fig. 2), `measured_mass`, and `analyze`, which returns both, ready for JSON.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Measurements load torch, formulas do not."""
+    """Import torch for measurements only; the formulas do not need it."""
     if name not in __all__:
         raise AttributeError(f"module 'gpaco.analysis' has no attribute {name!r}")
     from gpaco.tasks.classification import analysis

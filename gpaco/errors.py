@@ -25,7 +25,7 @@ class UserError(Problem, ValueError):
 
 
 class EnvironmentProblem(Problem, RuntimeError):
-    """A problem of the machine: disk, memory, other processes."""
+    """A problem with the machine: disk, memory, other processes."""
 
     exit_code = 3
 
@@ -37,7 +37,7 @@ class Diverged(Problem, RuntimeError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: the nearest known one, or nothing.
+    """Return the end of a message about an unknown word: a suggestion, or nothing.
 
     >>> nearest("gpcao", ["gpaco", "paco", "ce"])
     "; did you mean 'gpaco'?"
@@ -49,7 +49,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def installing(extra: str) -> str:
-    """Return the remedy for a missing optional package. The one place that changes once gpaco is on PyPI.
+    """Return the remedy for a missing optional package. The only place to change once gpaco is on PyPI.
 
     >>> installing("seg")
     "in the clone of gpaco: pip install '.[seg]'"

@@ -1,6 +1,6 @@
 """Settings for all tests: the same examples on every run, no time limit per example, no process without a marker.
 
-No test gets beyond this machine: sockets of Python, in this process and in what the fork server starts, are refused.
+Tests have no network access beyond this machine: Python sockets are refused here and in processes of the fork server.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _give_memory_back() -> Iterator[None]:
-    """Return freed memory to the system: glibc keeps gigabytes of what the large networks of a few tests took."""
+    """Return freed memory to the system: glibc keeps gigabytes after tests with large networks."""
     yield
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)

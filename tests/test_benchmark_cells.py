@@ -19,7 +19,7 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Any:
 def row(cells: Any, method: str, seed: int, tau: str, accuracy: float, **more: str) -> dict[str, str]:
     figures = dict.fromkeys(cells.FIGURES, "0.5") | {"all": f"{accuracy:.4f}", "few": ""}
     cell = {"part": "head", "factor": "100", "method": method, "settings": "optimizer.lr=0.1", "seed": str(seed)}
-    return cell | {"tau": tau, **figures, "seconds": "10", "machine": "a machine"} | more
+    return cell | {"tau": tau, **figures, "seconds": "10"} | more
 
 
 def table(text: str) -> dict[tuple[str, str, str], list[str]]:
@@ -41,7 +41,6 @@ def test_rows_with_a_tuned_tau_are_compared_with_those_of_the_baseline_with_its_
             cells.append(path, row(cells, method, seed, tau, 0.9))  # a cell that is there is not added again
             if (method, tau) != ("balanced-softmax", "0.3"):  # here the tuned tau of the baseline is 0
                 cells.append(path, row(cells, method, seed, tau, accuracy + more, factor="10"))
-    assert path.read_text().splitlines()[0] == ",".join(cells.HEADER)
     assert len(cells.read(path)) == 2 * (4 + 3)
 
     text = cells.write_summary(path, "balanced-softmax")

@@ -1,4 +1,4 @@
-"""check(): what to know about data before training."""
+"""check(): problems and facts to know about data before training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,9 +20,9 @@ def check(
     settings: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return what is found in data for a task, ready for JSON, and the same as lines to print.
+    """Check data for a task. Return the findings, ready for JSON, and as lines to print.
 
-    The only one of the `settings` is "data.allow_outside=true".
+    `settings` takes only "data.allow_outside=true".
     """
     if other := [word for word in settings if not word.startswith("data.allow_outside=")]:
         raise UserError(f"check has no setting {other[0]!r}", "it has data.allow_outside=true, for tables and lists")

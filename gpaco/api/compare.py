@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpaco.api.latency import latency, stored
+from gpaco.api.latency import measure_run, stored
 from gpaco.api.report import report
 from gpaco.api.train import train
 from gpaco.errors import UserError, nearest
@@ -20,7 +20,7 @@ from gpaco.recipes.settings import MethodSettings, used
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.outputs import mark_folder, output_folder
-from gpaco.system.progress import Say, Show, quiet
+from gpaco.system.progress import Say, Show, muted, quiet
 from gpaco.tasks.classification.splits import read_splits
 from gpaco.training.run import Run, no_test_images
 
@@ -44,13 +44,16 @@ def compare(
     """Train every method with every seed and compare them: {"rows": [{"method", "top1": {"mean", "interval"}, ...}]}.
 
     A method can have its own settings: "gpaco+prior=counts+start=released". `settings` are for all methods, those in
-    [method] for the methods that have them. What is left open is chosen for each method: some cannot train a head alone
-    and train all layers, on images that are not held out for validation. "trains" says what each one trained.
-    Heads on cached features are compared alone; "fused" has their accuracy with the closed-form classifier added.
-    The page `report.html` in the same folder is about the first seed of each method. Of several processes, none waits
-    for the page of a single run: there is only that of the comparison, without the analysis of training steps.
+    [method] for the methods that have them. Other settings are chosen for each method: one that cannot train a head
+    alone trains all layers, and holds out images for validation. "trains" says what each one trained.
+    Heads on cached features are compared without the closed-form classifier; "fused" is their accuracy with it.
+    `report.html` in the same folder covers the first seed of each method. With several processes, single runs get no
+    page, and the page of the comparison has no analysis of training steps.
 
-    >>> compare("photos", ["ce", "gpaco+prior=counts"], seeds=3, out="runs/compared")  # doctest: +SKIP
+    >>> options = {"seeds": 1, "epochs": 1, "say": lambda line: None}
+    >>> found = compare("digits", ["ce", "gpaco+prior=counts"], out="runs/compared", **options)
+    >>> [row["method"] for row in found["rows"]]
+    ['ce', 'gpaco+prior=counts']
     """
     check_is_list("methods", methods)
     check_is_list("settings", settings)
@@ -62,7 +65,7 @@ def compare(
     folder = output_folder(out, MARK, data=[data, flags.get("root")])
     short = {key: value for key, value in flags.items() if key in FLAGS}
     shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
-    for _, name, own in parsed:  # an error in the last method is found before the first one trains
+    for _, name, own in parsed:  # find an error in the last method before the first one trains
         own[:0] = shared(name, own)
         recipe, given = requested(data, flags.get("recipe"), own, short | {"method": name})
         if recipe.train.task != "classification":
@@ -86,18 +89,18 @@ def compare(
             else:
                 show({"title": f"{word}, seed {seed}"})
             cell = folder / re.sub(r"[^\w.+-]+", "-", word).strip("-") / f"seed-{seed}"
-            tell = (details or say) if not rows and not runs else quiet  # nearly the same lines for every cell
+            tell = (details or say) if not rows and not runs else muted(say)  # nearly the same lines
             run = train(data, out=cell, method=name, seed=seed, settings=own, say=tell, show=show or quiet, **flags)
             runs.append(run)
-            distributed.barrier()  # no process reads what the first has not yet written
+            distributed.barrier()  # no process may read files that the first has not written yet
         metrics = {key: interval([run.metrics[key] for run in runs]) for key in COLUMNS}
         if sums := [run.metrics["parts"][FUSED]["top1"] for run in runs if FUSED in (run.metrics.get("parts") or {})]:
             metrics[FUSED] = interval(sums)
         row = {"method": word, **metrics, "trains": trained(runs[0]), "runs": [str(run.folder) for run in runs]}
         if distributed.rank() == 0:  # a second is enough for a column; `gpaco latency` measures longer
-            row["latency"] = (
-                stored(runs[0], flags.get("device")) or latency(runs[0], device=flags.get("device"), seconds=0.5)[0]
-            )
+            where, tell = flags.get("device"), details or say
+            known = [other["latency"] for other in rows]
+            row["latency"] = stored(runs[0], where) or measure_run(runs[0], where, 0.5, known, tell)
         rows.append(row)
     result = {"data": str(data), "seeds": seeds, "rows": rows}
     if distributed.rank() == 0:
@@ -118,7 +121,7 @@ def trained(run: Run) -> str:
 def shared_settings(
     settings: Sequence[str], methods: Sequence[tuple[str, list[str]]]
 ) -> Callable[[str, list[str]], list[str]]:
-    """Return which of the settings for all methods are those of one; raise an error for a setting that none has."""
+    """Return a function that selects the settings a method has; raise an error for a setting that no method has."""
 
     def keys(name: str, own: list[str]) -> set[str]:
         firsts = [one.partition("=")[2] for one in (*settings, *own) if one.startswith("method.first=")]
@@ -136,7 +139,7 @@ def shared_settings(
 
 
 def split_methods(words: str) -> list[str]:
-    """Split methods at commas, except at those inside the brackets of a list.
+    """Split methods at commas, except inside the brackets of a list.
 
     >>> split_methods("ce, gpaco+schedule.steps=[10,20]")
     ['ce', 'gpaco+schedule.steps=[10,20]']
@@ -178,7 +181,7 @@ def table(result: dict[str, Any]) -> str:
     columns = COLUMNS | fused
     differ = len({row.get("trains") for row in result["rows"]}) > 1
     titles = [*columns.values(), "ms", *(["trains"] if differ else [])]
-    lines = [f"| method | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    found = [["method", *titles]]
     for row in result["rows"]:
         cells = []
         for key in columns:
@@ -188,7 +191,11 @@ def table(result: dict[str, Any]) -> str:
         time = row["latency"]["batches"]["64"] if "latency" in row else None
         cells.append("none" if time is None else f"{time['median']:.2f}")
         cells += [row["trains"]] if differ else []
-        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+        found.append([row["method"], *cells])
+    wide = [max(map(len, column)) for column in zip(*found, strict=True)]
+    lines = [" | ".join(text.ljust(width) for text, width in zip(cells, wide, strict=True)) for cells in found]
+    lines.insert(1, " | ".join("-" * width for width in wide))
+    lines = [f"| {line} |" for line in lines]
     what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
     about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
     ms = " ms: per image in a batch of 64, first seed, median."

@@ -1,4 +1,4 @@
-"""convert(): checkpoints of other programs, to weights as safetensors or to a run that can be used like our own."""
+"""convert(): turn checkpoints of other code into safetensors weights, or into a run like our own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,16 +28,16 @@ def convert(
     counts: Path | str | None = None,
     say: Say = print,
 ) -> dict[str, Any]:
-    """Convert a file that `torch.save` wrote, and return a summary of it.
+    """Convert a file written by `torch.save`, and return a summary.
 
     Args:
-        file: .pth, .pt, .bin or .tar; no code in it is run.
-        out: a name with .safetensors for weights (of a backbone, for --weights), a new folder for a run.
-        model: name of the network, if the file does not have it.
-        recipe: name or file of a recipe, for settings that the checkpoint does not have.
-        settings: changes such as "method.alpha=0.02"; for a run.
-        classes: file with a class name per line; without it, classes are numbered from 0.
-        counts: CSV file with the training images of each class, in rows class,count.
+        file: .pth, .pt, .bin or .tar; code in it is not executed.
+        out: a .safetensors file for the weights of a backbone (for --weights), or a new folder for a run.
+        model: name of the network, if the file does not name it.
+        recipe: name or file of a recipe, for settings that the checkpoint does not store.
+        settings: changes such as "method.alpha=0.02", for a run.
+        classes: file with one class name per line; without it, classes are numbered from 0.
+        counts: CSV file with the number of training images per class, in rows class,count.
         say: called with a line for every decision.
     """
     path, target = Path(file), Path(out)
@@ -59,7 +59,7 @@ def convert(
     else:
         raise UserError(
             f"{path.name} has weights, but is not a trained run of PaCo or GPaCo",
-            f"give --out a name with .safetensors, such as {path.name.split('.')[0]}.safetensors",
+            f"give --out a .safetensors file, such as {path.name.split('.')[0]}.safetensors",
         )
     return {
         "file": str(path),
@@ -77,7 +77,7 @@ def _write_weights(foreign: Foreign, layout: Layout, name: str, target: Path, sa
     tensors = {new: foreign.tensors[old] for new, old in layout.backbone.items()}
     if name and (misfit := backbones.misfit(name, {key: tuple(value.shape) for key, value in tensors.items()})):
         raise UserError(
-            f"{foreign.path} does not fit {name}: {misfit}", "give the network it was saved from: --model NAME"
+            f"{foreign.path} does not fit {name}: {misfit}", "name the network it was saved from: --model NAME"
         )
     about = {"model": name, "source": foreign.path.name, "source_sha256": foreign.sha256}
     target.parent.mkdir(parents=True, exist_ok=True)

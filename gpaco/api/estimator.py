@@ -25,37 +25,37 @@ from gpaco.tasks.classification.priors import log_assumed
 from gpaco.tasks.classification.vectors import METHODS, fit_vectors
 
 Prior = str | ArrayLike | Mapping[Any, float] | None
-_ROWS = 4096  # vectors whose logits are computed together
+_ROWS = 4096  # vectors per forward pass
 
 
 class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier of feature vectors for data in which some classes are rare.
+    """A classifier for feature vectors, for data with rare classes.
 
-    It trains what `gpaco train --train head` trains: a small network with the chosen method, and a classifier in closed
-    form. Cross-validation calibrates both, and their logits are added. All classes are assumed equally likely when it
-    predicts, unless `prior` says otherwise.
+    It trains what `gpaco train --train head` trains: a small network with the chosen method, and a closed-form
+    classifier. Cross-validation calibrates both, and their logits are added. Predictions assume that all classes are
+    equally likely, unless `prior` says otherwise.
 
     Args:
         method: how the network trains, as `gpaco train --method`: "balanced-softmax", "gpaco" (several times slower),
             "paco", "multitask", "ce", "focal", "class-balanced" or "cb-focal"; or "gaussian", the closed form alone,
-            which takes no training.
+            which needs no training.
         hidden: width of the hidden layer; 0 for a linear classifier.
         epochs: passes over the data.
-        learning_rate: peak learning rate for batches of 128; smaller batches get less in proportion.
+        learning_rate: peak learning rate for batches of 128; reduced in proportion for smaller batches.
         weight_decay: weight decay of the network.
-        batch_size: vectors in a step; at most an eighth of the data, but at least 8.
+        batch_size: vectors per step; at most an eighth of the data, but at least 8.
         alpha: weight of a positive sample in the contrastive methods.
-        temperature: of the similarities in the contrastive methods.
+        temperature: temperature of the similarities in the contrastive methods.
         fuse: add the closed form to the trained network.
-        calibrate: fit probabilities on vectors that were held out from training, at the price of up to five more
-            trainings. Without it the network is used alone, as it is.
-        device: "cpu", "cuda" and so on; None: a GPU if there is one.
+        calibrate: fit the probabilities on held-out vectors, which takes up to five more training runs. Without it,
+            the network is used alone, uncalibrated.
+        device: "cpu", "cuda" and so on; None: a GPU if available.
         random_state: seed of the initial weights, the order of the data, and the folds.
 
     Attributes:
         classes_: the classes, sorted.
-        counts_: training vectors of each class.
-        n_features_in_: features of a vector.
+        counts_: number of training vectors per class.
+        n_features_in_: number of features.
         predictor_: the fitted model, a PyTorch module.
 
     >>> from sklearn.datasets import load_iris
@@ -100,9 +100,9 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(targets)
         self.classes_, labels, self.counts_ = np.unique(targets, return_inverse=True, return_counts=True)
         if len(self.classes_) < 2:
-            raise UserError(f"y has one class only, {self.classes_[0]!r}", "a classifier needs vectors of two classes")
+            raise UserError(f"y has only one class, {self.classes_[0]!r}", "a classifier needs at least two classes")
         recipe = self._recipe(len(labels))
-        # The closed form takes the root of features without a sign, such as pixels or those after a ReLU.
+        # The closed form takes the square root of nonnegative features, such as pixels or ReLU outputs.
         self.center_ = vectors.mean(0) if (vectors < 0).any() else np.zeros(vectors.shape[1])
         self.scale_ = float(np.sqrt((vectors - vectors.mean(0)).var())) or 1.0
         names, where = tuple(map(str, self.classes_)), choose_device(self.device)
@@ -111,10 +111,10 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 fitted = fit_vectors(
                     recipe, self._scaled(vectors), labels.astype(np.int64), names, where, calibrate=self.calibrate
                 )
-        except Stopped as stopped:  # there is nothing to save: the signal does what it would have done
+        except Stopped as stopped:  # nothing to save: let the signal take its normal course
             signal.raise_signal(stopped.number)
             raise
-        # In float64 a row does not depend on the rows beside it; from the CPU a stored model can be loaded anywhere.
+        # In float64, a row's result does not depend on other rows. A model saved on the CPU can be loaded anywhere.
         self.predictor_: Predictor = fitted.cpu().double()
         return self
 
@@ -125,12 +125,12 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes
 
     def predict_proba(self, X: ArrayLike, prior: Prior = None) -> NDArray[np.float64]:  # noqa: N803
-        """Return the probability of each class, (N, C), in the order of `classes_`.
+        """Return the probability of each class, (N, C), ordered as `classes_`.
 
         Args:
-            prior: how frequent the classes are where the model is used: "uniform"; "train", as in training; a share
-                for each class, in the order of `classes_` or by name. None: as the method assumes, which is uniform
-                except for "ce" and "focal" that are not fused.
+            prior: how frequent the classes are where the model is used: "uniform"; "train", as in training; or a share
+                for each class, ordered as `classes_` or by name. None: what the method assumes, which is uniform
+                except for "ce" and "focal" without `fuse`.
         """
         check_is_fitted(self)
         vectors = self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
@@ -193,7 +193,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if shares.shape != (len(classes),) or not all(0 < share < math.inf for share in shares):
             raise UserError(
                 f"prior needs {len(classes)} shares above 0, one for each class, got {shares.tolist()!r}"[:200],
-                "give them in the order of classes_, or as a dict by class",
+                "order them as classes_, or give a dict by class",
             )
         logs: NDArray[np.float64] = np.log(shares / shares.sum())
         return logs

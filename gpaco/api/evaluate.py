@@ -38,16 +38,16 @@ def evaluate(
     say: Say = quiet,
     **how: Any,
 ) -> dict[str, Any]:
-    """Return the metrics of a run, or of several as an ensemble (the mean of their logits).
+    """Return the metrics of a run, or of an ensemble of several (the mean of their logits).
 
     Other data is matched by class name. Images of classes that the model does not know are left out and listed as
-    `overlap` in the result. Under torchrun every process does its share, and all return the metrics of the whole.
+    `overlap` in the result. Under torchrun, the processes share the work and all return the same metrics.
 
     Args:
-        data: other data than the test split of the run; for a segmenter, a folder of images and masks.
-        root: folder that the paths of a table or list start from; that of the run (data.root) unless given.
+        data: data to use instead of the run's test split; for a segmenter, a folder of images and masks.
+        root: folder that the paths in a table or list are relative to; by default that of the run (data.root).
         prior: class distribution expected at test time: "uniform", "train" or a CSV file.
-        unbiased: correct a model trained with the paper's prior for what the loss takes from frequent classes.
+        unbiased: correct a model trained with the paper's prior for the bias of the loss against frequent classes.
         tune_prior: first select tau * log prior on the validation data of each run, and store it with the run.
         many: classes with more training images are "many"; for a segmenter, a multiple of the mean share of pixels.
         few: classes with fewer training images are "few".
@@ -72,7 +72,7 @@ def evaluate(
     if distributed.rank():
         say, show = quiet, None
     if root is not None and (data is None or isinstance(data, Samples)):
-        raise UserError("a root is for a table or list, and there is none", "gpaco evaluate RUN LIST --root FOLDER")
+        raise UserError("--root is for a table or list, but none was given", "gpaco evaluate RUN LIST --root FOLDER")
     common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where, "show": show, "say": say}
     if several[0].recipe.train.task == "segmentation":
         if root is not None:

@@ -1,9 +1,9 @@
 """export(): a trained model as one file that runs elsewhere: ONNX, torch.export, or the weights of its backbone.
 
 An exported graph takes `images` (N, 3, H, W) uint8 in RGB, with any N, and returns `logits`, (N, C) or for a segmenter
-(N, C, H, W). Normalization, a tuned prior, `prior` and `unbiased` are inside. Everything else needed to use it is in
-the file too, as JSON under the name "gpaco": classes, size, how to bring images to that size. The file is run and
-compared with the model before it gets its name.
+(N, C, H, W). Normalization, a tuned prior, `prior` and `unbiased` are part of the graph. Everything else needed to use
+it is stored in the file as JSON under the name "gpaco": classes, input size, how to resize images. Before the file gets
+its final name, it is run and compared with the model.
 """
 
 import json
@@ -40,23 +40,24 @@ def export(
     which: str = "best",
     say: Say = quiet,
 ) -> dict[str, Any]:
-    """Write the model of a run, or the mean of the logits of several, to a file.
+    """Write the model of a run, or an ensemble of several (the mean of their logits), to a file.
 
     The file is .onnx, .pt2 (torch.export) or .safetensors (the backbone of one run, for `--weights`).
 
     Args:
-        prior: for a classifier, the class distribution you expect: "uniform", "train" or a CSV file.
+        prior: for a classifier, the class distribution expected at test time: "uniform", "train" or a CSV file.
         unbiased: for a classifier, as in `evaluate`.
-        size: for a segmenter, height and width of its images; by default the size it was trained for.
+        size: for a segmenter, height and width of the input; by default the size it was trained for.
         which: "best" or "last".
 
-    >>> export("runs/first", "model.onnx", prior="uniform")  # doctest: +SKIP
+    >>> export("runs/first", "model.onnx", prior="uniform")["difference"] < 1e-3
+    True
     """
     several = as_runs(runs)
     path = output_file(out, MARKS, [place for run in several for place in run.recipe.data.places])
     kind = path.suffix.lower()
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}", "make it first, or choose another --out")
+        raise UserError(f"there is no folder {path.parent}", "create it first, or choose another --out")
     weights_only = kind == ".safetensors"
     if weights_only and len(several) > 1:
         raise UserError("an ensemble has several backbones", "export them one by one")
@@ -65,7 +66,7 @@ def export(
     found = EXPORTABLE[several[0].recipe.train.task](several, prior=prior, unbiased=unbiased, size=size, which=which)
     about = json.loads(json.dumps(found.about))  # as it is in the file
     difference = None
-    work = path.with_name(f".{path.stem}.writing{path.suffix}")  # gets its name if there was no error
+    work = path.with_name(f".{path.stem}.writing{path.suffix}")  # renamed if there is no error
     with explained(f"cannot write {path}", ""):
         try:
             if weights_only:

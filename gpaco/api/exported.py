@@ -1,4 +1,4 @@
-"""An exported ONNX file in use. Needs no torch, and so the commands import this file before any other."""
+"""Predicting and serving with an exported ONNX file. Needs no torch: the commands use this module directly."""
 
 import os
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from gpaco.tasks.segmentation.masks import Segmenting, output_masks, write_masks
 def open_model(
     path: Path | str, *, prior: str | None = None, unbiased: bool = False, device: str | None = None, **how: Any
 ) -> Model:
-    """Return the model in an ONNX file that `gpaco export` wrote; an error about options that only runs have."""
+    """Return the model in an ONNX file that `gpaco export` wrote; raise an error for options that only runs have."""
     for option, given, remedy in (
-        ("unbiased", unbiased, "it is part of the file: give it to gpaco export"),
+        ("unbiased", unbiased, "it is fixed at export: give it to gpaco export"),
         ("device", device, "leave it out: an exported file runs on the CPU"),
         *((name, True, "leave it out, or give the run instead of the file") for name in how),
     ):
         if given:
             raise UserError(f"an exported file has no {option}", remedy)
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("an exported file is used by one process", "start it without torchrun")
+        raise UserError("an exported file runs in one process", "start it without torchrun")
     file = open_onnx(Path(path))
     if file.about["task"] == "classification":
         return answering_file(file, prior)
@@ -66,6 +66,6 @@ def predict_file(
 
 
 def serve_file(path: Path | str, *, host: str = HOST, port: int = PORT, say: Say = print, **options: Any) -> None:
-    """Serve an exported file until a signal comes; `options` go to `open_model`."""
+    """Serve an exported file until interrupted; `options` go to `open_model`."""
     with listen(host, port) as listener:
         serve_model(open_model(path, **options), listener, say, host=host)

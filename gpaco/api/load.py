@@ -17,14 +17,14 @@ def load(
 ) -> Predictor | ScenePredictor:
     """Return the model of a run: images (N, 3, H, W) -> logits (N, C), or (N, C, H, W) for a segmenter.
 
-    "hub:OWNER/NAME" is a model that `gpaco push` wrote to the Hugging Face hub; it is downloaded to the hub's cache. A
-    folder that `gpaco push --dry-run` wrote works too.
+    "hub:OWNER/NAME" loads a model that `gpaco push` uploaded to the Hugging Face hub, by way of the hub's cache. A
+    folder written by `gpaco push --dry-run` works too.
 
     Adapters are merged into plain layers. A prior that was tuned for this checkpoint is part of the model.
 
     Args:
-        which: "best" on validation data (the last one if there is none) or "last".
-        tuned: False leaves out a tuned prior.
+        which: "best" on validation data (the last one without validation data) or "last".
+        tuned: whether to apply a tuned prior.
 
     >>> import torch
     >>> from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ def load(
         run = fetch_model(run)
     if isinstance(run, Path | str) and is_model_folder(Path(run)):
         if which != "best" or not tuned:
-            raise UserError("a model that was pushed is one checkpoint with its prior", "leave out which and tuned")
+            raise UserError("a pushed model has only one checkpoint, with its prior", "leave out which and tuned")
         return load_model_folder(Path(run), device)
     run = as_run(run)
     if run.recipe.train.task == "segmentation":

@@ -14,7 +14,7 @@ from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 from gpaco.system.outputs import output_file
 from gpaco.system.progress import Progress, Say, quiet
-from gpaco.system.words import counted, printable
+from gpaco.system.words import plural, printable
 from gpaco.tasks.classification.mining import RARE, candidates, chosen_classes, look_at
 from gpaco.tasks.classification.predictor import load_classifiers
 from gpaco.training.run import Run, as_run
@@ -33,26 +33,27 @@ def mine(
     show: Progress | None = None,
     say: Say = quiet,
 ) -> list[dict[str, Any]]:
-    """Return the most probable candidates for rare classes among unlabeled images, no two of them alike.
+    """Return candidates for rare classes among unlabeled images: predicted as the class, without near-duplicates.
 
-    A row has the class it is offered for, its rank there, the path, the probability of that class if all classes are
-    equally likely, and the class that the model predicts with its probability.
+    A row has the class it is a candidate for, its rank in that class, the path, the probability of that class if all
+    classes are equally likely, and the class that the model predicts with its probability.
 
     Args:
-        run: a run that classifies.
-        pool: files, folders (searched for images), tar shards and .txt lists with a path in each line.
-        out: .csv file for the rows; a page with a thumbnail of each is written beside it, with the suffix .html.
-        classes: "rare": classes with few training images, or else the rarest third; or names separated by commas.
-        n: candidates in all, divided among the classes.
+        run: a run of a classifier.
+        pool: files, folders (searched for images), tar shards, and .txt lists with one path per line.
+        out: .csv file for the rows; a page with thumbnails is written beside it, with the suffix .html.
+        classes: "rare": few-shot classes, or else the rarest third; or names separated by commas.
+        n: total number of candidates, divided among the classes.
 
-    >>> mine("runs/first", "unlabeled", out="candidates.csv", n=50)  # doctest: +SKIP
+    >>> len(mine("runs/first", "unlabeled", out="candidates.csv", n=5))
+    5
     """
     if n < 1:
-        raise UserError(f"{n} candidates are none", "--n 200 is usual")
+        raise UserError(f"n must be at least 1, got {n}", "for example --n 200")
     run, where = as_run(run), distributed.choose_device(device)
     place, labeled = None, run.recipe.data.places
     if out is not None:
-        place = output_file(out, {".csv": ",".join(COLUMNS) + "\r\n"}, labeled)  # no column was added
+        place = output_file(out, {".csv": ",".join(COLUMNS) + "\r\n"}, labeled)  # not if somebody added a column
         output_file(place.with_suffix(".html"), {".html": MARK}, labeled)
     distributed.start(where, run.recipe.train.timeout)
     (predictor,) = load_classifiers([run], device=where)
@@ -63,7 +64,7 @@ def mine(
     if len(errors) == len(files):
         raise UserError(f"no image could be read: {next(iter(errors.values()))}", "give images that can be opened")
     if errors:
-        say(f"{counted(len(files), 'file')}, {len(errors)} of them could not be read: {next(iter(errors.values()))}")
+        say(f"{plural(len(files), 'file')}, {len(errors)} of them could not be read: {next(iter(errors.values()))}")
     rows: list[dict[str, Any]] = []
     offered = dict.fromkeys(wanted, 0)
     for one in candidates(found, wanted, n):

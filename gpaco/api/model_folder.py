@@ -1,6 +1,6 @@
-"""A model as a folder that anybody can load: `gpaco push` writes it, `gpaco.load` reads it.
+"""A model as a folder that anyone can load: `gpaco push` writes it, `gpaco.load` reads it.
 
-It has config.json with the card, model.safetensors, and gaussian.safetensors if there is a closed form beside the head.
+It has config.json with the card, model.safetensors, and gaussian.safetensors if the head has a closed form beside it.
 """
 
 import json
@@ -34,7 +34,7 @@ def is_model_folder(folder: Path) -> bool:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether nobody but `gpaco push` can have written the model in a folder."""
+    """Return whether a folder holds a model that only `gpaco push` can have written."""
     try:
         return is_model_folder(folder) and "gpaco" in json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -42,7 +42,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def write_model_folder(run: Run, folder: Path) -> None:
-    """Write the best checkpoint of a run to a folder that exists."""
+    """Write the best checkpoint of a run to an existing folder."""
     task = run.recipe.train.task
     predictor = load_segmenter(run) if task == "segmentation" else load_classifiers([run])[0]
     save_file(whole_tensors(predictor.model), folder / WEIGHTS)
@@ -60,7 +60,7 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind, stored = CARDS[config["task"]], dict(config["card"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder} has no model of gpaco", "give one that `gpaco push` wrote") from None
+        raise UserError(f"{folder} has no gpaco model", "give a folder that `gpaco push` wrote") from None
     card = read_card(kind.Card, stored, str(folder / CONFIG))
     model, gaussian = kind.build_model(card), None
     try:
@@ -72,7 +72,7 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
             gaussian.load_state_dict(tensors)
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
         raise UserError(
-            f"the weights in {folder} are missing, damaged or of another model: {one_line(error)}",
+            f"the weights in {folder} are missing, damaged or from another model: {one_line(error)}",
             "push it again, or download it again",
         ) from error
     found = ScenePredictor(model, card) if kind is segmentation else Predictor(model, card, gaussian)
@@ -80,7 +80,7 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
 
 
 def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of a network as safetensors takes them."""
+    """Return the weights of a network as contiguous tensors, which safetensors requires."""
     return {key: value.contiguous() for key, value in model.state_dict().items()}
 
 

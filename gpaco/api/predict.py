@@ -31,21 +31,23 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Return a row for each image: path, class, probability, group of the class, `top` classes, error (or None).
 
-    For a segmenter, the rows are those of `tasks.segmentation.prediction.predict_masks`. Of several processes, each
-    predicts its share, and all return the whole table; the first one writes it.
+    For a segmenter, the rows are those of `tasks.segmentation.prediction.predict_masks`. With several processes, each
+    predicts its share and all return the whole table, which the first one writes.
 
     Args:
         runs: one run, or several as an ensemble; or an .onnx file that `gpaco export` wrote.
-        paths: files, folders (searched for images) and .txt lists with a path in each line; a class number after the
-            path is ignored.
+        paths: files, folders (searched for images), and .txt lists with one path per line; a class number after a path
+            is ignored.
         out: .csv, .jsonl or .parquet file for the rows; for a segmenter, a folder for masks and overlays.
         prior: class distribution expected at test time, as for `evaluate`.
         unbiased: correct the bias of the loss, as for `evaluate`.
-        uncertain: rows with a probability below this are marked: `uncertain` is True.
+        uncertain: mark rows with a probability below this: `uncertain` is True.
         how: `scales`, `flip`, `window` and `stride` of a segmenter.
 
-    >>> for row in predict("runs/first", ["new"]):  # doctest: +SKIP
-    ...     print(row["path"], row["class"], round(row["probability"], 2))
+    >>> for row in predict("runs/first", ["new"]):
+    ...     print(row["path"], 0 < row["probability"] <= 1)
+    new/0.png True
+    new/1.png True
     """
     given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
     for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}

@@ -1,4 +1,4 @@
-"""push(): a model with its card on the Hugging Face hub, for `gpaco.load("hub:OWNER/NAME")`."""
+"""push(): upload a model with its card to the Hugging Face hub, for `gpaco.load("hub:OWNER/NAME")`."""
 
 import shutil
 from pathlib import Path
@@ -21,22 +21,23 @@ def push(
 ) -> dict[str, Any]:
     """Write the model of a finished run to the folder `hub` inside it, and upload that folder to the hub.
 
-    The folder has weights as safetensors, everything else about the model as JSON, and a model card with a chart. No
-    image, no path and no file name of the data is in it.
+    The folder has weights as safetensors, everything else about the model as JSON, and a model card with a chart. It
+    has no images, paths or file names of the data.
 
     Args:
-        name: OWNER/NAME on the hub. It is made if it does not exist.
-        private: make it private.
-        dry_run: write the folder, and upload nothing.
+        name: OWNER/NAME on the hub; created if it does not exist.
+        private: make the new repository private.
+        dry_run: write the folder without uploading it.
 
-    >>> push("runs/first", "OWNER/NAME", dry_run=True)  # doctest: +SKIP
+    >>> sorted(push("runs/first", "OWNER/NAME", dry_run=True)["files"])
+    ['README.md', 'classes.png', 'config.json', 'model.safetensors']
     """
     run, name = as_run(run), check_name(name)
     run.check_finished()
     folder = run.folder / FOLDER
     if folder.exists() and not is_ours(folder):
-        raise UserError(f"{folder} exists and was not written by this command", "remove it, or give it another name")
-    partial = run.folder / f"{FOLDER}.partial"  # of a push that failed, or of this one
+        raise UserError(f"{folder} exists and was not written by this command", "remove or rename it")
+    partial = run.folder / f"{FOLDER}.partial"  # left by a failed push, or from this one
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     write_model_folder(run, partial)
@@ -52,7 +53,7 @@ def push(
 
 
 def upload(folder: Path, name: str, private: bool) -> str:
-    """Upload a folder to the hub, and return where it is."""
+    """Upload a folder to the hub, and return its address."""
     from huggingface_hub import HfApi
 
     try:

@@ -31,16 +31,16 @@ def report(
 ) -> Path:
     """Write a page about runs with the same task and classes, and return its path.
 
-    While a run still trains, the page shows its curves so far.
-
-    The numbers of `report.html` are in the folder `report_files` beside it.
+    While a run is still training, the page shows its curves so far. The numbers of `report.html` are in the folder
+    `report_files` beside it.
 
     Args:
-        names: names of the runs on the page; by default the parts of their folders in which they differ.
-        with_images: show images of the data, if it is still there.
+        names: names of the runs on the page; by default, the parts of their paths that differ.
+        with_images: show images of the data, if it is still available.
         splits: the data of the runs, if you have already read it.
 
-    >>> report(["runs/ce", "runs/gpaco"], "report.html")  # doctest: +SKIP
+    >>> report(["runs/first", "runs/second"], "report.html").name
+    'report.html'
     """
     several = as_runs(runs)
     data = [place for run in several for place in run.recipe.data.places]

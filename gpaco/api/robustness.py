@@ -1,4 +1,4 @@
-"""robustness(): errors on corrupted images and on published test sets, whatever the task."""
+"""robustness(): errors on corrupted images and on published test sets, for both tasks."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,24 +45,26 @@ def robustness(
     The same call resumes where it stopped: conditions in the log are not computed again.
 
     Args:
-        run: a run. Of a segmenter, an error is 1 - mIoU.
+        run: a run. For a segmenter, the error is 1 - mIoU.
         data: labeled images to corrupt; or ImageNet-C, CIFAR-10-C or -100-C as published; or ImageNet-R, -A, -V2 or
             -Sketch, which are used as they are. By default the test data of the run.
         baseline: another run, or "alexnet" (ImageNet only), for `mce` and `relative_mce`.
         clean: the clean images of a published corrupted set.
         corruptions, severities: comma-separated; all by default.
         subset: use about this many images, with all classes in proportion, selected by `seed`.
-        seed: of the corruptions, image by image, and of the subset.
-        constants: "imagenet" or "cifar"; by default, depends on the size of the images.
+        seed: seed of the corruptions, which differ for each image, and of the subset.
+        constants: "imagenet" or "cifar"; by default chosen by the size of the images.
         preprocessing: "official", or "paper" (resize to 256 and crop 224 even if images have 224 pixels).
         restrict: predict only classes of the data; always on for ImageNet-R and -A.
         prior, unbiased: as for `evaluate`.
         which: "best" or "last" checkpoint.
-        on_bad_image: "error", or "skip", which leaves unreadable images out and lists them.
+        on_bad_image: "error", or "skip" to leave out unreadable images and list them.
         workers: processes that load images; by default one per core, at most 8.
         out: folder for `robustness*.json` and `robustness.jsonl`; by default that of the run.
 
-    >>> robustness("runs/first", corruptions="noise,fog", subset=1000)["mean_error"]  # doctest: +SKIP
+    >>> found = robustness("runs/first", corruptions="fog,contrast", severities="1,5", subset=20)
+    >>> sorted(found["corruptions"])
+    ['contrast', 'fog']
     """
     options = locals()
     for value, known, what in (
@@ -73,7 +75,7 @@ def robustness(
         if value not in known:
             raise UserError(f"{what} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}", "see --help")
     if workers is not None and workers < 0:
-        raise UserError(f"{workers} processes cannot load images", "--workers 2, or 0 for none beside this one")
+        raise UserError(f"workers must be 0 or more, got {workers}", "--workers 2, or 0 to load images in this process")
     run, where = as_run(run), distributed.choose_device(device)
     distributed.start(where, run.recipe.train.timeout)
     labeled = [*run.recipe.data.places, data, clean]

@@ -1,4 +1,4 @@
-"""serve(): a model as a page in the browser, and over HTTP."""
+"""serve(): a model as a web page and over HTTP."""
 
 from pathlib import Path
 
@@ -24,11 +24,11 @@ def serve(
     device: str | None = None,
     say: Say = print,
 ) -> None:
-    """Serve a run, or an .onnx file that `gpaco export` wrote, until a signal comes.
+    """Serve a run, or an .onnx file that `gpaco export` wrote, until interrupted.
 
     Args:
-        host: address to listen on; others than this machine can reach the server only if you change it.
-        port: 0 for any that is free.
+        host: address to listen on; other machines can reach the server only if you change it.
+        port: port to listen on; 0 for any free one.
         prior, unbiased: as for `predict`.
 
     >>> serve("runs/first", port=8080)  # doctest: +SKIP

@@ -28,6 +28,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.memory import peak_memory
 from gpaco.system.outputs import has_mark, output_folder
 from gpaco.system.progress import Say, Show, quiet
+from gpaco.tasks.duration import rounded
 from gpaco.training.run import RECIPE, SHARDS, Run, has_begun, stage_folder
 from gpaco.training.stages import run_folder, run_stages
 from gpaco.training.task import Task
@@ -46,10 +47,10 @@ def train(
     show: Show = quiet,
     **flags: Any,
 ) -> Run:
-    """Train a classifier and write everything about it to the folder `out`. The same call again resumes.
+    """Train a classifier and write everything about it to the folder `out`. The same call resumes.
 
-    With task="segmentation" it trains a segmenter, and `what` is a folder of images and masks. Under torchrun the first
-    process writes metrics and page after the others have returned.
+    With task="segmentation" it trains a segmenter, and `what` is a folder of images and masks. Under torchrun, the
+    first process writes metrics and page after the others have returned.
 
     Args:
         what: data (a folder, table, list, archive, or "digits"), or a complete recipe.
@@ -89,7 +90,7 @@ def train(
 
 
 def write_page(run: Run, task: Task, say: Say) -> None:
-    """Write the page of a finished run, unless it exists (one about its training does not count) or is not wanted."""
+    """Write the page of a finished run, unless it exists (a page about training progress is replaced) or is off."""
     page = run.folder / "report.html"
     wanted = recipes.stages(task.recipe)[-1].train.report and (run.folder / "metrics.json").is_file()
     if wanted and distributed.rank() == 0 and (not page.exists() or has_mark(page, PROGRESS_MARK)):
@@ -115,14 +116,14 @@ def dry_run(
     say: Say = print,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Try out training with two steps on a few images: train, evaluate, save, resume. Leaves no files.
+    """Test training with two steps on a few images: train, evaluate, save, resume. Leaves no files.
 
-    Return what the whole training needs, from the second step: `hours` without evaluation and `memory_gb` of each of
-    `processes`, as many as the command of the recipe starts, which share a batch; and `lists`, whether the files of the
-    data are the published ones. A step is that of one process.
+    Return what the whole training needs, estimated from the second step: `hours` without evaluation and `memory_gb` per
+    process. `processes` is the number that the recipe's command starts, which share a batch; each step here is the
+    share of one of them. `lists` says whether the data files are the published ones.
     """
     if distributed.started() > 1:
-        raise UserError("--dry-run takes its steps in one process", "leave out torchrun")
+        raise UserError("--dry-run runs in one process only", "leave out torchrun")
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
     kind = TASKS[wanted.train.task]
@@ -146,22 +147,23 @@ def dry_run(
         needs = _needs(folder, whole, full, images) | {"memory_gb": round(peak_memory(where) / 1e9, 2)}
     devices = f"{processes} devices like this one" if processes > 1 else "this machine"
     say(
-        f"the whole training: {needs['steps']:,} steps, about {needs['hours']:.2g} hours on {devices} without "
-        f"evaluation, {needs['memory_gb']:.2g} GB of memory each (from a step of {short.train.batch_size} images)"
+        f"the whole training: {needs['steps']:,} steps, about {rounded(3600 * needs['hours'])} on {devices} without "
+        f"evaluation, {needs['memory_gb']:.2g} GB of memory{' each' if processes > 1 else ''} "
+        f"(from a step of {short.train.batch_size} images)"
     )
     say("everything works: leave out --dry-run to train")
     return {"images": images, "lists": lists, "processes": processes} | needs
 
 
 def _share(recipe: Recipe, processes: int) -> Recipe:
-    """Return the recipe with the part of each batch that one of several processes has."""
+    """Return the recipe with the batch size of one of several processes."""
     sizes = {one.name: max(1, one.train.batch_size // processes) for one in recipes.stages(recipe)}
     own = replace(recipe, train=replace(recipe.train, batch_size=max(1, recipe.train.batch_size // processes)))
     return recipes.change(own, {f"stage.{one.name}.train.batch_size": sizes[one.name] for one in recipe.stage})
 
 
 def _needs(folder: Path, task: Task, full: Recipe, images: int) -> dict[str, Any]:
-    """Return the steps and hours of a recipe, from the last epoch of each stage that was tried: that of `task`."""
+    """Return the steps and hours of the `full` recipe, estimated from the last epoch of each stage of `task`."""
     steps, seconds, tried = 0, 0.0, recipes.stages(task.recipe)
     for at, (stage, whole) in enumerate(zip(tried, recipes.stages(full), strict=True), 1):
         log = (folder if at == len(tried) else stage_folder(folder, at, stage.name)) / "metrics.jsonl"

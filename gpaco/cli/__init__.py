@@ -1,1 +1,1 @@
-"""The command line: words in, lines out."""
+"""The command line: parses arguments and prints results."""

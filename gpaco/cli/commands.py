@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,15 @@ from gpaco.cli.display import display, is_first_process
 from gpaco.errors import UserError
 from gpaco.recipes.request import FLAGS
 from gpaco.recipes.settings import METHODS
-from gpaco.system.words import counted
+from gpaco.system.words import in_lines, plural
 
 app = typer.Typer(
     help="Train image classifiers and segmenters that also work on rare classes.",
+    epilog="""\b
+First steps, with a folder that has one subfolder of images per class:
+  gpaco check photos/
+  gpaco train photos/ --out runs/first
+  gpaco predict runs/first new/""",
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode=None,
@@ -89,7 +95,7 @@ def check(
 def train(
     data: options.Data,
     root: options.Root = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; required unless --dry-run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/NAME-OF-THE-DATA.")] = None,
     recipe: options.Recipe = None,
     paper: options.Paper = False,
     task: options.Task = None,
@@ -117,7 +123,7 @@ def train(
     tune: options.Tune = None,
     tune_prior: options.TunePrior = False,
     seed: options.Seed = None,
-    log: Annotated[str | None, typer.Option(help="Send epochs to tensorboard, wandb or tensorboard,wandb too.")] = None,
+    log: Annotated[str | None, typer.Option(help="Also log epochs to tensorboard, wandb or tensorboard,wandb.")] = None,
     settings: options.Set = [],  # noqa: B006 - typer makes a new one for each call
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Test everything with two steps, estimate hours and memory, keep nothing.")
@@ -141,20 +147,22 @@ def train(
             print(json.dumps({"dry_run": "everything works"} | needs))
         return
     if out is None:
-        raise UserError("train needs a folder for its results", "add --out FOLDER, or --dry-run to test only")
+        out = Path("runs", Path(data).resolve().stem)
+        screen(f"results: {out}  (--out)")
     run = train_model(data, out=out, say=screen, show=screen.show, **flags)
     if is_first_process():
-        if (run.folder / "metrics.json").is_file():  # not without data to evaluate on
+        if (run.folder / "metrics.json").is_file():  # missing without data to evaluate on
             print_metrics(run.metrics, as_json)
-        page = " and report" if (run.folder / "report.html").is_file() else ""  # not with train.report=false
-        screen(f"Model{page}: {run.folder}")
+        screen(f"Model: {run.folder}")
+        if (page := run.folder / "report.html").is_file():  # not with train.report=false
+            screen(f"Report: {page}")
 
 
 @app.command()
 def evaluate(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN... [DATA]", help="One run, or several as an ensemble; then other data, if any."),
+        typer.Argument(metavar="RUN... [DATA]", help="One run, or several as an ensemble; optionally, other data."),
     ],
     root: options.Root = None,
     prior: options.Prior = None,
@@ -179,13 +187,13 @@ def evaluate(
     names = ("root", "prior", "unbiased", "tune_prior", "many", "few", "restrict", "device", "out")
     arguments = {name: value for name, value in locals().items() if name in names}
     inference = options.inference_options(scales, flip, window)
-    from gpaco.tasks.classification.priors import in_words, read_tuned
+    from gpaco.tasks.classification.priors import describe_tuned, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
     runs = [path for path in paths if is_run(path)]
     others = [path for path in paths if not is_run(path)]
     if not runs:
-        as_run(paths[0])  # raises an error that says what is wrong with it
+        as_run(paths[0])  # raises an error that says what is wrong
     if len(others) > 1:
         raise UserError(f"neither {others[0]} nor {others[1]} is a run", "give runs, then at most one data set")
     screen = display(as_json)
@@ -196,7 +204,7 @@ def evaluate(
     for line in filter(None, map(unfinished, runs)):
         screen(line)
     for tuned in filter(None, map(read_tuned, runs if "tuned" in result else [])):
-        screen(in_words(tuned))
+        screen(describe_tuned(tuned))
     if is_first_process():
         print_metrics(result, as_json)
 
@@ -222,7 +230,7 @@ def predict(
     prior: options.Prior = None,
     unbiased: options.Unbiased = False,
     uncertain: Annotated[
-        float | None, typer.Option(help="Mark rows with a probability below this, such as 0.7, to look at.")
+        float | None, typer.Option(help="Mark rows with a probability below this for review, such as 0.7.")
     ] = None,
     scales: options.Scales = None,
     flip: options.Flip = False,
@@ -232,7 +240,7 @@ def predict(
 ) -> None:
     """Predict the class of each image, or of each pixel.
 
-    A file that cannot be read gives a row with its error. An .onnx file is used without torch.
+    An unreadable file gets a row with its error. An .onnx file is used without torch.
     """
     arguments = {"prior": prior, "unbiased": unbiased, "device": device}
     arguments |= options.inference_options(scales, flip, window)
@@ -255,12 +263,16 @@ def predict(
         screen(line)
     if not (as_json or segments) and len(rows) <= 10 and is_first_process():
         for row in rows:
-            print(row["error"] or answer_in_words(row))
-    what = counted(len(rows), "image")
+            print(row["error"] or format_answer(row))
+    elif not (as_json or segments) and is_first_process():
+        found = Counter(row["class"] for row in rows if row["error"] is None).most_common()
+        more = [plural(len(found) - 10, "other class")] if len(found) > 10 else []
+        print("\n".join(in_lines([*(f"{name} {number:,}" for name, number in found[:10]), *more])))
+    what = plural(len(rows), "image")
     if unreadable:
-        what = f"{counted(len(rows), 'file')}, {unreadable} of them could not be read"
+        what = f"{plural(len(rows), 'file')}, {unreadable} of them could not be read"
     if uncertain is not None:
-        what += f", {sum(row['uncertain'] for row in rows):,} to look at (probability below {uncertain:g})"
+        what += f", {sum(row['uncertain'] for row in rows):,} to review (probability below {uncertain:g})"
     screen(f"{what}: {place}" if place else what)
 
 
@@ -269,12 +281,12 @@ Predicted = tuple[Callable[..., list[dict[str, Any]]], list[Path], bool, list[st
 
 def _run_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     """Return a function that predicts, the images, whether it segments, and lines about the runs."""
-    from gpaco.tasks.classification.priors import in_words, read_tuned
+    from gpaco.tasks.classification.priors import describe_tuned, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
     runs = [path for path in paths if is_run(path)]
     segments = as_run(runs[0] if runs else paths[0]).recipe.train.task == "segmentation"
-    tuned = [in_words(found) for found in map(read_tuned, runs) if found]
+    tuned = [describe_tuned(found) for found in map(read_tuned, runs) if found]
     images = [path for path in paths if path not in runs]
     return partial(gpaco.predict, runs, **arguments), images, segments, [*filter(None, map(unfinished, runs)), *tuned]
 
@@ -289,11 +301,11 @@ def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     return partial(predict_file, model), images, isinstance(model, Segmenting), []
 
 
-def answer_in_words(row: dict[str, Any]) -> str:
+def format_answer(row: dict[str, Any]) -> str:
     """Return the answer for one image: its class, the probability, how rare the class is, and the runner-up."""
     text = f"{row['path']}: {row['class']} {100 * row['probability']:.0f} %"
     if row["train"] is not None:
-        text += f" ({row['group']}: {counted(row['train'], 'training image')})"
+        text += f" ({row['group']}: {plural(row['train'], 'training image')})"
     return text + "".join(f"; {name} {100 * share:.0f} %" for name, share in row["top"][1:2])
 
 
@@ -324,7 +336,7 @@ def mine(
 ) -> None:
     """Find the images that are most worth labeling for the rare classes.
 
-    Candidates are probable if all classes are equally likely, and differ from each other.
+    Candidates are predicted as the class when all classes are equally likely; near-duplicates are skipped.
     """
     screen = display(as_json)
     with screen.working("looking at images") as progress:
@@ -332,7 +344,7 @@ def mine(
     if as_json and is_first_process():
         print(json.dumps(rows))
     found = len({row["class"] for row in rows})
-    what = f"{counted(len(rows), 'candidate')} for {counted(found, 'class')}"
+    what = f"{plural(len(rows), 'candidate')} for {plural(found, 'class')}"
     screen(f"{what}: {out}, thumbnails: {out.with_suffix('.html')}")
 
 
@@ -381,14 +393,13 @@ def latency(
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the time of a model for an image, its parameters and operations.
+    """Measure the time per image, parameters and operations of a model.
 
     The numbers are stored with the run, and the report of a comparison plots accuracy against them.
     """
     from gpaco.api.latency import table
 
-    with display(as_json).working("measuring"):
-        rows = gpaco.latency(list(runs), device=device)
+    rows = gpaco.latency(list(runs), device=device, say=display(as_json))
     print(json.dumps(rows) if as_json else table(rows))
 
 
@@ -402,8 +413,8 @@ def report(
 ) -> None:
     """Write an HTML report about one or more runs.
 
-    It shows where they fail along the class frequencies, why, and what would help. While a run still trains: its
-    curves so far.
+    It shows how errors depend on class frequency, their causes, and what would help. While a run is still training, it
+    shows the curves so far.
     """
     print(gpaco.report(list(runs), out, with_images=images, say=display(as_json=True)))
 

@@ -12,7 +12,7 @@ def print_error(cause: str, remedy: str) -> None:
 
 
 def print_usage_error(error: Any) -> None:
-    """Print an error of click about wrong arguments."""
+    """Print a usage error of click."""
     cause = " ".join(error.format_message().split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "gpaco"
     print_error(cause[:1].lower() + cause[1:], f"see `{command} --help`")
@@ -22,7 +22,7 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
-    from gpaco.system.words import counted
+    from gpaco.system.words import plural
 
     groups = {"many": "many", "medium": "medium", "few": "few"}
     if "miou" in result:
@@ -33,10 +33,11 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
         names |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
     for key, name in names.items():
         value, classes = result.get(key), result.get("groups", {}).get(key)
-        size = "" if classes is None else f"   ({counted(classes, 'class')})"
+        size = "" if classes is None else f"   ({plural(classes, 'class')})"
         if key == "miou":
-            size = f"   (over {result['measured']} of {counted(len(result['per_class']), 'class')})"
-        print(f"{name:<18} {'none' if value is None else f'{100 * value:5.1f} %'}{size}")
+            size = f"   (over {result['measured']} of {plural(len(result['per_class']), 'class')})"
+        print(f"{name:<18} {'   none' if value is None else f'{100 * value:5.1f} %'}{size}")
     if cost := result.get("cost"):
-        models = f"{counted(cost['models'], 'model')}, "
-        print(f"{'cost':<18} {models}{cost['parameters'] / 1e6:.2f} M parameters, {cost['gflops']:.3g} GFLOP an image")
+        models = f"{plural(cost['models'], 'model')}, "
+        size = f"{cost['parameters'] / 1e6:.2f} M parameters"
+        print(f"{'cost':<18} {models}{size}, {cost['gflops']:.3g} GFLOPs per image")

@@ -11,7 +11,8 @@ from typing import Any, TextIO
 from gpaco.system.progress import Progress
 
 REFRESH = 0.1  # seconds between two updates of a bar; no thread updates it, since forked data loaders would inherit it
-PATIENCE, EVERY = 5, 10  # seconds before the first sign of work other than training, and between two lines in a log
+BAR_AFTER, LINE_AFTER = 1, 5  # seconds before the first sign of work other than training: on a terminal, in a log
+EVERY = 10  # seconds between two lines about it in a log
 
 _open: list["Display"] = []
 
@@ -24,13 +25,13 @@ def display(as_json: bool = False, epochs: bool = True) -> "Display":
 
 
 def close() -> None:
-    """Stop all bars, which gives the cursor back to the terminal."""
+    """Stop all bars, which restores the cursor of the terminal."""
     while _open:
         _open.pop().close()
 
 
 def is_first_process() -> bool:
-    """Return whether this process prints what several processes know."""
+    """Return whether this process prints for all processes."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -39,7 +40,7 @@ class Display:
 
     Args:
         stream: where to print.
-        epochs: False prints no line per epoch in a log.
+        epochs: whether a log gets a line per epoch.
     """
 
     def __init__(self, stream: TextIO, epochs: bool = True) -> None:
@@ -74,20 +75,22 @@ class Display:
         self.close()
 
     def progress(self, title: str) -> Progress:
-        """Return a callback (done, total) for work other than training. Work shorter than 5 s is not shown."""
-        began, last, first = time.monotonic(), 0.0, -1
+        """Return a callback (done, total) for work other than training. Short work is not shown."""
+        began, last, first, since = time.monotonic(), 0.0, -1, 0.0
+        patience, pause = (BAR_AFTER, REFRESH) if self.live else (LINE_AFTER, EVERY)
 
         def show(done: int, total: int) -> None:
-            nonlocal last, first
+            nonlocal last, first, since
             now = time.monotonic()
-            first = done if first < 0 else first
+            if first < 0:  # what was done before the first report took an unknown time
+                first, since = done, now
             if done >= total:
                 if last and self.live:
                     self.close()
-            elif done > first and now - began >= PATIENCE and now - last >= (REFRESH if self.live else EVERY):
+            elif done > first and now - began >= patience and now - last >= pause:
                 text = f"{done:,} of {total:,}"
                 if not self.live:
-                    self(f"{title}: {text}, {_left(began, done - first, total - done)} left")
+                    self(f"{title}: {text}, {_left(since, done - first, total - done)} left")
                 else:
                     if not last:
                         self.close()
@@ -125,13 +128,14 @@ class Display:
             self._draw(self.title, done, total, text)
 
     def _show_epoch(self, row: dict[str, Any]) -> None:
-        self.epoch, epochs = row["epoch"], row["epochs"]
-        self.validation = _validation(row)
+        self.epoch, epochs, now = row["epoch"], row["epochs"], time.monotonic()
+        self.validation = _validation(row, groups=not self.live)
         text = f"epoch {self.epoch}/{epochs}  loss {row['loss']:.3f}{self.validation}"
         if self.live and self.epoch == epochs:
             self._draw(self.title, epochs, epochs, text)
             self.close()
-        elif not self.live and self.epochs:
+        elif not self.live and self.epochs and (self.epoch == epochs or now - self.drawn >= 1):  # not 60 lines a second
+            self.drawn = now
             speed = row["time"]["images_per_second"]
             left = _left(self.began, self.epoch - self.first, epochs - self.epoch)
             self(f"{text}  {speed:.{0 if speed >= 10 else 1}f} images/s  {left} left")
@@ -153,12 +157,12 @@ class Display:
         self.drawn = time.monotonic()
 
 
-def _validation(row: dict[str, Any]) -> str:
-    for key, name in (("val_top1", "validation"), ("val_miou", "validation mIoU")):
+def _validation(row: dict[str, Any], *, groups: bool) -> str:
+    for key, name in (("val_top1", "val"), ("val_miou", "val mIoU")):
         if key in row:
             values = (row[key], *(row[f"val_{group}"] for group in ("many", "medium", "few")))
-            score, *groups = ("none" if value is None else f"{100 * value:.1f}" for value in values)
-            return f"  {name} {score} (many/medium/few {' / '.join(groups)})"
+            score, *each = ("none" if value is None else f"{100 * value:.1f}" for value in values)
+            return f"  {name} {score}" + (f" (many/medium/few {' / '.join(each)})" if groups else "")
     return ""
 
 

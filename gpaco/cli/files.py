@@ -11,7 +11,9 @@ import gpaco
 from gpaco.cli import options
 from gpaco.cli.commands import app
 from gpaco.cli.display import display
+from gpaco.errors import UserError, nearest
 from gpaco.recipes import listing
+from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import dumps, load
 from gpaco.recipes.settings import METHODS, Recipe
 
@@ -68,8 +70,14 @@ def show(
         print(listing.method(name), end="")
     elif name == "default":
         print(dumps(Recipe(), explain=True, every=True), end="")
-    else:
+    elif name in names() or Path(name).exists():
         print(dumps(load(name, paper=paper), explain=True), end="")
+    else:
+        known = ["default", *METHODS, *names()]
+        raise UserError(
+            f"there is no recipe, run or method {name!r}{nearest(name, known)}",
+            "`gpaco recipes` lists recipes, `gpaco train --help` methods",
+        )
 
 
 @app.command()

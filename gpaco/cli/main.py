@@ -1,4 +1,4 @@
-"""The command `gpaco`: runs a command, prints its error if there is one, and exits with a code."""
+"""The `gpaco` command: runs a subcommand, prints its error, if any, and exits with a code."""
 
 import sys
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from gpaco.system.signals import Stopped, end_with_first_signal
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command and exit with its code: 0, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143."""
+    """Run a command and exit: 0 success, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143 signals."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words  # before or after the command
     words = [word for word in words if word != "--debug"]
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except Exception as error:
-        if hasattr(error, "format_message"):  # an error of click, of which some versions of typer have a copy
+        if hasattr(error, "format_message"):  # a click error; some versions of typer bundle their own click
             print_usage_error(error)
             code = 2
         elif isinstance(error, Stopped):
@@ -73,7 +73,7 @@ def _run(words: list[str]) -> int:
 
 
 def simplify_help(command: Any) -> None:
-    """Write arguments in the help of a command as people type them, and its summary in full."""
+    """Show the arguments in a command's help as people type them, and its summary in full."""
     command.short_help = command.help.split("\n\n")[0].replace("\n", " ")
     for parameter in command.params:
         if parameter.param_type_name == "argument":

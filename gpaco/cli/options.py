@@ -62,7 +62,9 @@ Set = Annotated[
 
 Tune = Annotated[
     str | None,
-    typer.Option("--tune", metavar="<time>", help="Search for settings of a head for this long, such as 5m or 1h."),
+    typer.Option(
+        "--tune", metavar="<time>", help="Search for the best head settings for this long: 5m (minutes) or 1h."
+    ),
 ]
 
 # Inference
@@ -125,7 +127,7 @@ def inference_options(scales: str | None, flip: bool, window: str | None) -> dic
 
 
 def pair(text: str, option: str) -> tuple[int, int]:
-    """Return height and width; `option` is named in the message of an error.
+    """Return height and width; `option` is named in the error message.
 
     >>> pair("480x640", "--size 480x640"), pair("480", "--size 480")
     ((480, 640), (480, 480))

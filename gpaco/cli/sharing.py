@@ -1,4 +1,4 @@
-"""Commands that let others use a model."""
+"""Commands for sharing a model."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpaco.cli.display import display
 @app.command()
 def serve(
     run: Annotated[Path, typer.Argument(help="The folder of a trained run, or an exported .onnx file.")],
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free one.")] = 8000,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Default: only this machine can reach the server.")
     ] = "127.0.0.1",
@@ -41,7 +41,7 @@ def push(
     run: options.Run,
     name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Name of the model on the Hugging Face hub.")],
     private: Annotated[bool, typer.Option("--private", help="Make the model private.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the folder RUN/hub, and upload nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the folder RUN/hub without uploading it.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Share a model on the Hugging Face hub, with a model card.
@@ -53,5 +53,5 @@ def push(
     if as_json:
         print(json.dumps(result))
     for file, size in result["files"].items():
-        screen(f"{file:<22} {size / 2**20:8.2f} MB")
+        screen(f"{file:<22} {size / 1000:10,.0f} kB")
     screen(result["address"] or f"nothing was uploaded: {result['folder']}")

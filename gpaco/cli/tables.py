@@ -17,7 +17,8 @@ def robustness_table(result: dict[str, Any]) -> str:
     clean = [result["clean_error"], *(result["groups"][name]["clean_error"] for name in GROUPS)]
     lines = [head, f"{'clean':<19}{'':30}" + "".join(f"{_percent(value):>8}" for value in clean), ""]
     for name, row in result["corruptions"].items():
-        cells = "".join(f"{_percent(row[str(s)] and row[str(s)]['error']):>6}" for s in SEVERITIES)
+        tested = [row[str(s)] for s in SEVERITIES]
+        cells = "".join(f"{_percent(cell['error']) if cell else '-':>6}" for cell in tested)
         lines.append(f"{name:<19}{cells}" + "".join(f"{_percent(row['mean'][key]):>8}" for key in ("error", *GROUPS)))
     lines.append("")
     named = f" against {result['baseline']['name']}" if result["baseline"] else ""

@@ -1,4 +1,4 @@
-"""What is in a tar archive: images by name, and the classes beside them. Needs no torch."""
+"""The contents of a tar archive: images by name, and their classes. Needs no torch."""
 
 import json
 import tarfile
@@ -9,7 +9,7 @@ from gpaco.data.images import SUFFIXES
 from gpaco.data.members import Member
 from gpaco.errors import UserError
 
-_LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; the last that a sample has counts
+_LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; if a sample has several, the last one counts
 _KEYS = ("label", "cls", "class")  # of a JSON file
 
 
@@ -47,7 +47,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
 
 
 def _check_end(shard: Path, offset: int) -> None:
-    """Raise an error if what follows the last file is not the end: tarfile takes a damaged header for it."""
+    """Raise an error if the archive does not end after the last file: tarfile takes a damaged header for the end."""
     with shard.open("rb") as file:
         file.seek(offset)
         if any(file.read(tarfile.BLOCKSIZE)):
@@ -55,7 +55,7 @@ def _check_end(shard: Path, offset: int) -> None:
 
 
 def sample_key(name: str) -> str:
-    """Return the name of a sample: that of its files up to the first dot after the folders."""
+    """Return the name of a sample: the path of its files up to the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.split('.')[0]}"
 

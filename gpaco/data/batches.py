@@ -1,7 +1,7 @@
-"""Batches: which images come in which order, and their views. There is no loader state.
+"""Batches: the order of images, and their views. There is no loader state.
 
 The order is a function of (seed, epoch), a view of (seed, epoch, index, view). So a run can resume at any step, with
-any number of workers and processes, and sees the same images.
+any number of workers and processes, and see the same images.
 """
 
 import multiprocessing
@@ -21,7 +21,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased
 from gpaco.data.views.views import View, batch_view, normalize, photo_view
 from gpaco.errors import Problem
-from gpaco.system.signals import held_signals, leave_signals
+from gpaco.system.signals import held_signals, ignore_signals
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ class Batch:
         return len(self.labels)
 
     def chunks(self, parts: int) -> list[Self]:
-        """Return the batch in parts, for accumulation."""
+        """Split the batch into parts, for gradient accumulation."""
         labels, *views = in_parts(parts, self.labels, *self.views)
         return [type(self)(list(v), y) for v, y in zip(zip(*views, strict=True), labels, strict=True)]
 
@@ -50,9 +50,9 @@ class Batch:
 
 
 def in_parts(parts: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Return each tensor in `parts` parts, or one part per row if there are fewer rows.
+    """Split each tensor into `parts` parts, or into single rows if there are fewer.
 
-    Not `chunk`: it would give fewer parts to some processes than to others.
+    Not with `chunk`, which would give some processes fewer parts than others.
     """
     return [tensor.tensor_split(min(parts, len(tensor))) for tensor in tensors]
 
@@ -60,8 +60,8 @@ def in_parts(parts: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
 def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
     """Return how often a sampler shows each class, (C,), summing to 1.
 
-    "shuffle": as in the data. "balanced": equally often. "sqrt": by the square root of their numbers of images.
-    "reversed": by one over these numbers.
+    "shuffle": as in the data. "balanced": equally often. "sqrt": in proportion to the square root of the class sizes.
+    "reversed": in inverse proportion to the class sizes.
 
     >>> class_shares(np.array([90, 10]), "sqrt").tolist()
     [0.75, 0.25]
@@ -72,10 +72,10 @@ def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
 
 
 def shown_counts(counts: Indices, sampler: str) -> NDArray[np.float64]:
-    """Images of each class that a sampler shows in an epoch, (C,).
+    """Return the number of images of each class that a sampler shows in an epoch, (C,).
 
-    A class that is never shown counts as one image, or as the rarest class if that has less: methods take logarithms,
-    and a much smaller number would let its logit drift up in training, where nothing else holds it down.
+    A class that is never shown counts as one image, or as the rarest class if that is less: methods take logarithms,
+    and with a much smaller number its logit would drift up in training, since nothing else holds it down.
 
     >>> shown_counts(np.array([6, 3, 0]), "balanced").tolist()
     [4.5, 4.5, 1.0]
@@ -85,14 +85,14 @@ def shown_counts(counts: Indices, sampler: str) -> NDArray[np.float64]:
 
 
 def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[Indices, Indices]:
-    """Return the indices of an epoch in order, and how often each came before in the epoch."""
+    """Return the indices of an epoch in order, and how often each has already occurred in the epoch."""
     n = len(labels)
     if sampler == "shuffle":
         return permutation(seed, epoch, n), np.zeros(n, np.int64)
     counts = np.bincount(labels)
     shares = class_shares(counts, sampler)
-    # Every class is drawn as often as its share says, its images in shuffled order, so that all of them are used
-    # before one comes again.
+    # Every class is drawn in proportion to its share, its images in shuffled order, so that all of them are used
+    # before one is repeated.
     shuffled = permutation(seed, epoch, n)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     first = np.cumsum(counts) - counts
@@ -105,7 +105,7 @@ def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[I
 
 
 def steps_per_epoch(n: int, batch_size: int) -> int:
-    """Return the number of full batches in an epoch, at least 1; the rest waits for another epoch."""
+    """Return the number of full batches in an epoch, at least 1; an epoch leaves out the rest."""
     return max(n // batch_size, 1)
 
 
@@ -123,11 +123,11 @@ def plan(
 ) -> Plan:
     """Return the plan of an epoch from step `start` on.
 
-    With a `second` sampler every batch is twice as large: its odd rows are drawn by that one, as another function of
+    With a `second` sampler, every batch is twice as large: its odd rows come from that sampler, as another function of
     (seed, epoch).
 
-    Of each global batch every `world`-th row from `rank` on. Keys differ for an image that comes twice in an epoch: it
-    is then seen in other views.
+    Of each global batch, this process gets every `world`-th row, starting at `rank`. An image that occurs twice in an
+    epoch has two keys, and so different views.
     """
     order, again = epoch_order(labels, sampler, seed, epoch)
     keys = order + len(labels) * again
@@ -137,7 +137,7 @@ def plan(
     if not second:
         return first
     order, again = epoch_order(labels, second, seed + 2, epoch)
-    keys = order + len(labels) * (again + len(labels))  # other views than those of the first sampler
+    keys = order + len(labels) * (again + len(labels))  # different views than with the first sampler
     return [
         (_alternate(one, order[row]), _alternate(key, keys[row])) for (one, key), row in zip(first, rows, strict=True)
     ]
@@ -165,11 +165,11 @@ def batches(
     rank: int = 0,
     **order: Any,
 ) -> Iterator[Batch]:
-    """Yield the batches of one epoch that `plan` gives with these settings, from step `start` on.
+    """Yield the batches that `plan` gives for one epoch, from step `start` on.
 
-    `erase` is the chance that a rectangle of a view becomes noise; `mixup` and `cutmix` are as in `mix`, drawn anew for
-    each of the `accumulate` parts that a batch is processed in, and in each process. Pixels go to the `device` as
-    bytes, a quarter of what they are as numbers.
+    `erase` is the probability that a rectangle of a view becomes noise; `mixup` and `cutmix` are as in `mix`, drawn
+    separately for each of the `accumulate` parts of a batch and in each process. Pixels go to the `device` as bytes, a
+    quarter of the size of floats.
     """
     planned = plan(samples.labels, seed=seed, epoch=epoch, start=start, rank=rank, **order)
     labels = torch.from_numpy(samples.labels)
@@ -194,7 +194,7 @@ def batches(
 def views_of(
     samples: Samples, views: list[View], planned: Plan, *, seed: int, epoch: int, workers: int = 0, pin: bool = False
 ) -> Iterator[list[Tensor]]:
-    """Yield for each planned batch its views, each (B, 3, S, S) uint8; of files, if asked, in pinned memory."""
+    """Yield the views of each planned batch, each (B, 3, S, S) uint8; with `pin`, those of files in pinned memory."""
     if samples.images is not None:
         for indices, keys in planned:
             images = samples.images[indices]
@@ -213,10 +213,10 @@ def loader(
     ahead: int = 4,
     pin: bool = False,
 ) -> Iterator[Any]:
-    """Return an iterator over these batches of items, each worker up to `ahead` batches in advance.
+    """Return an iterator over these batches of items; each worker prefetches up to `ahead` batches.
 
-    Workers start at once. They ignore the signals that stop a run: the main process handles them, and still needs the
-    workers for the batch of its last step. It kills those that do not end when they are asked to.
+    Workers start immediately. They ignore the signals that stop a run: the main process handles them, and still needs
+    the workers for the batch of its last step. It kills workers that do not end when told to.
     """
     made = DataLoader(
         data,
@@ -226,7 +226,7 @@ def loader(
         worker_init_fn=_start_worker,
         prefetch_factor=ahead if workers else None,
         pin_memory=pin,
-        generator=torch.Generator(),  # the global one would advance, and random initial weights depend on it
+        generator=torch.Generator(),  # do not advance the global one: random initial weights depend on it
     )
     before = set(multiprocessing.active_children())
     with held_signals():
@@ -236,7 +236,7 @@ def loader(
 
 
 def _start_worker(worker: int) -> None:
-    leave_signals()
+    ignore_signals()
 
 
 def _kill(workers: Iterable[Any]) -> None:
@@ -246,7 +246,7 @@ def _kill(workers: Iterable[Any]) -> None:
 
 
 def raised(loaded: Iterable[Any]) -> Iterator[Any]:
-    """Yield what was loaded; raise an error that a worker has returned."""
+    """Yield what was loaded; raise an error if a worker returned one."""
     for batch in loaded:
         if isinstance(batch, Problem):
             raise batch
@@ -257,7 +257,7 @@ Photo = list[NDArray[np.uint8]]  # its views
 
 
 class _Photos(Dataset[Photo | Problem]):
-    """Files, decoded once for all their views. An unreadable one gives its error: raised by a worker it loses parts."""
+    """Files, decoded once for all views. Errors are returned: one raised in a worker would lose its attributes."""
 
     def __init__(self, samples: Samples, views: list[View], seed: int, epoch: int) -> None:
         self.samples, self.views, self.seed, self.epoch = samples, views, seed, epoch
@@ -278,7 +278,7 @@ def _stack(items: list[Photo | Problem]) -> list[Tensor] | Problem:
 
 
 def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDArray[np.uint8]] | Problem:
-    """Return an array of the first parts of all items, one of their second parts, ...; or the first error."""
+    """Stack the first parts of all items, their second parts, and so on; or return the first error."""
     for item in items:
         if isinstance(item, Problem):
             return item
@@ -286,12 +286,12 @@ def stacked(items: Sequence[Sequence[NDArray[np.uint8]] | Problem]) -> list[NDAr
 
 
 def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: Sequence[int]) -> Batch:
-    """Return the batch with each image and label mixed with those of another image, alike in all views.
+    """Return the batch with each image and label mixed with those of another image, the same way in all views.
 
-    `mixup` and `cutmix` are the parameters of their Beta distributions, one of them may be 0 for off; with both on, one
-    is drawn. As in timm, one share is drawn for the whole batch, the first image is mixed with the last, the second
-    with the last but one and so on (of an odd number the one in the middle is mixed with itself), and a box of cutmix
-    has its center anywhere in the image: what lies beyond the border is cut off.
+    `mixup` and `cutmix` are the parameters of their Beta distributions; 0 turns one of them off, and with both, one is
+    drawn at random. As in timm, one share is drawn for the whole batch, the first image is mixed with the last, the
+    second with the second-to-last and so on (the middle one of an odd number with itself), and the center of a cutmix
+    box is anywhere in the image: the box is clipped at the border.
     """
     draw = np.random.default_rng(seed)
     cut = bool(cutmix) and (not mixup or draw.random() < 0.5)
@@ -311,6 +311,6 @@ def mix(batch: Batch, mixup: float, cutmix: float, num_classes: int, seed: Seque
 
 
 def _side(draw: np.random.Generator, side: int, share: float) -> tuple[int, int]:
-    """Return where a box of cutmix begins and ends along one side of an image that keeps this share."""
+    """Return where a cutmix box starts and ends along one side of an image that keeps this share."""
     half, center = int(side * (1 - share) ** 0.5) // 2, int(draw.integers(side))
     return max(center - half, 0), min(center + half, side)

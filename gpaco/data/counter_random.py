@@ -1,8 +1,8 @@
-"""Random numbers without a generator: each is a pure function of what it is for.
+"""Counter-based random numbers, without a generator.
 
-A number depends on (seed, epoch, sample index, view, position) and on nothing else, so data order and augmentation
-are the same for any batch, any number of workers and after any restart. The mixing function is the finalizer of
-SplitMix64 (Steele, Lea, Flood 2014), applied once per key.
+A number depends only on (seed, epoch, sample index, view, position), so data order and augmentation are the same for
+any batch size, any number of workers and after any restart. The mixing function is the finalizer of SplitMix64 (Steele,
+Lea, Flood 2014), applied once per key.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ _ORDER = -1  # in place of a view: keys of the data order
 
 
 def uniforms(seed: int, epoch: int, indices: npt.NDArray[np.integer], view: int, count: int) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one row of `count` for each of the `indices` (B,).
+    """Return uniform numbers in [0, 1), one row of `count` for each of the `indices` (B,).
 
-    A row depends on its own index only, and its first columns do not depend on `count`.
+    A row depends only on its own index, and its first columns do not depend on `count`.
 
     >>> uniforms(seed=0, epoch=3, indices=np.array([7, 8]), view=1, count=5).shape
     (2, 5)
@@ -26,7 +26,7 @@ def uniforms(seed: int, epoch: int, indices: npt.NDArray[np.integer], view: int,
 
 
 def permutation(seed: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
-    """The order in which an epoch shows `n` samples: (n,) indices, each once."""
+    """Return the order in which an epoch shows `n` samples: (n,) indices, each once."""
     return np.argsort(_keys(seed, epoch, np.arange(n), _ORDER), kind="stable")
 
 

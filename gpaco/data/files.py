@@ -1,4 +1,4 @@
-"""The image files that paths name: files, folders and lists."""
+"""Finds image files in files, folders, archives and lists."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,18 +9,18 @@ from gpaco.data.members import File, Member
 from gpaco.data.readers.rows import TABLES, read_text, there
 from gpaco.errors import UserError, nearest
 
-TAKEN = "give images, folders of images, tar shards, or .txt lists with a path in each line"
+ACCEPTED = "give images, folders of images, tar shards, or .txt lists with one path per line"
 
 
 def is_hidden(inside: Path) -> bool:
-    """Whether a file, given by its path inside a folder of images, was left there by some program, as ._a.png is."""
+    """Return whether a path inside a folder of images is hidden, such as ._a.png, which macOS leaves there."""
     return any(part.startswith((".", "__MACOSX")) for part in inside.parts)
 
 
 def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> list[File]:
-    """Return the images that the paths name, in order; those in folders sorted. A listed file need not exist.
+    """Return the images that the paths name, in order, sorted within a folder. A listed file need not exist.
 
-    Hidden files in folders are left out, and so are earlier results: whatever is in the folder `out`.
+    Hidden files in folders are left out, and so are earlier results: everything in the folder `out`.
     """
     files: list[File] = []
     for path in map(Path, paths):
@@ -29,13 +29,11 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
             files += sorted(file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file())
         elif not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", TAKEN)
+            raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", ACCEPTED)
         elif path.suffix.lower() in TABLES:
-            raise UserError(f"{str(path)!r} is a table, not an image", TAKEN)
+            raise UserError(f"{str(path)!r} is a table, not an image", ACCEPTED)
         elif path.suffix.lower() == ".onnx":
-            raise UserError(
-                f"{str(path)!r} is a model, not an image", "exported files predict one at a time: give one, then images"
-            )
+            raise UserError(f"{str(path)!r} is a model, not an image", "give one exported file, then images")
         elif path.suffix.lower() == ".tar":
             files += images_in(path)
         elif path.suffix.lower() == ".txt":
@@ -47,12 +45,12 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
         results = Path(out).resolve()
         files = [file for file in files if isinstance(file, Member) or not file.resolve().is_relative_to(results)]
     if not files:
-        raise UserError(f"there is no image in {', '.join(map(str, paths))}", TAKEN)
+        raise UserError(f"there is no image in {', '.join(map(str, paths))}", ACCEPTED)
     return files
 
 
 def _listed(folder: Path, line: str) -> Path:
-    """The image that a line of a list names, without the class number that lists for training have after it."""
+    """Return the image that a line of a list names, without the class number that follows it in training lists."""
     if found := there(folder, line):
         return found
     name, *label = line.rsplit(None, 1)

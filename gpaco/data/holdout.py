@@ -15,7 +15,7 @@ AnySplits = TypeVar("AnySplits", bound=DataSplits[Any])
 
 
 def by_class(labels: npt.ArrayLike) -> list[Indices]:
-    """Return the indices of each class, 0 to the largest label, each in rising order."""
+    """Return the sorted indices of each class, from 0 to the largest label."""
     labels = np.asarray(labels, np.int64)
     counts = np.bincount(labels)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
@@ -26,8 +26,8 @@ def stratified_split(
 ) -> tuple[Indices, Indices]:
     """Return the indices to keep and those to hold out: `fraction` of each class, rounded, drawn by `seed`.
 
-    A class of `smallest` or more images holds out at least one, so that it can be measured; smaller classes only what
-    rounding gives. The last image of a class is never taken. Images marked in `stay` are not held out.
+    A class of `smallest` or more images holds out at least one, so that it can be evaluated. The last image of a class
+    is never held out, and neither are images marked in `stay`.
 
     >>> keep, held = stratified_split([0] * 10 + [1] * 4 + [2], 0.2, seed=0)
     >>> len(keep), np.asarray([0] * 10 + [1] * 4 + [2])[held].tolist()
@@ -35,7 +35,7 @@ def stratified_split(
     """
     held = np.zeros(np.size(labels), bool)
     for c, own in enumerate(by_class(labels)):
-        # RandomState, since its numbers never change with the version of NumPy.
+        # RandomState, since its numbers do not change between versions of NumPy.
         candidates = own if stay is None else own[~stay[own]]
         drawn = np.random.RandomState([seed, c]).permutation(candidates)
         least = int(len(own) >= smallest and fraction > 0)
@@ -45,7 +45,7 @@ def stratified_split(
 
 
 def stratified_folds(labels: npt.ArrayLike, number: int, seed: int) -> Indices:
-    """Return the fold of each image, 0 to number - 1; -1 for the only image of a class, which is in no fold.
+    """Return the fold of each image, 0 to number - 1; -1 (no fold) for the only image of a class.
 
     >>> folds = stratified_folds([0] * 10 + [1] * 2 + [2], 5, seed=0)
     >>> np.bincount(folds[:10]).tolist(), len(set(folds[10:12])), int(folds[12])
@@ -61,14 +61,14 @@ def stratified_folds(labels: npt.ArrayLike, number: int, seed: int) -> Indices:
 
 
 def stratified_subset(labels: Indices, n: int, seed: int) -> Indices:
-    """Return `n` rising indices in which every class has its share, and at least one image while there is room.
+    """Return `n` sorted indices in which every class has its share, and at least one image if `n` allows it.
 
     >>> labels = np.array([0] * 90 + [1] * 9 + [2])
     >>> np.bincount(labels[stratified_subset(labels, 10, seed=0)]).tolist()
     [8, 1, 1]
     """
     if n < 1:
-        raise UserError(f"a subset of {n} images is none", "--subset 1000 is usual")
+        raise UserError(f"a subset needs at least 1 image, got {n}", "for example --subset 1000")
     order = np.random.RandomState([seed % 2**32]).permutation(len(labels))
     shuffled = [order[own] for own in by_class(labels[order]) if len(own)]
     places = np.concatenate([np.arange(len(own)) / len(own) for own in shuffled])
@@ -79,7 +79,7 @@ def stratified_subset(labels: Indices, n: int, seed: int) -> Indices:
 def balanced_subset(labels: Indices, n: int, seed: int) -> Indices:
     """Return up to `n` indices: one of every class, then a second one of every class, and so on.
 
-    Each class is shuffled, so that any beginning is spread over the classes as evenly as possible.
+    Each class is shuffled, and any prefix is spread over the classes as evenly as possible.
 
     >>> labels = np.array([0] * 50 + [1, 1, 2])
     >>> labels[balanced_subset(labels, 7, seed=0)].tolist()
@@ -99,7 +99,7 @@ def balanced_subset(labels: Indices, n: int, seed: int) -> Indices:
 def with_validation(
     splits: Splits, fraction: float = 0.1, seed: int = 0, *, digests: Sequence[str] | None = None
 ) -> Splits:
-    """Return the splits with a validation split, taken from the training images if there is none.
+    """Return the splits with a validation split, drawn from the training images if there is none yet.
 
     With `digests` of the training images, all copies of an image stay in training.
     """
@@ -113,7 +113,7 @@ def with_validation(
 
 
 def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: Sequence[str] | None = None) -> Splits:
-    """Return the splits with a test split taken from the training images, if there is neither test nor validation."""
+    """Return the splits with a test split drawn from the training images, if there is no test or validation split."""
     if splits.test is not None or splits.val is not None or fraction == 0:
         return splits
     _, held = stratified_split(splits.train.labels, fraction, seed, stay=repeated(digests))
@@ -131,15 +131,15 @@ def hold_back(splits: AnySplits, name: str, held: Indices, note: str) -> AnySpli
 
 
 def with_val_as_test(splits: AnySplits) -> AnySplits:
-    """Return the splits with validation as test, if there is no test split: what you report on selects nothing."""
+    """Return the splits with validation as test, if there is no test split: reported data must not select anything."""
     if splits.test is not None or splits.val is None:
         return splits
-    note = "test: none given; the validation split is reported in its place and selects nothing"
+    note = "test: none given; the validation split takes its place and selects nothing"
     return replace(splits, val=None, test=splits.val).noting(note)
 
 
 def repeated(digests: Sequence[str] | None) -> npt.NDArray[np.bool_] | None:
-    """Return which of the digests occur more than once; None if there are none."""
+    """Return which digests occur more than once; None without digests."""
     if digests is None:
         return None
     _, inverse, counts = np.unique(np.asarray(digests), return_inverse=True, return_counts=True)

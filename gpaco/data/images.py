@@ -1,4 +1,4 @@
-"""From one image file to RGB pixels: the image, or a `UserError` that names the file."""
+"""Reads an image file as RGB pixels, or raises a `UserError` that names the file."""
 
 import errno
 import io
@@ -22,13 +22,13 @@ from gpaco.errors import EnvironmentProblem, UserError, installing
 Pixels = npt.NDArray[np.uint8]
 
 _MAX_ASPECT = 100
-_MAX_PIXELS = 2**27  # decoding takes up to 7 bytes for each: less than a gigabyte
-_STRIP = 2**20  # pixels that are converted together
+_MAX_PIXELS = 2**27  # decoding takes up to 7 bytes per pixel: less than a gigabyte
+_STRIP = 2**20  # pixels converted at a time
 Image.MAX_IMAGE_PIXELS = None  # Pillow would warn at half of that; `_opened` checks the size of every image
 _PAUSES = (0.1, 0.5, 2.0)  # seconds before a file is read again
 _HEIF = "HEIF"  # what iPhones write; Pillow needs a package for it
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-# Only these formats are opened, recognized by their contents and not by the suffix.
+# Only these formats are opened. They are recognized by content, not by suffix.
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
@@ -45,23 +45,23 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 class BadImageError(UserError):
-    """A file that is no image, with the reason."""
+    """A file that cannot be read as an image, with the reason."""
 
     def __init__(self, path: File, reason: str) -> None:
         super().__init__(
             f"cannot read image {str(path)!r}: {reason}",
-            "repair or remove the file, or leave unreadable images out: on_bad_image = skip (--on-bad-image skip)",
+            "repair or remove the file, or skip unreadable images: on_bad_image = skip (--on-bad-image skip)",
         )
         self.path = path
         self.reason = reason
 
     def __reduce__(self) -> tuple[type["BadImageError"], tuple[File, str]]:
-        return BadImageError, (self.path, self.reason)  # so that it gets out of a worker process
+        return BadImageError, (self.path, self.reason)  # so that it can be pickled by a worker process
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `describe_image` finds: the size of the upright image, and in `odd` what is unusual."""
+    """The size of an upright image, and in `odd` what is unusual about it."""
 
     width: int
     height: int
@@ -72,11 +72,11 @@ def read_image(path: str | os.PathLike[str] | Member, least: int = 0) -> Pixels:
     """Return the image in a JPEG, PNG, WebP, BMP, TIFF, GIF or PPM file as (H, W, 3) uint8 RGB, turned upright.
 
     If `least` pixels of the shorter side are enough, a large JPEG is decoded at half, a quarter or an eighth of its
-    size, which is faster. At least twice as many pixels stay, so that resizing still smooths them.
+    size, which is faster. At least twice as many pixels remain, so that resizing still smooths them.
 
-    Transparent parts become white. Animated and multi-page files give their first frame. 16-bit grays are scaled by the
-    smallest of 8, 12 and 16 bits that holds the largest value: 12-bit scans are often stored in 16 bits and would be
-    black otherwise. PPM states its range.
+    Transparent parts become white. Of animated and multi-page files, the first frame is used. 16-bit grays are scaled
+    from the smallest of 8, 12 and 16 bits that holds the largest value: 12-bit scans are often stored in 16 bits and
+    would be nearly black otherwise. PPM states its range.
     """
     with _opened(path if isinstance(path, Member) else Path(path)) as (image, data):
         return _decode(image, data, least)[0]
@@ -91,8 +91,8 @@ def decode_image(data: bytes, name: str, least: int = 0, most: int = _MAX_PIXELS
 def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], str]:
     """Return the values of a file as stored, (H, W) or (H, W, channels), and Pillow's mode of the image.
 
-    Palette and orientation are ignored: this is for masks, whose numbers are classes. Files with lossy compression, in
-    which numbers near edges are others than were saved, cannot be read.
+    Palette and orientation are ignored: this is for masks, whose values are classes. Files with lossy compression,
+    which changes values near edges, are refused.
     """
     with _opened(Path(path)) as (image, data):
         _check_lossless(image, data)
@@ -101,14 +101,14 @@ def read_stored(path: str | os.PathLike[str]) -> tuple[npt.NDArray[np.generic], 
 
 
 def stored_mode(path: str | os.PathLike[str]) -> str:
-    """Return Pillow's mode of a mask, from its header. Lossy files cannot be read, as in `read_stored`."""
+    """Return Pillow's mode of a mask, from its header. Lossy files are refused, as in `read_stored`."""
     with _opened(Path(path)) as (image, data):
         _check_lossless(image, data)
         return image.mode
 
 
 def describe_image(path: str | os.PathLike[str] | Member) -> Facts:
-    """Return size and oddities of an image file. It is decoded: an unreadable one is a `UserError`."""
+    """Return size and oddities of an image file. It is decoded, and an unreadable one raises a `UserError`."""
     path = path if isinstance(path, Member) else Path(path)
     with _opened(path) as (image, data):
         kind, mode = "JPEG" if image.format == "MPO" else str(image.format), image.mode
@@ -121,7 +121,7 @@ def describe_image(path: str | os.PathLike[str] | Member) -> Facts:
             "transparent": transparent,
             "1-bit": mode == "1",
             "16-bit": mode.startswith("I"),
-            "several frames of which only the first is used": _has_frames(image),
+            "several frames (only the first is used)": _has_frames(image),
             f"a {kind} file named {path.suffix.lower()}": path.suffix.lower() not in _SUFFIXES[kind],
         }
     height, width = pixels.shape[:2]
@@ -144,7 +144,7 @@ def _opened(
         image = Image.open(io.BytesIO(data), formats=[_HEIF] if heif else [kind for kind in _SUFFIXES if kind != _HEIF])
         width, height = image.size
         if image.format == "WEBP":
-            most = min(most, _MAX_PIXELS // 3)  # its decoder takes 16 bytes a pixel
+            most = min(most, _MAX_PIXELS // 3)  # its decoder takes 16 bytes per pixel
         if width * height > most:
             raise ValueError(f"{width} x {height} pixels: more than {most:,}")
         if max(width, height) > _MAX_ASPECT * min(width, height):
@@ -158,7 +158,7 @@ def _opened(
 
 @cache
 def _can_read_heif() -> bool:
-    """Whether the package is installed; then Pillow is told about it."""
+    """Return whether pillow-heif is installed, after registering it with Pillow."""
     try:
         import pillow_heif
     except ImportError:
@@ -175,7 +175,7 @@ def size_of(path: File) -> tuple[int, int]:
 
 
 def _contents(path: File) -> bytes:
-    """Return the bytes of a file. Faults of a disk or network drive often pass: reading is tried four times."""
+    """Return the bytes of a file. Faults of a disk or network drive often pass, so reading is tried four times."""
     for seconds in _PAUSES:
         try:
             return _read_once(path)
@@ -190,7 +190,7 @@ def _read_once(path: File) -> bytes:
             raise BadImageError(path, "not a regular file")
         data = path.read_bytes()
     except PermissionError:
-        raise BadImageError(path, "the file may not be read by this user") from None
+        raise BadImageError(path, "this user may not read the file") from None
     except OSError as error:
         if error.errno in _ABSENT:
             raise BadImageError(path, "the file does not exist") from None
@@ -214,20 +214,20 @@ def _decode(image: ImageFile.ImageFile, data: bytes, least: int = 0) -> tuple[Pi
     size = image.size
     image.load()
     if image.format == _HEIF and image.size != size:
-        raise ValueError("its pixels are not of the size in its header")
+        raise ValueError("its pixels do not have the size in its header")
     pixels = _in_rgb(image)
     if stored is not None:
-        return pixels, stored  # Pillow turns TIFF by itself
-    orientation = _orientation(image)  # of a PNG it may come after the pixels
+        return pixels, stored  # Pillow already turns TIFF
+    orientation = _orientation(image)  # in a PNG, it may come after the pixels
     return _upright(pixels, orientation), orientation
 
 
 def _plain_jpeg(data: bytes, part: int) -> Pixels | None:
-    """Return the pixels by OpenCV, the same as Pillow's in less than half the time; None to leave it to Pillow.
+    """Decode with OpenCV, with the same result as Pillow in less than half the time; None leaves it to Pillow.
 
     The image is decoded at one `part`-th of its size.
     """
-    if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill up truncated files in gray
+    if b"\xff\xd9" not in data[-4096:]:  # no end of image: some versions fill truncated files with gray
         return None
     reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
     how = reduced.get(part, cv2.IMREAD_COLOR_RGB)
@@ -239,11 +239,11 @@ def _plain_jpeg(data: bytes, part: int) -> Pixels | None:
 
 def _check_lossless(image: ImageFile.ImageFile, data: bytes) -> None:
     if image.format in ("JPEG", "MPO") or (image.format == "WEBP" and _is_lossy_webp(data)):
-        raise ValueError(f"lossy compression ({image.format}) has changed classes of its pixels; save masks as PNG")
+        raise ValueError(f"lossy compression ({image.format}) changes the classes of pixels; save masks as PNG")
 
 
 def _is_lossy_webp(data: bytes) -> bool:
-    """Whether the first image among the chunks of a WebP file is VP8, not VP8L."""
+    """Return whether the first image chunk of a WebP file is VP8, not VP8L."""
     at = 12
     while at + 8 <= len(data) and data[at : at + 4] not in (b"VP8 ", b"VP8L"):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
@@ -254,7 +254,7 @@ def _is_lossy_webp(data: bytes) -> bool:
 def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged EXIF in a good image: as stored
+    except Exception:  # damaged EXIF in a good image: do not turn it
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -270,7 +270,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _in_rgb(image: Image.Image) -> Pixels:
-    """Return the pixels as RGB, converted in strips: at once it takes three times the memory."""
+    """Convert the pixels to RGB, in strips: all at once would take three times the memory."""
     width, height = image.size
     rows = max(_STRIP // width, 1)
     strips = [(0, top, width, min(top + rows, height)) for top in range(0, height, rows)]
@@ -285,13 +285,13 @@ def _in_rgb(image: Image.Image) -> Pixels:
 
 
 def _largest_gray(image: Image.Image, strips: list[tuple[int, int, int, int]]) -> int:
-    """Return the number that is white in grays of more than 8 bits, which Pillow would clip; 0 for other images."""
+    """Return the value of white in grays of more than 8 bits, which Pillow would clip; 0 for other images."""
     if image.mode != "F" and not image.mode.startswith("I"):
         return 0
     ranges = [(values.min(), values.max()) for values in (np.asarray(image.crop(box)) for box in strips)]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     if image.mode == "F" or low < 0 or high > 65535:
-        raise ValueError("its values are neither of 8 nor of 16 bits")
+        raise ValueError("its values have neither 8 nor 16 bits")
     return 65535 if image.format == "PPM" else next(top for top in (255, 4095, 65535) if high <= top)
 
 
@@ -312,5 +312,5 @@ def _flat(image: Image.Image) -> Image.Image:
 def _has_frames(image: ImageFile.ImageFile) -> bool:
     try:
         return bool(getattr(image, "is_animated", False))
-    except Exception:  # damage behind the first frame
+    except Exception:  # damaged after the first frame
         return True

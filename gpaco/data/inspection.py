@@ -1,4 +1,4 @@
-"""Every image of a data set inspected once: does it decode, how large is it, has it been seen before."""
+"""Inspects every image of a data set: whether it decodes, its size, its hash."""
 
 import csv
 import hashlib
@@ -22,7 +22,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
 from gpaco.system.words import some
 
-LOOKED_AT = 20_000  # files; hashing and decoding more takes minutes
+INSPECTION_LIMIT = 20_000  # files; hashing and decoding more takes minutes
 TOLERATED = 0.01  # share of unreadable images that may be left out
 
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ _THREADS = 2
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of one image: why it is unreadable (or None), SHA-256 of its bytes, size, oddities."""
+    """What is known about an image: why it is unreadable (or None), SHA-256 of its bytes, size, oddities."""
 
     reason: str | None
     digest: str
@@ -43,27 +43,27 @@ class Inspection:
 
 
 def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
-    """Decode and hash each image: files by their bytes, images in memory by their pixels."""
+    """Decode and hash each image; files are hashed by their bytes, images in memory by their pixels."""
     return each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
 def digests(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[str]:
-    """Return the SHA-256 of each image without decoding it; an empty text for an unreadable file.
+    """Return the SHA-256 of each image without decoding it; an empty string for an unreadable file.
 
-    With `shared`, each process reads its share, and all get the whole.
+    With `shared`, each process reads its share, and all get the whole list.
     """
     return each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
 
 
 def fingerprints(paths: Sequence[File], progress: Progress | None = None) -> list[str]:
-    """Return a text for each file, the same only for files of the same bytes. Only files of equal size are read."""
+    """Return a string for each file, the same only for files with the same bytes. Only files of equal size are read."""
     sizes = [_size(path) for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
     return each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
 
 
 def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[tuple[int, str]]:
-    """Return index and reason of each image that does not decode; `shared` as in `digests`."""
+    """Return the index of each image that does not decode, and the reason; `shared` as in `digests`."""
     if samples.paths is None:
         return []
     paths = samples.paths
@@ -74,7 +74,7 @@ def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool
 def over_parts(
     splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
 ) -> dict[str, Result]:
-    """Return `inspect`, `digests` or `find_bad` of every split, by its name, with one progress over all of them."""
+    """Call `inspect`, `digests` or `find_bad` for every split, and return the results by name, with shared progress."""
     total, done = sum(len(part) for _, part in splits.parts()), 0
     found = {}
     for name, part in splits.parts():
@@ -87,8 +87,8 @@ def over_parts(
 def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
     """Return the splits without the unreadable images, as `over_parts(splits, find_bad)` lists them.
 
-    They are gone for the whole run, so that counts and prior fit the images that are left. More than one and than
-    `limit` of all, or a class that loses its last training image, are an error.
+    They are gone for the whole run, so that counts and prior match the remaining images. It is an error if more than
+    one image and more than `limit` of all are bad, or if a class loses its last training image.
     """
     total = sum(len(part) for _, part in splits.parts())
     number = sum(map(len, bad.values()))
@@ -115,7 +115,7 @@ def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, lim
 
 
 def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tuple[int, str]]]:
-    """Return where images that were unreadable earlier are now, as `without` takes it. Missing ones are ignored."""
+    """Return the indices of images that were unreadable earlier, as `without` takes them. Missing ones are ignored."""
     reasons = {(one.split, one.name): one.reason for one in listed}
     return {
         split: [(i, reasons[split, name]) for i, name in enumerate(part.names) if (split, name) in reasons]
@@ -140,14 +140,14 @@ def read_bad(path: Path) -> list[BadImage]:
     except (ValueError, TypeError, csv.Error):
         pass
     raise UserError(
-        f"{path} is not the list that was written there", "restore it from a copy, or start over with another --out"
+        f"{path} was changed after it was written", "restore it from a copy, or start over with another --out"
     )
 
 
 def each(total: int, look: Callable[[int], Result], progress: Progress | None, *, shared: bool = False) -> list[Result]:
-    """Call `look` for every index in two threads: reading, hashing and decoding mostly release Python's lock.
+    """Call `look` for every index in two threads: reading, hashing and decoding mostly release the GIL.
 
-    With `shared`, each process looks at its share, and all get the whole: results must be ready for JSON.
+    With `shared`, each process looks at its share, and all get the whole list: results must be ready for JSON.
     """
     own = distributed.mine(total) if shared else range(total)
     size = min(_CHUNK, len(own) // (4 * _THREADS) + 1)

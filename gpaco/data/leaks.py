@@ -1,4 +1,4 @@
-"""Copies of images: within a split, in two classes, or in two splits (leaks); and the record that a run keeps."""
+"""Duplicate images within a split, in two classes, or in two splits (leaks); and the record that a run keeps."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 from gpaco.system.progress import Progress
 
-PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers whose splits are not ours
+PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers with published splits
 
 
 def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list[list[str]]]:
     """Return groups of images with the same bytes, each image as `split: name`.
 
-    `found` are the digests of each split, as `over_parts(splits, digests)` returns them.
+    `found` has the digests of each split, as `over_parts(splits, digests)` returns them.
     """
     parts = dict(splits.parts())
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -43,17 +43,17 @@ def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list
 
 
 def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
-    """Return the same splits, or raise a `UserError` if images of one split are in another one too.
+    """Return the same splits, or raise a `UserError` if an image is in more than one split.
 
     All processes must call it: each reads its share of the files.
 
-    Published data sets have published splits, and some leak (10 images of CIFAR-100): that is only noted.
+    Some published splits leak (10 images of CIFAR-100): that is only noted.
     """
     groups = copies(splits, over_parts(splits, partial(digests, shared=True), progress))["in_two_parts"]
     if not groups:
         return splits
     if splits.reader in PUBLISHED:
-        return splits.noting(f"leak: {len(groups)} images of one split are in another split too, as published")
+        return splits.noting(f"leak: {len(groups)} images are in more than one split, as published")
     raise UserError(
         f"{len(groups)} image{'' if len(groups) == 1 else 's'} in more than one split, "
         f"for instance {' = '.join(groups[0][:3])}",
@@ -62,14 +62,14 @@ def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
 
 
 def refuse_one_class(splits: Splits) -> None:
-    """Raise an error if all training images are of one class: any model would get them all right."""
+    """Raise an error if all training images are of one class."""
     there = [splits.classes[c] for c in np.flatnonzero(splits.train.counts)]
     if len(there) == 1:
         raise UserError(
-            f"all training images are of one class, {there[0]!r}: nothing to tell apart",
-            "a folder of class folders is expected: perhaps its parent"
+            f"all training images are of one class, {there[0]!r}: there is nothing to classify",
+            "give a folder of class folders: perhaps its parent"
             if splits.reader.startswith("folder")
-            else "images of two classes or more are needed",
+            else "give images of two or more classes",
         )
 
 

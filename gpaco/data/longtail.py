@@ -7,7 +7,7 @@ from gpaco.data.holdout import Indices, by_class
 
 
 def class_sizes(num_classes: int, largest: int, factor: float) -> list[int]:
-    """How many images each class should have, classes in index order from the most frequent to the rarest.
+    """Return the target number of images per class, in index order from the most frequent to the rarest.
 
     int(largest * factor ** (-c / (C - 1))), at least 1.
 
@@ -19,11 +19,11 @@ def class_sizes(num_classes: int, largest: int, factor: float) -> list[int]:
 
 
 def long_tailed(labels: npt.ArrayLike, factor: float, *, seed: int = 0) -> Indices:
-    """Indices of a subset whose largest class is `factor` times its smallest, class after class.
+    """Return the indices of a subset whose largest class is `factor` times its smallest, class by class.
 
-    The same images as in the CIFAR-LT of Cao et al., who shuffle each class in turn with NumPy's global generator, if
-    the images are in the order of the official archive; in another order it is another draw of the same sizes.
-    `largest` is the largest class there is; a class that has fewer images than it should gives all of them.
+    With the images in the order of the official archive, these are the images of CIFAR-LT by Cao et al., who shuffle
+    each class in turn with NumPy's global generator; in another order, it is another draw of the same sizes. The
+    largest class is kept whole; a class with fewer images than its target keeps all of them.
     """
     classes = by_class(labels)
     sizes = class_sizes(len(classes), max(map(len, classes)), factor)

@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True)
 class Member:
-    """One file of an archive that is not compressed, as a part of the archive's bytes."""
+    """One file of an uncompressed archive, as a range of the archive's bytes."""
 
     archive: Path
     name: str  # in the archive
     offset: int
     size: int
-    modified: int  # time of the archive when it was indexed, in nanoseconds
+    modified: int  # modification time of the archive when it was indexed, in nanoseconds
 
     def __str__(self) -> str:
         return f"{self.archive}/{self.name}"

@@ -1,7 +1,7 @@
-"""Published lists and archives, their images and hashes: whether data is the data of a paper, not only as large.
+"""Published lists and archives with their image counts and hashes, to check whether data is exactly that of a paper.
 
-Lists: the SHA-1 by which Git names them in the repositories that publish them (`git hash-object FILE`), here
-facebookresearch/classifier-balancing at 22370c6. Archives: the MD5 on the page of the data set.
+Lists have the SHA-1 of Git (`git hash-object FILE`) in the repository that publishes them,
+facebookresearch/classifier-balancing at 22370c6. Archives have the MD5 from the website of the data set.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """How many images a file has, and its hash."""
+    """The number of images in a file, and its hash."""
 
     images: int
     hash: str
@@ -30,7 +30,7 @@ PUBLISHED = {
 
 
 def compared_with_published(path: Path) -> list[str]:
-    """Return a line about each published file at this path or beside it; none if the names are not known."""
+    """Return a line about each published file at this path or beside it; no lines for unknown names."""
     if not path.is_file():
         return []
     known = [path.with_name(name) for name in PUBLISHED if path.name in PUBLISHED and _kind(name) == _kind(path.name)]
@@ -43,7 +43,7 @@ def compared_with_published(path: Path) -> list[str]:
 
 
 def _kind(name: str) -> str:
-    """Return the part of a name that lists of one data set share.
+    """Return the part of a name that the lists of a data set share.
 
     >>> _kind("Places_LT_train.txt")
     'Places_LT'

@@ -21,13 +21,13 @@ Labels = npt.NDArray[np.int64]
 _CHUNK = 1024
 _THREADS = 4
 
-# What people call the parts of a data set, in folder names, file names and columns.
+# Common names for splits, in folder names, file names and columns.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-# What people call the folders of images and of their masks.
+# Common names for the folders of images and of their masks.
 IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 
@@ -45,7 +45,7 @@ class Samples:
     classes: tuple[str, ...]
     images: Pixels | None = None  # (N, H, W, 3) RGB
     paths: tuple[File, ...] | None = None
-    names: tuple[str, ...] = ()  # a printable name for each sample; paths or numbers unless given
+    names: tuple[str, ...] = ()  # a printable name for each sample; by default its path or number
 
     def __post_init__(self) -> None:
         labels = np.asarray(self.labels, dtype=np.int64)
@@ -79,13 +79,13 @@ class Samples:
         )
 
     def list_hash(self) -> str:
-        """Return the SHA-256 of the names and classes in order, not of pixels."""
+        """Return the SHA-256 of the names and classes in order, without pixels."""
         return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
 
     def load(self, i: int, least: int = 0) -> npt.NDArray[np.uint8]:
         """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file.
 
-        A large photo may be smaller if `least` pixels of its shorter side are enough; see `read_image`.
+        A large photo is reduced if `least` pixels of its shorter side are enough; see `read_image`.
         """
         if self.paths is not None:
             return read_image(self.paths[i], least)
@@ -101,7 +101,7 @@ class BadImage(NamedTuple):
 
 
 class Part(Protocol):
-    """One of the parts of a data set: `Samples`, or the scenes of segmentation."""
+    """One split of a data set: `Samples`, or the scenes of segmentation."""
 
     @property
     def classes(self) -> tuple[str, ...]: ...
@@ -114,9 +114,9 @@ PartType = TypeVar("PartType", bound=Part)
 
 @dataclass(frozen=True, eq=False)
 class DataSplits(Generic[PartType]):
-    """The splits of a data set, all with the same classes; how it was read, and which decisions that took.
+    """The splits of a data set, all with the same classes; its reader, and notes on how it was read.
 
-    `held` names the splits that were drawn from training images, not given.
+    `held` names the splits that were drawn from training images instead of given.
     """
 
     train: PartType
@@ -136,16 +136,16 @@ class DataSplits(Generic[PartType]):
         return self.train.classes
 
     def parts(self) -> list[tuple[str, PartType]]:
-        """Return the splits there are, with their names."""
+        """Return the existing splits with their names."""
         named = (("train", self.train), ("val", self.val), ("test", self.test))
         return [(name, part) for name, part in named if part is not None]
 
     def reported(self, evaluate_on: str) -> tuple[str, PartType | None]:
-        """Return the split that the final metrics are of, and its name. It selects no epoch and tunes no prior."""
+        """Return the split for the final metrics, and its name. It is not used to select epochs or to tune priors."""
         return ("val", self.val) if evaluate_on == "val" else ("test", self.test)
 
     def check_reported(self, evaluate_on: str) -> None:
-        """Raise an error if the split that is asked for by name does not exist."""
+        """Raise an error if the requested split does not exist."""
         names = [name for name, _ in self.parts()]
         if evaluate_on == "auto" or evaluate_on in names:
             return
@@ -180,7 +180,7 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
         return splits
     if len(splits.train) == 0:
         raise UserError(
-            f"no training images: read as {splits.reader}", "check the path: is it the right folder or file?"
+            f"no training images; read as {splits.reader}", "check that the path is the right folder or file"
         )
     if allow_empty_classes:
         return splits
@@ -198,10 +198,10 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
 def in_memory(
     splits: Splits, limit: float, *, largest: int = 64, progress: Callable[[int, int], None] | None = None
 ) -> Splits:
-    """Return the splits with all images decoded, if all have one size of at most `largest` pixels a side.
+    """Return the splits with all images decoded, if they all have the same size of at most `largest` pixels a side.
 
     Small images take longer to read and decode than to augment. Other splits are returned unchanged, and so are those
-    that would take more than `limit` megabytes: that is known from the headers, before anything is decoded.
+    that would take more than `limit` megabytes, which the headers tell before anything is decoded.
     """
     parts = dict(splits.parts())
     if any(part.paths is None or len(part) == 0 for part in parts.values()):

@@ -1,1 +1,1 @@
-"""Losses: tensors in, a scalar out. Needs torch and `system.distributed`, nothing else."""
+"""Losses: tensors in, a scalar out. They need only torch and `system.distributed`."""

@@ -1,4 +1,4 @@
-"""What all losses share: checks of the input, with a `ValueError` that says what to do, conversions, reductions."""
+"""Shared by all losses: input checks that raise a `ValueError` with a remedy, conversions, reductions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,17 +19,17 @@ def check_scores(x: Tensor, name: str, shape: str = "(N, C)") -> None:
 
 def check_same_rows(x: Tensor, y: Tensor, names: str) -> None:
     if len(x) != len(y):
-        raise ValueError(f"{names} must have one row per sample each, got {len(x)} and {len(y)} rows")
+        raise ValueError(f"{names} must have the same number of rows, one per sample, got {len(x)} and {len(y)} rows")
 
 
 def check_match(x: Tensor, other: Tensor, names: str) -> None:
-    """Require two tensors on one device that are both float64 or both narrower."""
+    """Require two tensors on the same device that are both float64 or both narrower."""
     if x.device != other.device:
-        raise ValueError(f"{names} must be on one device, got {x.device} and {other.device}; move one with .to()")
+        raise ValueError(f"{names} must be on the same device, got {x.device} and {other.device}; move one with .to()")
     if (x.dtype == torch.float64) != (other.dtype == torch.float64):
         raise ValueError(
             f"{names} must both be float64 or both be narrower, got {x.dtype} and {other.dtype}; "
-            "convert one with .to(), a criterion with its memory by .double() or .float()"
+            "convert one with .to(), or a criterion with its memory with .double() or .float()"
         )
 
 
@@ -52,10 +52,10 @@ def check_labels(
         return
     if soft:
         sums = values.sum(1)
-        far = ~(abs(sums - 1) <= 1e-2) & (sums != 0)  # half precision has three digits; nan counts as far
+        far = ~(abs(sums - 1) <= 1e-2) & (sums != 0)  # half precision has three digits; nan is far too
         if far.any() or (values < 0).any():
             raise ValueError(
-                f"rows of {name} must be probabilities: not negative, each summing to 1 (or all 0: ignored)"
+                f"rows of {name} must be probabilities: nonnegative, each summing to 1 (or all 0: ignored)"
             )
     elif num_classes is not None:
         wrong = values[((values < 0) | (values >= num_classes)) & (values != ignore_index)]
@@ -66,28 +66,40 @@ def check_labels(
             )
 
 
+def check_pairs(pairs: Tensor, rows: Tensor, num_classes: int | None, name: str) -> None:
+    """Require pairs as `Memory.read` returns them (pairs.py), of known classes."""
+    if num_classes is None:
+        raise ValueError(f"{name} are from mixed images: pass labels as rows of probabilities, (N, C), too")
+    if pairs.shape[1:] != (2, 2) or not pairs.is_floating_point():
+        raise ValueError(f"{name} must be (M,), (M, C), or as read from a Memory, got {_describe(pairs)}")
+    check_same_rows(rows, pairs, f"rows and {name}")
+    values = readable_values(pairs)
+    if values is not None and values[:, 0].max() >= num_classes:
+        raise ValueError(f"{name} are of class {values[:, 0].max():.0f}, but there are {num_classes} classes")
+
+
 def check_number(value: float, name: str, low: float, high: float = float("inf"), *, low_too: bool = True) -> None:
-    """Require low <= value < high, or low < value < high without `low_too`."""
+    """Require low <= value < high; without `low_too`, low < value < high."""
     if not (low <= value < high and (low_too or value > low)):
         bounds = f"{'at least' if low_too else 'above'} {low}" + ("" if high == float("inf") else f" and below {high}")
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 
 def check_contrast(alpha: float, temperature: float) -> None:
-    """Check the weight of positives and the temperature: float32 overflows beyond these bounds."""
+    """Check the weight of positives and the temperature: float32 overflows outside these bounds."""
     check_number(alpha, "alpha", 0, 1e6)
     check_number(temperature, "temperature", 1e-6)
 
 
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
-    """Require one weight for each class, none negative."""
+    """Require one nonnegative weight for each class."""
     if weight is None:
         return
     if weight.shape != (num_classes,):
         raise ValueError(f"weight must be ({num_classes},), one per class, got {tuple(weight.shape)}")
     values = readable_values(at_least_float32(weight))
     if values is not None and not ((values >= 0) & np.isfinite(values)).all():
-        raise ValueError("weight must be finite and not negative for every class")
+        raise ValueError("weight must be finite and nonnegative for every class")
 
 
 def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
@@ -99,10 +111,10 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
     """Return class counts, all above 0, as float64 (C,) on the CPU, since some devices have no float64."""
     if isinstance(class_counts, Mapping):
         raise ValueError(
-            "class_counts must be a list or tensor, the images of class 0, 1 and so on, "
+            "class_counts must be a list or tensor with the number of images of class 0, 1 and so on, "
             f"got {type(class_counts).__name__}; [class_counts[c] for c in range({num_classes})] makes one"
         )
-    # As an array, so that values can be read even if the default device is another.
+    # As an array, so that values can be read even if the default device is not the CPU.
     counts = np.asarray(class_counts.detach().cpu().double() if isinstance(class_counts, Tensor) else class_counts)
     if counts.shape != (num_classes,):
         raise ValueError(
@@ -125,7 +137,7 @@ def log_frequencies(class_counts: Counts, num_classes: int) -> Tensor:
 
 
 def widened(labels: Tensor) -> Tensor:
-    """Return indices as int64: in a narrow type, 156 would equal -100. `check_labels` handles anything else."""
+    """Return indices as int64: in uint8, 156 would equal -100. `check_labels` handles anything else."""
     return labels if labels.is_floating_point() or labels.dtype == torch.bool else labels.long()
 
 
@@ -134,7 +146,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def reduced(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
-    """Return the losses (N,) as they are, their sum, or the sum divided by that of the weights."""
+    """Return the losses (N,) unchanged, their sum, or their sum divided by the sum of the weights."""
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else mean_over_anchors(losses.sum(), weights.sum())
@@ -145,9 +157,9 @@ def mean_over_anchors(total: Tensor, weight: Tensor) -> Tensor:
 
 
 def readable_values(x: Tensor) -> NDArray[Any] | None:
-    """Return the values of a tensor on the CPU, or None where only shapes can be checked.
+    """Return the values of a tensor on the CPU, or None if only shapes can be checked.
 
-    Reading values breaks compiled graphs and waits for accelerators; transforms of `torch.func` refuse it.
+    Reading values breaks compiled graphs and synchronizes accelerators; transforms of `torch.func` do not allow it.
     """
     if x.device.type != "cpu" or not len(x) or torch.compiler.is_compiling():
         return None

@@ -1,4 +1,4 @@
-"""The classical losses for long-tailed labels, as plain functions.
+"""Classical losses for long-tailed data, as plain functions.
 
 Each is `F.cross_entropy` on changed logits or with changed weights, takes class indices (N,) or rows of probabilities
 (N, C), and reduces as `F.cross_entropy` does, except that the loss is 0 if every row is ignored.
@@ -35,8 +35,8 @@ def balanced_softmax_loss(
 ) -> Tensor:
     """Cross entropy of ``logits + tau * log(class_counts / total)``: the logits learn log p(x | class).
 
-    tau = 1 is balanced softmax (Ren et al., 2020); the same with another tau is the logit-adjusted loss
-    (Menon et al., 2021). `label_smoothing` works as in `F.cross_entropy`.
+    tau = 1 is balanced softmax (Ren et al., 2020); any other tau is the logit-adjusted loss (Menon et al., 2021).
+    `label_smoothing` works as in `F.cross_entropy`.
 
     >>> logits = torch.tensor([[2.0, 0.0]])
     >>> balanced_softmax_loss(logits, torch.tensor([0]), [1, 1])
@@ -60,10 +60,10 @@ def focal_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross entropy times (1 - p)^gamma, p the probability of the label (Lin et al., 2017). gamma = 0 is cross entropy.
+    """Cross entropy times (1 - p)^gamma, with p the probability of the label (Lin et al., 2017).
 
-    `weight` (C,) multiplies each sample by the weight of its class. The mean is over samples and is not divided by
-    the weights, as in the paper.
+    gamma = 0 is cross entropy. `weight` (C,) multiplies each sample by the weight of its class. As in the paper, the
+    mean is over samples, not divided by the weights.
 
     >>> focal_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0018)
@@ -84,7 +84,7 @@ def focal_loss(
 def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tensor:
     """Weights (C,) by the effective number of samples, ``(1 - beta) / (1 - beta**n)``, with mean 1 (Cui et al., 2019).
 
-    beta = 0 weighs all classes alike; beta near 1 weighs by 1 / n. For the argument `weight` of other losses.
+    beta = 0 weighs all classes equally; beta near 1 weighs by 1 / n. Use them as the `weight` of other losses.
 
     >>> class_balanced_weights([1000, 100, 10])
     tensor([0.0422, 0.2800, 2.6778])
@@ -107,11 +107,11 @@ def ldam_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross entropy with a margin on the label's logit, larger the rarer its class (LDAM, Cao et al., 2019).
+    """Cross entropy with a margin on the label's logit, larger for rarer classes (LDAM, Cao et al., 2019).
 
-    Equals ``F.cross_entropy(scale * (logits - margin), labels, weight)``, margin_c proportional to n_c ** (-1/4),
-    `max_margin` for the rarest class, 0 in the columns of other classes. The logits should be cosines. With rows of
-    probabilities each class gets its margin times its probability.
+    Equals ``F.cross_entropy(scale * (logits - margin), labels, weight)``. The margin of the label is proportional to
+    n_c ** (-1/4), with `max_margin` for the rarest class; other columns have margin 0. The logits should be cosines.
+    With rows of probabilities, each class gets its margin times its probability.
 
     >>> ldam_loss(torch.tensor([[0.9, 0.1]]), torch.tensor([1]), [16, 1])
     tensor(39.)
@@ -160,5 +160,5 @@ def _as(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _finite(x: Tensor) -> Tensor:
-    # A masked class has a logit of -inf, and its zero label must give 0, not 0 * inf.
+    # A masked class has a logit of -inf, and its label of 0 must give 0, not 0 * inf.
     return x.clamp_min(torch.finfo(x.dtype).min / 4)

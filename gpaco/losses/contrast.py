@@ -1,10 +1,10 @@
-"""Anchors against their references: the computation behind every contrastive loss here.
+"""Anchors compared with references: the computation behind every contrastive loss here.
 
 The logsumexp of the similarities is computed in blocks (similarity.py). The sum over the positives of an anchor needs
 no similarity matrix: it is the product of the anchor with the sum of the embeddings of its class, minus itself.
 
-Shapes: N anchors, R references, C classes, D the length of an embedding, J columns: 1 for class indices (the class of
-the label), C for rows of probabilities.
+Shapes: N anchors, R references, C classes, D the length of an embedding, J columns: 1 for class indices (only the
+class of the label), C for rows of probabilities.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,17 @@ from gpaco.losses.checks import (
     check_labels,
     check_match,
     check_number,
+    check_pairs,
     check_scores,
     widened,
 )
+from gpaco.losses.pairs import from_pairs
 from gpaco.losses.self_similarity import self_similarity_logsumexp
 from gpaco.losses.similarity import similarity_logsumexp
 
 
 class References(NamedTuple):
-    """Embeddings (R, D) and their labels (R,) or (R, C)."""
+    """Embeddings (R, D) and their labels: (R,), (R, C), or pairs (R, 2, 2) (pairs.py)."""
 
     embeddings: Tensor
     labels: Tensor
@@ -37,8 +39,8 @@ class Contrast(NamedTuple):
 
     share: Tensor  # (N, J) probability of each class; 0 for an ignored row
     logsumexp: Tensor  # (N,) of the similarities to all references
-    pull: Tensor  # (N, J) sum of the similarities to the positives of that class
-    positives: Tensor  # (N, J) their number
+    pull: Tensor  # (N, J) sum of the similarities to the positives of each class
+    positives: Tensor  # (N, J) number of these positives
 
 
 def batch_and_memory(
@@ -49,9 +51,9 @@ def batch_and_memory(
     num_classes: int | None,
     ignore_index: int,
 ) -> list[References]:
-    """Return the batch and the memory, if there is one. Without `num_classes`, labels may be any integers."""
+    """Return the batch and the memory, if any. Without `num_classes`, labels may be any integers."""
     if (memory is None) != (memory_labels is None):
-        raise ValueError("memory and memory_labels go together: pass both or neither")
+        raise ValueError("pass both memory and memory_labels, or neither")
     if num_classes is None:
         num_classes = _columns(labels, memory_labels)
     labels = widened(labels)
@@ -73,7 +75,10 @@ def checked_references(
     check_match(embeddings, rows, f"embeddings and {name}")
     if rows.shape[1] != embeddings.shape[1]:
         raise ValueError(f"rows of {name} must be as long as embeddings, {embeddings.shape[1]}, got {rows.shape[1]}")
-    check_labels(references.labels, rows, num_classes, ignore_index, f"{name}_labels")
+    if references.labels.dim() == 3:
+        check_pairs(references.labels, rows, num_classes, f"{name}_labels")
+    else:
+        check_labels(references.labels, rows, num_classes, ignore_index, f"{name}_labels")
     return references
 
 
@@ -87,8 +92,8 @@ def contrast(
 ) -> Contrast:
     """Compare the rows `anchors` of the first part with all references except themselves.
 
-    `log_prior` (C,) is added to each similarity by the class of the reference: references of frequent classes weigh
-    more in the logsumexp, as in balanced softmax. It needs `num_classes`.
+    `log_prior` (C,) is added to each similarity according to the class of the reference: references of frequent classes
+    weigh more in the logsumexp, as in balanced softmax. It needs `num_classes`.
     """
     num_classes = num_classes or _columns(*(part.labels for part in references))
     if num_classes is None:
@@ -133,7 +138,7 @@ def parametric_loss(
     label_smoothing: float,
     ignore_index: int = -100,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of each anchor and whether it counts. Anchors are the given rows of the first references."""
+    """Return the loss of each anchor, and whether it is valid. Anchors are the given rows of the first references."""
     num_classes = logits.shape[1]
     labels = references[0].labels[anchors]
     check_options(num_classes, alpha, temperature, label_smoothing)
@@ -149,7 +154,7 @@ def parametric_loss(
         if labels.dim() == 1:
             target = target.gather(1, labels.where(labels != ignore_index, 0).long().unsqueeze(1))
         cost = total - (target + alpha * seen.pull) / (1 + alpha * seen.positives)
-        # A class without a share in the label may be masked, with a logit of -inf.
+        # A class with probability 0 in the label may be masked, with a logit of -inf.
         return (seen.share * cost.where(seen.share > 0, 0)).sum(1), seen.share.any(1)
 
 
@@ -177,13 +182,16 @@ def no_autocast(x: Tensor) -> torch.autocast:
 def _with_prior_column(
     scaled: Tensor, references: list[References], log_prior: Tensor, ignore_index: int
 ) -> tuple[Tensor, list[References]]:
-    """Append a column of ones to the anchors and one of priors to the references: products then include the prior.
+    """Append a column of ones to the anchors and of priors to the references, so that products include the prior.
 
-    The prior of a reference is that of its class or mixture, and the mean of all if it is ignored.
+    The prior of a reference is that of its class or mixture, or the mean prior if it is ignored.
     """
     prior, wider = log_prior.exp(), []
     for embeddings, labels in references:
-        if labels.dim() == 2:
+        if labels.dim() == 3:
+            classes, shares = from_pairs(labels)
+            column = torch.where(shares.any(1), (prior[classes] * shares.to(prior)).sum(1), prior.mean()).log()
+        elif labels.dim() == 2:
             column = torch.where(labels.any(1), labels.to(prior) @ prior, prior.mean()).log()
         else:
             ignored = labels == ignore_index
@@ -193,10 +201,13 @@ def _with_prior_column(
 
 
 def class_counts(labels: list[Tensor], num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
-    """Return the number of references of each class, (C,); for probabilities their sum."""
+    """Return the number of references of each class, (C,); for probabilities, their sum."""
     total = torch.zeros(num_classes + 1, dtype=dtype, device=labels[0].device)
     for part in labels:
-        if part.dim() == 2:
+        if part.dim() == 3:
+            classes, shares = from_pairs(part)
+            total.index_add_(0, classes.flatten(), shares.flatten().to(dtype))
+        elif part.dim() == 2:
             total[:-1] += part.to(dtype).sum(0)
         else:
             place = _place(part, num_classes, ignore_index)
@@ -209,11 +220,16 @@ def _class_sums(part: References, num_classes: int, ignore_index: int) -> Tensor
     if part.labels.dim() == 2:
         return part.labels.to(part.embeddings.dtype).t() @ part.embeddings
     zeros = part.embeddings.new_zeros(num_classes + 1, part.embeddings.shape[1])
+    if part.labels.dim() == 3:
+        classes, shares = from_pairs(part.labels)
+        for k in range(2):
+            zeros = zeros.index_add(0, classes[:, k], shares[:, k : k + 1].to(zeros) * part.embeddings)
+        return zeros[:-1]
     return zeros.index_add(0, _place(part.labels, num_classes, ignore_index), part.embeddings)[:-1]
 
 
 def _place(labels: Tensor, num_classes: int, ignore_index: int) -> Tensor:
-    # Ignored rows get an extra class after the others, which is cut off later.
+    # Ignored rows get an extra class at the end, which is dropped later.
     return labels.where(labels != ignore_index, num_classes).long()
 
 

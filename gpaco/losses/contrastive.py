@@ -1,4 +1,4 @@
-"""Parametric contrastive losses: PaCo, GPaCo, SupCon and the segmentation variant are one soft-target cross entropy,
+"""Parametric contrastive losses. PaCo, GPaCo, SupCon and the segmentation variant are one soft-target cross entropy,
 
     scores  = [ logits + log prior | embeddings @ references.T / temperature ]     without the anchor itself
     targets = [ (smoothed) one-hot | alpha * same class ]                          each row normalized to sum 1
@@ -28,14 +28,14 @@ def gpaco_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Parametric contrastive loss of a batch in which every row is an anchor, and a reference for the others.
+    """Parametric contrastive loss of a batch in which every row is an anchor and a reference for the others.
 
     For anchor i of class y, with the P other references of class y as its positives,
 
         logsumexp(scores_i) - (logit_y + alpha * sum of its positives' similarities) / (1 + alpha * P)
 
-    With two views of each image in the batch and a memory this is GPaCo. With queries in the batch and momentum keys
-    at the front of `memory` it is PaCo. A single row without references gives `F.cross_entropy`. The loss of a row of
+    With two views of each image in the batch and a memory, this is GPaCo. With queries in the batch and momentum keys
+    at the front of `memory`, it is PaCo. A single row without references gives `F.cross_entropy`. The loss of a row of
     probabilities is the weighted mean of the losses of its classes, where the positives of class c are all references,
     weighted by their own probability of c; so mixup and cutmix work as with cross entropy.
 
@@ -43,11 +43,11 @@ def gpaco_loss(
         logits: (N, C), the scores of the class centers, without temperature.
         embeddings: (N, D), of unit length.
         labels: class indices (N,) or rows of probabilities (N, C). Rows labeled `ignore_index`, or with probabilities
-            that are all 0, are neither anchors nor positives, but remain references.
+            that are all 0, are neither anchors nor positives, but are still references.
         memory: (M, D), additional references. They get a gradient only if they require one.
-        memory_labels: (M,) or (M, C).
+        memory_labels: (M,) or (M, C), or as `Memory.read` returns them.
         alpha: weight of a positive; the weight of the center is 1. The paper's alpha.
-        temperature: of the similarities. The paper's tau.
+        temperature: temperature of the similarities. The paper's tau.
         log_prior: (C,), or (N, C), added to the logits; log q of the paper's rebalanced centers.
         label_smoothing: s gives 1 - s to the center of the label and s / (C - 1) to each other center.
         reduction: "mean" (over anchors; 0 if there are none), "sum" or "none" (0 for ignored rows).
@@ -81,11 +81,11 @@ def supcon_loss(
 ) -> Tensor:
     """Supervised contrastive loss (Khosla et al., 2020) with the averages outside the logarithm.
 
-    For each anchor the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``. An anchor
-    without positives has loss 0 and is left out of the mean; with rows of probabilities the same holds for each class
-    of an anchor of which the positives hold less than a thousandth of the mass. Arguments as in `gpaco_loss`. Labels
-    may be any integers, unless there is a `log_prior` (C,), which is added to the similarity with each reference by its
-    class: balanced softmax among samples.
+    The loss of an anchor is the mean over its positives of ``-log_softmax(embeddings @ references.T / temperature)``.
+    An anchor without positives has loss 0 and is left out of the mean. With rows of probabilities, the same holds for
+    each class of an anchor whose positives have less than a thousandth of the mass. Arguments are as in `gpaco_loss`.
+    Labels may be any integers, unless there is a `log_prior` (C,), which is added to the similarity with each reference
+    according to its class: balanced softmax among samples.
 
     >>> import torch
     >>> supcon_loss(torch.eye(2)[[0, 0, 1]], torch.tensor([4, 4, 9]))
@@ -99,7 +99,7 @@ def supcon_loss(
     references = batch_and_memory(embeddings, labels, memory, memory_labels, num_classes, ignore_index)
     with no_autocast(embeddings):
         seen = contrast(references, slice(0, len(embeddings)), temperature, num_classes, ignore_index, log_prior)
-        # If others hardly have a class, its positives are a difference of nearly equal sums: only rounding error.
+        # With almost no positives in a class, `positives` is the difference of nearly equal sums: only rounding error.
         share = seen.share * (seen.positives > 1e-3 * (seen.positives + seen.share))
         cost = seen.logsumexp.unsqueeze(1) - seen.pull / seen.positives.where(share > 0, 1)
         losses = (share * cost).sum(1)

@@ -35,34 +35,34 @@ class GPaCoLoss(nn.Module):
         logits, embeddings = model(torch.cat([view1, view2]))
         loss = criterion(logits, embeddings, labels.repeat(2))
 
-    In training mode a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
+    In training mode, a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
     under `no_grad` nothing is pushed. Save and restore it with the model: memory and prior are in its `state_dict`. It
-    has no parameters. Compile the model, not the criterion, whose memory changes its size; keep it in float32.
+    has no parameters. Compile the model, not the criterion, whose memory changes size; keep it in float32.
 
     Args:
         num_classes: C, the number of classes.
         alpha, temperature, label_smoothing: as in `gpaco_loss`.
-        memory: rows of the memory; the paper's length(queue). 0 for none.
+        memory: number of rows in the memory, the paper's length(queue); 0 for no memory.
         dim: length of an embedding.
-        views: views of each image in a batch, one after the other; the memory stores the last one.
+        views: number of views of each image in a batch, one view after the other; the memory stores the last one.
         class_counts: images per class **as seen in training**: if a sampler changes the frequencies, its counts.
-            Without them no prior is added.
-        prior: what is added to the logits in training.
+            Without them, no prior is added.
+        prior: what to add to the logits in training.
             "counts": log q, as in the paper. The raw logits are then biased against frequent classes, since the loss
             itself takes mass from their centers (their images have more positives).
             "unbiased": log q + log w, so that raw logits learn log p(x | class). w is the mass that the loss leaves to
-            the center of each class, the mean of 1 / (1 + alpha * positives), measured on the actual positives: it
-            follows a filling memory and any sampler. docs/decisions.md has the derivation.
+            the center of each class, the mean of 1 / (1 + alpha * positives), measured on the actual positives, so it
+            adapts to a filling memory and any sampler. docs/decisions.md has the derivation.
             None: nothing.
-        contrast: between processes. "local": each contrasts its own views and the shared memory, as released.
-            "global": in training, views are gathered with their gradient, so that all processes compute the loss of
-            a single process, and under DistributedDataParallel its gradient.
+        contrast: how processes work together. "local": each contrasts its own views with the shared memory, as in the
+            released code. "global": in training, views are gathered with their gradient, so that all processes together
+            compute the loss of a single process and, under DistributedDataParallel, its gradient.
 
     Attributes:
         memory: the `Memory`.
         log_prior: log q, (C,), or None.
-        center_share: w, (C,), a running mean, updated with any prior: subtract its logarithm to make the logits of a
-            model trained with "counts" unbiased afterwards.
+        center_share: w, (C,), a running mean that is updated with any prior: subtract its logarithm to remove the bias
+            from the logits of a model trained with "counts".
 
     >>> criterion = GPaCoLoss(3, memory=8, dim=2, class_counts=[5, 3, 1], prior="unbiased")
     >>> logits, embeddings = torch.zeros(4, 3, requires_grad=True), torch.eye(2).repeat(2, 1)  # two views of two images
@@ -103,7 +103,7 @@ class GPaCoLoss(nn.Module):
         self.memory = Memory(memory, dim)
         self.register_buffer("log_prior", None)
         self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
-        self.register_buffer("steps", torch.tensor(0))  # that center_share averages, since the memory is full
+        self.register_buffer("steps", torch.tensor(0))  # averaged by center_share since the memory is full
         if class_counts is not None and prior is not None:
             self.log_prior = log_frequencies(class_counts, num_classes).to(self.center_share)
 
@@ -111,17 +111,17 @@ class GPaCoLoss(nn.Module):
         """Return the scalar loss.
 
         Args:
-            logits: (views * B, C), all images of the first view, then all of the next.
+            logits: (views * B, C), all images in the first view, then all in the next.
             embeddings: (views * B, dim), of unit length.
             labels: (views * B,), one label per row, or (views * B, C).
             keys: (B, dim), embeddings of the same images by a momentum copy of the network: additional references,
-                which the memory stores instead of the last view. With views = 1 and keys this is PaCo.
+                which the memory stores instead of the last view. With views = 1 and keys, this is PaCo.
         """
         labels = widened(labels)
         references, anchors = self._references(logits, embeddings, labels, keys)
         share, learning = self.center_share, self.training and torch.is_grad_enabled()
         if learning:
-            # The value of this batch while the memory fills; then a running mean over up to about a hundred steps.
+            # While the memory fills, the value of this batch; then a running mean over about a hundred steps.
             full = len(self.memory) == len(self.memory.embeddings)
             steps = self.steps + 1 if full else torch.ones_like(self.steps)
             weight = steps.to(share).reciprocal().clamp_min(0.01)
@@ -147,9 +147,9 @@ class GPaCoLoss(nn.Module):
     ) -> float:
         """Shift the bias of `centers` so that training starts balanced, and return the shift. Call it before training.
 
-        At the first step all embeddings are alike, and the similarities weigh exp(1 / temperature) * references: the
+        At the first step, all embeddings are alike, and the similarities weigh exp(1 / temperature) * references: the
         centers get almost no mass of the softmax, and every class logit is only pulled up until the biases have caught
-        up. After the shift the share of the centers, averaged over the batch, is the optimum of the loss, the mean of
+        up. After the shift, the share of the centers, averaged over the batch, is the optimum of the loss: the mean of
         1 / (1 + alpha * positives). Differences between classes do not change.
 
         Args:
@@ -165,7 +165,7 @@ class GPaCoLoss(nn.Module):
         if not isinstance(bias, Tensor) or bias.shape != (self.num_classes,):
             raise ValueError(
                 f"balance() shifts the bias of the class layer, shape ({self.num_classes},), but "
-                f"{type(centers).__name__} has no such bias; pass the nn.Linear(..., bias=True) that makes the logits"
+                f"{type(centers).__name__} has no such bias; pass the nn.Linear(..., bias=True) of the logits"
             )
         labels = widened(labels)
         references, anchors = self._references(logits, embeddings, labels, keys)
@@ -183,7 +183,7 @@ class GPaCoLoss(nn.Module):
                 "larger batch"
             )
         if not bool(ahead.isfinite().all()):
-            raise ValueError("balance() needs finite logits and embeddings, got some that are not; nothing was changed")
+            raise ValueError("balance() needs finite logits and embeddings; nothing was changed")
         low, high = -float(ahead.max()), -float(ahead.min())
         edge = float(torch.tensor(target, dtype=torch.float64).logit())
         for _ in range(100):  # the share increases with the shift: bisect to machine precision
@@ -207,7 +207,7 @@ class GPaCoLoss(nn.Module):
     def _references(
         self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None
     ) -> tuple[list[References], slice]:
-        """Return all references of a batch, checked, and which rows of the first are the anchors of this process."""
+        """Check and return all references of a batch, and which rows of the first are anchors of this process."""
         self._check_batch(logits, embeddings, labels)
         references = batch_and_memory(embeddings, labels, None, None, self.num_classes, -100)
         if keys is not None:
@@ -217,8 +217,6 @@ class GPaCoLoss(nn.Module):
         if self._gathers():
             references, anchors = self._gathered(references)
         if self.training and len(self.memory.embeddings):  # every process already has the same memory
-            if labels.dim() == 2:
-                self.memory.hold_probabilities(self.num_classes)
             held = References(*self.memory.read())
             references.append(checked_references(embeddings, held, self.num_classes, -100))
         return references, anchors
@@ -243,7 +241,7 @@ class GPaCoLoss(nn.Module):
             raise ValueError(f"embeddings have {wide} columns, dim is {dim}: GPaCoLoss(..., dim={wide})")
 
     def _gathered(self, references: list[References]) -> tuple[list[References], slice]:
-        """Return the batch, and keys if there are any, of all processes, and which rows of the batch are ours."""
+        """Return the batch, and keys, if any, of all processes, and which rows of the batch are ours."""
         counts = distributed.row_counts(references[0].embeddings)
         rows = [counts, [count // self.views for count in counts]]  # of the batch and of the keys
         gathered = [
@@ -260,7 +258,7 @@ class GPaCoLoss(nn.Module):
 
     @torch.no_grad()
     def _center_share(self, references: list[References], keys: Tensor | None) -> Tensor:
-        """Return the batch mean of 1 / (1 + alpha * positives) for every class, as if the anchors were of that class.
+        """Return the batch mean of 1 / (1 + alpha * positives) for every class, as if all anchors had that class.
 
         The positives of an anchor would then be its own other views and the references of that class from other images,
         a number that does not depend on its label. So every step updates every class, even those not in the batch.

@@ -27,8 +27,8 @@ def pixel_gpaco_loss(
     Args:
         logits: (B, C, h, w), the segmentation logits before upsampling.
         embeddings: (B, D, h, w), of unit length along D.
-        masks: (B, H, W), integer labels at any size: each pixel of the (h, w) map takes the nearest label.
-        pixels: positions drawn from each image without replacement; -1, or more than there are, for all.
+        masks: (B, H, W), integer labels of any size: each pixel of the (h, w) map takes the nearest label.
+        pixels: number of pixels drawn from each image without replacement; -1 for all.
         generator: random generator for the draw.
 
     >>> logits, embeddings = torch.zeros(1, 2, 4, 4), torch.nn.functional.normalize(torch.ones(1, 3, 4, 4), dim=1)
@@ -39,7 +39,7 @@ def pixel_gpaco_loss(
         raise ValueError(f"pixels must be at least 1, or -1 for all, got {pixels}")
     if logits.dim() != 4 or embeddings.dim() != 4 or logits.shape[2:] != embeddings.shape[2:]:
         raise ValueError(
-            "logits and embeddings must be (B, C, h, w) and (B, D, h, w) of one height and width, got "
+            "logits and embeddings must be (B, C, h, w) and (B, D, h, w) with the same h and w, got "
             f"{tuple(logits.shape)} and {tuple(embeddings.shape)}; enlarge the smaller map first"
         )
     if masks.dim() != 3 or masks.is_floating_point() or not len(logits) == len(embeddings) == len(masks) > 0:

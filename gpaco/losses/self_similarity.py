@@ -7,8 +7,8 @@ not i, and for a weight g_i on each lse_i
 
 E is symmetric, so blocks on and above its diagonal are enough: half of the products and exponentials that similarity.py
 needs for the same gradient. With one c for all rows, small terms could underflow: if products may differ by more than
-REACH, which for points of unit length happens only at temperatures below 0.025, similarity.py is used instead. So it is
-on an accelerator, where finding the range of the products would synchronize with the host in every step.
+REACH, which for points of unit length happens only at temperatures below 0.025, similarity.py is used instead. The same
+goes for accelerators, where finding the range of the products would synchronize with the host in every step.
 """
 
 import math
@@ -27,7 +27,7 @@ from gpaco.losses.similarity import (
 )
 
 REACH = 80.0  # exp(-80) and exp(80) are within the range of float32
-SIDE = 1024  # a block should fit in the cache of a CPU
+SIDE = 1024  # a block should fit in the CPU cache
 
 
 def self_similarity_logsumexp(points: Tensor, scale: float) -> Tensor:
@@ -74,7 +74,7 @@ def _logsumexp(points: Tensor, scale: float) -> Tensor:
 
 @torch.library.custom_op("gpaco::self_similarity_gradient", mutates_args=())
 def _gradient(points: Tensor, scale: float, lse: Tensor, grad: Tensor) -> Tensor:
-    """Gradient of ``(lse * grad).sum()`` with respect to the points, (N, D)."""
+    """Return the gradient of ``(lse * grad).sum()`` with respect to the points, (N, D)."""
     if len(points) < 2:
         return torch.zeros_like(points)
     ceiling, scaled = _ceiling(points, scale), points * scale

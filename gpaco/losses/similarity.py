@@ -5,7 +5,7 @@ With p the softmax over the references of one anchor, the two gradients of lse =
     d lse_i / d anchor_i    = sum_k p_ik reference_k        a mean of the references: the forward pass has p
     d lse_i / d reference_k = p_ik anchor_i                 needs lse_i of every anchor: recomputed in the backward pass
 
-so references without a gradient, such as a memory, cost two products in all and nothing in the backward pass.
+so references without a gradient, such as a memory, cost two matrix products and nothing in the backward pass.
 """
 
 import math
@@ -19,8 +19,8 @@ from torch.autograd.forward_ad import unpack_dual
 def similarity_logsumexp(anchors: Tensor, references: Tensor, own: int | None = None) -> Tensor:
     """Return the logsumexp of the dot products of each anchor with the references, (N,), in memory linear in N + R.
 
-    Equals ``(anchors @ references.T).logsumexp(1)``; with `own` the product of anchor i and reference own + i is
-    left out, since an anchor is not its own reference. A row without references is -inf.
+    Equals ``(anchors @ references.T).logsumexp(1)``; with `own`, the product of anchor i and reference own + i is left
+    out, since an anchor is not its own reference. A row without references is -inf.
 
     Args:
         anchors: (N, D), float32 or float64.
@@ -49,8 +49,8 @@ def refuse_second_derivative() -> None:
 
 
 def _block_rows(columns: int, device: torch.device) -> int:
-    # A block of products should fit in the cache of a CPU, but keep an accelerator busy; matrix products are slow below
-    # 64 rows.
+    # A block of products should fit in the CPU cache, but keep an accelerator busy; matrix products with fewer than 64
+    # rows are slow.
     elements = 2**20 if device.type == "cpu" else 2**24
     return max(64, elements // max(columns, 1))
 

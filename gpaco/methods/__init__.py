@@ -1,8 +1,8 @@
-"""How a batch becomes a loss: the methods by name.
+"""Methods by name: how a batch becomes a loss.
 
-A method is an `nn.Module` that holds its own state (a memory, a momentum copy), so that this is saved with the run. It
-is called with the model, the views of a batch and their labels, and returns the loss. method.py lists its hooks.
-recipes/settings.py has the settings of each, and `network` below what each changes of the network.
+A method is an `nn.Module` that holds its own state (a memory, a momentum copy), so that it is saved with the run. It is
+called with the model, the views of a batch and their labels, and returns the loss. method.py lists its hooks,
+recipes/settings.py has its settings, and `network` below says what it changes in the network.
 """
 
 from collections.abc import Callable
@@ -52,14 +52,14 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
 # Methods whose raw logits assume the class distribution that training shows; the others assume a uniform one.
 ASSUMES_TRAIN = {"ce", "focal", "crt", "lws", "mislas", "oltr"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
-CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone, whatever came before
-UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no step of training
+CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone
+UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no training steps
 TRAINED = tuple(name for name in METHODS if name not in UNTRAINED)
 WITH_PROJECTOR = {"gpaco", "paco", "supcon", "multitask", "bcl"}
 THREE_VIEWS = {"bcl"}  # the third is like the second
 SECOND_SAMPLER = {"bbn": "reversed"}  # every other image of a batch is drawn by this sampler
-NEED_CLASSIFIER = {"lws", "tau-norm", "mislas", "oltr"}  # they continue that of the stage before
-NEED_IMAGES = {"mislas", "bbn", "reslt", "ride", "oltr"}  # they change the backbone, or its batch norm
+NEED_CLASSIFIER = {"lws", "tau-norm", "mislas", "oltr"}  # they continue from the classifier of the previous stage
+NEED_IMAGES = {"mislas", "bbn", "reslt", "ride", "oltr"}  # they change the backbone or its batch norm
 # Analyzed at the end of training: methods with linear class centers whose loss is a mean over the anchors.
 ANALYZED = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "focal", "class-balanced", "cb-focal")
 
@@ -67,7 +67,7 @@ ANALYZED = ("gpaco", "paco", "supcon", "multitask", "ce", "balanced-softmax", "f
 def build(
     recipe: Recipe, model: Classifier, num_classes: int, class_counts: Tensor, train_counts: Tensor | None = None
 ) -> Method:
-    """Return the method of a recipe, for data with these class counts: as the sampler shows them, and as they are."""
+    """Return the method of a recipe, for data with these class counts: as shown by the sampler, and in the data."""
     views = 2 if recipe.views.second else 1
     own = class_counts if train_counts is None else train_counts
     setup = Setup(model, recipe.method, num_classes, class_counts, recipe.model.dim, views, own)
@@ -75,7 +75,7 @@ def build(
 
 
 def network(recipe: Recipe) -> Network:
-    """Return what the method of a recipe changes of the network: the one place where it says so."""
+    """Return what the method of a recipe changes in the network. This is the only place that knows."""
     name, settings = recipe.method.name, recipe.method
     if name in ("ldam-drw", "bcl"):
         return Network("cosine", "prototyped" if name == "bcl" else "plain", scale=settings.scale)
@@ -110,7 +110,7 @@ def projector(recipe: Recipe) -> str:
 
 
 def carried(method: str, name: str) -> str:
-    """Return the name that a tensor of the stage before has in a stage of this method; "" for one that starts anew."""
+    """Return the name in a stage of this method for a tensor of the previous stage; "" if it is not carried over."""
     if name.startswith("centers."):
         if method == "crt":
             return ""

@@ -9,17 +9,17 @@ from gpaco.methods.method import Method, Setup, as_rows
 
 
 class Bcl(Method):
-    """Logit-adjusted cross entropy of the first view, and contrast among the others and the class prototypes.
+    """Logit-adjusted cross entropy of the first view, and contrast among the other views and the class prototypes.
 
     loss = bcl_logits CE(z + log pi, y) + bcl_weight L, z = 30 cos. In L an anchor i, a view embedding of class y, is
     compared with the set A of all other view embeddings and one prototype of each class, A_j its members of class j:
 
         l_i = -1/|A_y| sum_{a in A_y} [q_i.q_a / t - log sum_j 1/|A_j| sum_{k in A_j} exp(q_i.q_k / t)]
 
-    Every class weighs the same in the denominator, and none is missing in it. Defaults are those for ImageNet-LT.
+    All classes appear in the denominator with equal weight. Defaults are those for ImageNet-LT.
 
-    Departures: the second and third view are both `views.second`; embeddings have `model.dim` numbers (released: 1024).
-    On several processes the anchors of one are compared with its own views only (assumed).
+    Departures: the second and third view are both `views.second`; embeddings have length `model.dim` (released: 1024).
+    With several processes, each compares its anchors only with its own views (assumed).
     """
 
     log_prior: Tensor
@@ -39,7 +39,7 @@ class Bcl(Method):
 
 
 def balanced_contrast(embeddings: Tensor, labels: Tensor, num_classes: int, temperature: float) -> Tensor:
-    """Return L for view embeddings, a multiple of the labels, with a prototype of each class below them."""
+    """Return L for the embeddings of all views, followed by one prototype per class."""
     anchors = embeddings[:-num_classes]
     own = labels.repeat(len(anchors) // len(labels))
     classes = torch.cat([own, torch.arange(num_classes, device=own.device)])

@@ -1,4 +1,4 @@
-"""Methods with branches: BBN, ResLT, RIDE. models/networks.py has their networks."""
+"""Methods with branches: BBN, ResLT, RIDE. Their networks are in models/networks.py."""
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +9,14 @@ from gpaco.methods.reweighted import LdamDrw
 
 
 class Bbn(Method):
-    """BBN (Zhou et al., CVPR 2020): batches alternate between images of a uniform and of a reversed sampler.
+    """BBN (Zhou et al., CVPR 2020): rows of a batch alternate between a uniform and a reversed sampler.
 
-    In epoch e of E, from 0, a = 1 - (e / E)^2, and with f_c, f_r the features of the two branches:
+    In epoch e of E, counted from 0, with a = 1 - (e / E)^2 and f_c, f_r the features of the two branches:
 
         z = W (2 [a f_c ; (1 - a) f_r]) + b,   loss = a CE(z, y_c) + (1 - a) CE(z, y_r)
 
-    At test time an image passes both branches with a = 0.5. Departures: the released code counts 100 epochs for 90 and
-    200 for 180; the reversed sampler draws classes exactly in proportion to 1 / n_j, not at random.
+    At test time, an image passes both branches with a = 0.5. Departures: the released code sets E to 100 for 90 epochs
+    and 200 for 180; the reversed sampler draws classes exactly in proportion to 1 / n_j, not at random.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -41,10 +41,10 @@ class ResLt(Method):
 
     loss = alpha I + (1 - alpha) F, alpha = `branch_share`; F = CE(z^H + z^M + z^T, y), and I is the mean of
     -log(p_y + 1e-7) over all pairs of an image and a branch that has its class. M has the `medium` rarest share of the
-    classes, T the `tail` rarest: its own groups, not the shots. At test time the logits are summed.
+    classes, T the `tail` rarest; these are not the many/medium/few groups. At test time, the logits are summed.
 
-    Departure: on large images the release pools before its 1 x 1 convolution at test time and after it in training;
-    here it always pools after it.
+    Departure: on large images, the released code pools before its 1 x 1 convolution at test time and after it in
+    training; here, pooling always comes after it.
     """
 
     members: Tensor
@@ -70,8 +70,8 @@ class ResLt(Method):
         """Return the loss of logits (N, 3, C)."""
         fused = F.cross_entropy(logits.sum(1), labels)
         own = logits.softmax(2).gather(2, labels[:, None, None].expand(-1, 3, 1)).squeeze(2)  # (N, 3)
-        counted = self.members[labels].to(logits)
-        alone = -((own + 1e-7).log() * counted).sum() / counted.sum()
+        valid = self.members[labels].to(logits)
+        alone = -((own + 1e-7).log() * valid).sum() / valid.sum()
         return self.alpha * alone + (1 - self.alpha) * fused
 
 
@@ -79,8 +79,9 @@ class Ride(LdamDrw):
     """RIDE without router (Wang et al., ICLR 2021): E experts with logits z^k = 30 cos and their mean z.
 
     loss = sum_k { CE_w(z^k - 30 m_y e_y, y) - lambda Tm^2 KL(softmax(z / T) || softmax(z^k / T)) }, lambda being
-    `diversity`; margins and weights as in LDAM-DRW; the first softmax of KL has no gradient. Before the weights start
-    T = 1, then T_j = u_j / max u with u_j = C pi_j r + 1 - r, r = `spread`, and Tm is the mean of T. At test time z.
+    `diversity`; margins and weights are as in LDAM-DRW; the first softmax of KL has no gradient. T = 1 until the
+    weights start, then T_j = u_j / max u with u_j = C pi_j r + 1 - r, r = `spread`; Tm is the mean of T. At test time,
+    the logits are z.
     """
 
     temperature: Tensor

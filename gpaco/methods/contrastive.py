@@ -12,6 +12,7 @@ from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrastive import supcon_loss
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
+from gpaco.losses.pairs import to_pairs
 from gpaco.methods.keys import momentum_keys
 from gpaco.methods.method import Method, Setup, each_view, trial
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
@@ -19,9 +20,9 @@ from gpaco.system import distributed
 
 
 class GPaCo(Method):
-    """`GPaCoLoss` with every view of every image as an anchor, or as in the paper's text the first view only.
+    """`GPaCoLoss` with every view of every image as an anchor, or, as in the paper's text, only the first view.
 
-    The last view is then a reference, with a gradient of its own.
+    The last view is then a reference with a gradient.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -62,7 +63,7 @@ def balanced_start(criterion: GPaCoLoss, model: Classifier, *batch: Tensor) -> f
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:
-    """Return the criterion that the settings describe."""
+    """Build the criterion from the settings."""
     settings = setup.settings
     criterion = GPaCoLoss(
         setup.num_classes,
@@ -81,7 +82,7 @@ def gpaco_criterion(setup: Setup) -> GPaCoLoss:
 
 
 def memory_of(setup: Setup) -> Memory:
-    """Return an empty memory, or one full of random rows as in the released code."""
+    """Return an empty memory, or one full of random rows, as in the released code."""
     released = setup.settings.start == "released"
     num_classes = setup.num_classes if released else None
     return Memory(setup.settings.memory, setup.dim, num_classes=num_classes, official_start=released)
@@ -99,8 +100,8 @@ class Seen(NamedTuple):
 class SupCon(Method):
     """Supervised contrastive learning of the features; a later stage trains the classifier.
 
-    With `momentum_keys` the anchors come from the first view, and a momentum copy of the network computes keys of the
-    last view, as in PaCo. With `anchors` "first" the network itself computes them, with a gradient.
+    With `momentum_keys`, the anchors come from the first view, and a momentum copy of the network computes keys from
+    the last view, as in PaCo. With `anchors` "first", the network itself computes them, with a gradient.
     """
 
     log_prior: Tensor
@@ -137,15 +138,17 @@ class SupCon(Method):
 
     def contrast(self, seen: Seen, labels: Tensor) -> Tensor:
         """Return the SupCon loss of the anchors, rebalanced as configured, then push the keys to the memory."""
-        if labels.dim() == 2:
-            self.memory.hold_probabilities(labels.shape[1])
         references, their_labels = self.memory.read()
         anchors, rows, keys, key_labels = seen.embeddings, seen.labels, seen.keys, labels
         if self.gathers and self.training:  # every process computes the loss of all anchors
             anchors, rows, keys, key_labels = map(distributed.gather, (anchors, rows, keys, key_labels))
         if self.key_network is not None or self.first_only:
             references = torch.cat([keys, references])
-            their_labels = torch.cat([key_labels.to(their_labels.dtype), their_labels])
+            if key_labels.dim() == 2 and their_labels.dim() == 1:
+                their_labels = to_pairs(their_labels, self.memory.embeddings.dtype)
+            if their_labels.dim() == 3:
+                key_labels = to_pairs(key_labels, their_labels.dtype)
+            their_labels = torch.cat([key_labels, their_labels])
         costs = supcon_loss(
             anchors,
             rows,

@@ -1,7 +1,7 @@
-"""Decoupling representation and classifier (Kang et al., ICLR 2020): second stages on a network that is trained.
+"""Decoupling representation and classifier (Kang et al., ICLR 2020): second stages on a trained network.
 
-The features are those of any other method; the layers below the classifier are frozen. Departure: the released code
-keeps batch norm in training mode in the second stage; here the backbone is fixed, so that its features can be cached.
+The features come from any other method; the layers below the classifier are frozen. Departure: the released code keeps
+batch norm in training mode in the second stage; here the backbone is fixed, so that its features can be cached.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from gpaco.methods.method import Blocks, Method, Setup, class_means, each_view
 from gpaco.models.classifier import Classifier
 
 TAUS = [round(0.1 * k, 1) for k in range(21)]
-USUAL_TAU = 0.7  # assumed, without validation data to select it on
+USUAL_TAU = 0.7  # assumed if there is no validation data to select it on
 
 
 class Crt(Method):
     """cRT: a new linear classifier, trained with cross entropy and class-balanced sampling.
 
-    With another sampler its logits learn the frequencies that it shows; departure: a class-balanced epoch draws every
-    class equally often, the release draws four images of a class in a row.
+    With another sampler, the logits learn its class frequencies. Departure: a class-balanced epoch draws every class
+    equally often, while the released code draws four images of a class in a row.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -43,9 +43,9 @@ class Lws(Crt):
 
 
 class TauNorm(Method):
-    """tau-norm: z_j = w_j x / |w_j|^tau, without bias; tau of 0, 0.1, ..., 2 with the best macro recall when validated.
+    """tau-norm: z_j = w_j x / |w_j|^tau, without bias; the tau of 0, 0.1, ..., 2 with the best macro recall.
 
-    Departure: without validation data of its own tau is 0.7.
+    It is selected on validation data. Departure: without separate validation data, tau is 0.7.
     """
 
     tau: Tensor
@@ -71,7 +71,7 @@ def normalized(weight: Tensor, tau: float) -> Tensor:
 
 
 def best_tau(weight: Tensor, blocks: Blocks) -> float:
-    """Return the tau with the highest mean recall of the classes."""
+    """Return the tau with the highest macro recall."""
     right = torch.zeros(len(TAUS), len(weight), dtype=torch.float64)
     total = torch.zeros(len(weight), dtype=torch.float64)
     for features, labels in blocks():
@@ -85,9 +85,9 @@ def best_tau(weight: Tensor, blocks: Blocks) -> float:
 
 
 class Ncm(Method):
-    """Nearest class mean: logit -|u - mu_j|^2, u = hat(x - g), g the mean of all features, mu_j that of u over class j.
+    """Nearest class mean: logit -|u - mu_j|^2, u = hat(x - g), g the mean of all features, mu_j that of u in class j.
 
-    The features are those of training images as they are tested. This is `cl2n` of the release, its default.
+    The features are those of training images in the test view. This is `cl2n`, the default of the released code.
     """
 
     @torch.no_grad()
@@ -101,16 +101,16 @@ class Ncm(Method):
 
         means, counts = class_means(centered, *head.centroids.shape)
         head.centroids.copy_(means)
-        head.centroids[counts.to(head.centroids.device) == 0] = 100.0  # far away: there is no image of it
+        head.centroids[counts.to(head.centroids.device) == 0] = 100.0  # far away: the class has no images
 
 
 class Mislas(Crt):
     """MiSLAS (Zhong et al., CVPR 2021), the second stage; the first is any method with mixup.
 
-    z_j = s_j (w_j x + b_j): the scales are trained, and the classifier of the first stage with `classifier_rate` of the
-    rate. Label-aware smoothing: eps_j = t + (h - t) sin(pi (n_j - n_min) / (2 (n_max - n_min))), and the loss is
-    (1 - eps_y) (-log p_y) + eps_y mean_j(-log p_j). With `shift_norms` the batch norms of the backbone use and update
-    the statistics of class-balanced batches; nothing else in it changes. Defaults are those for ImageNet-LT.
+    z_j = s_j (w_j x + b_j): the scales are trained, and the classifier of the first stage at `classifier_rate` times
+    the learning rate. Label-aware smoothing: eps_j = t + (h - t) sin(pi (n_j - n_min) / (2 (n_max - n_min))), and the
+    loss is (1 - eps_y) (-log p_y) + eps_y mean_j(-log p_j). With `shift_norms`, the batch norms of the backbone use and
+    update the statistics of class-balanced batches; nothing else in it changes. Defaults are those for ImageNet-LT.
     """
 
     smoothing: Tensor

@@ -10,11 +10,11 @@ from gpaco.system import distributed
 def momentum_keys(network: nn.Module, images: Tensor, *, shuffle: bool) -> Tensor:
     """Return the keys (B, D) of images (B, 3, H, W).
 
-    With `shuffle` the images of all processes are dealt out anew before the network sees them, and the keys go back to
-    their places: batch norm, which sees the rows of one process or of one ghost batch at a time, then computes the
-    statistics of a key from other images than those of its query. Without it, a network could tell the key of a query
-    by the statistics that both share (MoCo, section 3.3). The order is drawn by process 0 from PyTorch's generator,
-    which the training loop seeds in every step.
+    With `shuffle`, the images of all processes are redistributed before the network sees them, and the keys are put
+    back in order: batch norm, which sees the rows of one process or ghost batch at a time, then computes the statistics
+    of a key from different images than those of its query. Otherwise a network could identify the key of a query by
+    their shared statistics (MoCo, section 3.3). Process 0 draws the order from PyTorch's generator, which the training
+    loop seeds in every step.
     """
     if not shuffle:
         keys: Tensor = network(images)[1]

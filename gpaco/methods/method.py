@@ -1,4 +1,4 @@
-"""The interface of all methods, and what they are built from."""
+"""The interface of all methods, and functions that they share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,10 +33,10 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
-        """Called once before training, with the features of images as they are tested.
+        """Called once before training, with the features of images in the test view.
 
         Args:
-            val: those of validation data; None if there are none that may select anything.
+            val: features of validation data; None if there is no data for selection.
         """
 
     def start(self, model: Classifier, views: list[Tensor], labels: Tensor) -> float:
@@ -56,14 +56,14 @@ def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:
 
 
 def as_rows(labels: Tensor, like: Tensor) -> Tensor:
-    """Return labels as rows (N, C) of the type of `like`, whose last dimension is C; without waiting for the device."""
+    """Return labels as rows (N, C) with the type of `like`, whose last dimension is C, without a device sync."""
     if labels.dim() == 2:
         return labels.to(like)
     return like.new_zeros(len(labels), like.shape[-1]).scatter_(1, labels[:, None], 1)
 
 
 def class_means(blocks: Blocks, num_classes: int, num_features: int) -> tuple[Tensor, Tensor]:
-    """Return the mean features of each class, (C, F), 0 for a class without images; and the number of its images."""
+    """Return the mean features of each class, (C, F), 0 for a class without images; and its number of images."""
     sums = torch.zeros(num_classes, num_features, dtype=torch.float64)
     counts = torch.zeros(num_classes, dtype=torch.float64)
     for features, labels in blocks():
@@ -76,6 +76,8 @@ def class_means(blocks: Blocks, num_classes: int, num_features: int) -> tuple[Te
 def trial(model: nn.Module) -> Iterator[None]:
     """Run the model in training mode without gradients, and restore its buffers afterwards."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.no_grad():
-        yield
-    model.load_state_dict(before, strict=False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.load_state_dict(before, strict=False)

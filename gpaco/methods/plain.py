@@ -15,7 +15,7 @@ class Plain(Method):
 
     Args:
         loss: takes logits (N, C), labels (N,) or (N, C), and `per_class`.
-        per_class: (C,), what the loss needs of the class counts, computed once.
+        per_class: (C,), computed once from the class counts.
     """
 
     per_class: Tensor
@@ -65,6 +65,6 @@ def class_balanced(setup: Setup) -> Method:
     def loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         costs = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing)
         each = weights[labels] if labels.dim() == 1 else labels @ weights
-        return costs.sum() / each.sum()  # of mixed labels too: F.cross_entropy would divide those by their number
+        return costs.sum() / each.sum()  # for mixed labels too, where F.cross_entropy would divide by their number
 
     return Plain(loss, class_balanced_weights(setup.class_counts, beta=setup.settings.beta))

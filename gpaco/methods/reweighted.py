@@ -18,9 +18,9 @@ class LdamDrw(Method):
 
     loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
     (1 - beta) / (1 - beta^n_j), beta = 0.9999, with sum C, from `drw_start` (80 %) of the epochs on, 1 before. CE_w is
-    divided by the sum of the weights in the batch, as PyTorch does.
+    divided by the sum of the weights in the batch, as in PyTorch.
 
-    Departure: logits are s times the cosines also at test time (the class is the same).
+    Departure: logits are s times the cosines at test time too (the predicted class is the same).
     """
 
     margins: Tensor
@@ -48,7 +48,7 @@ class LdamDrw(Method):
         if self.deferred:
             return F.cross_entropy(moved, labels)
         weights = self.weights.to(logits)
-        # Of mixed labels too: F.cross_entropy would divide those by their number.
+        # For mixed labels too, where F.cross_entropy would divide by their number.
         return F.cross_entropy(moved, labels, weights, reduction="sum") / (rows @ weights).sum()
 
 

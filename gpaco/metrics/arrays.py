@@ -1,4 +1,4 @@
-"""Types of the arrays that metrics take and return, and numbers of them for JSON, where NaN is None."""
+"""Array types of the metrics, and conversion to numbers for JSON, where NaN is None."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Ints = NDArray[np.int64]
 
 
 def mean(values: NDArray[Any]) -> float | None:
-    """Return the mean of the values that are not NaN; None if there are none."""
+    """Return the mean of the values that are not NaN; None if all are."""
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else None
 

@@ -1,4 +1,4 @@
-"""Temperature: one factor on all logits, so that probabilities mean what they say."""
+"""Temperature scaling: one factor on all logits, so that probabilities are calibrated."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from gpaco.metrics.arrays import Floats, Ints
 
 _RANGE = (np.log(1e-3), np.log(1e3))
-_BLOCK = 1024  # images whose logits are in memory in double precision
+_BLOCK = 1024  # images whose logits are converted to double precision at a time
 
 
 def balanced_weights(labels: Ints, num_classes: int) -> Floats:
-    """Return a weight for each image such that all classes weigh the same."""
+    """Return a weight for each image, such that all classes have the same total weight."""
     weights: Floats = 1 / np.bincount(labels, minlength=num_classes)[labels]
     return weights
 
 
 def cross_entropy(logits: NDArray[np.floating], labels: Ints, weights: Floats) -> float:
-    """Return the weighted mean of -log of the probability of the label."""
+    """Return the weighted mean of -log p(label)."""
     scores = _from_highest(logits)
     own = scores[np.arange(len(labels)), labels]
     return float(np.average(np.log(np.exp(scores).sum(1)) - own, weights=weights))
@@ -29,12 +29,13 @@ def fit_factor(
 ) -> float:
     """Return the factor (1 / temperature) on the logits with the lowest cross entropy; 1 without images.
 
-    As in Platt's scaling, the target of an image is not its label alone, or the factor of images that are all right
-    would be infinite: a small share belongs to the most likely of the other classes. For n images it is 1 / (n + 2), by
-    the rule of succession; n is Kish's effective number if they have weights. Together that is about one wrong image.
+    As in Platt scaling, the target of an image is not only its label, or the factor for images that are all classified
+    correctly would be infinite: a small share goes to the most likely of the other classes. For n images it is
+    1 / (n + 2), by the rule of succession; n is Kish's effective number if they have weights. In total, that is about
+    one wrong image.
 
     Args:
-        wrong: that share, if the images are no measure of it since the classifier was trained on them.
+        wrong: that share, if these images cannot tell since the classifier was trained on them.
     """
     if not len(labels):
         return 1.0
@@ -42,7 +43,7 @@ def fit_factor(
 
     each = np.ones(len(labels)) if weights is None else weights
     share = 1 / (each.sum() ** 2 / (each**2).sum() + 2) if wrong is None else wrong
-    wanted = np.empty(len(labels))  # the mean of the logits over the target, from the highest logit
+    wanted = np.empty(len(labels))  # mean of the logits over the target, relative to the highest logit
     blocks = [slice(k, k + _BLOCK) for k in range(0, len(labels), _BLOCK)]
     for rows in blocks:
         scores = _from_highest(logits[rows])
@@ -69,7 +70,7 @@ def _from_highest(logits: NDArray[np.floating]) -> Floats:
 def fit_factors(
     parts: Sequence[NDArray[np.floating]], labels: Ints, weights: Floats, wrong: float | None = None
 ) -> list[float]:
-    """Return a factor for each of several logits: each is calibrated alone, then their sum."""
+    """Return a factor for each of several sets of logits: each is calibrated alone, then their sum."""
     factors = [fit_factor(part, labels, weights, wrong) for part in parts]
     if len(parts) == 1:
         return factors

@@ -1,7 +1,7 @@
-"""Metrics of a classifier: pure functions on NumPy arrays, all rates as fractions between 0 and 1.
+"""Metrics of a classifier: pure functions on NumPy arrays, with all rates between 0 and 1.
 
-The recall of a class without test images is None: it is left out of every mean and counted as absent. A group that has
-only such classes is None too, not 0. Shapes: N test images, C classes.
+The recall of a class without test images is None: it is left out of every mean and counted as absent. A group with only
+such classes is None too, not 0. Shapes: N test images, C classes.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _ROWS = 2048  # rows of logits at a time: with 10,000 classes a block stays belo
 
 
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float | None:
-    """Expected calibration error: mean distance between accuracy and confidence over bins of equal width.
+    """Return the expected calibration error: the mean gap between accuracy and confidence over bins of equal width.
 
-    A bin holds lower < confidence <= upper (Guo et al., 2017) and is weighted by its images. None without images.
+    A bin holds lower < confidence <= upper (Guo et al., 2017), weighted by its number of images. None without images.
     """
     confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
     if len(confidence) == 0:
@@ -91,15 +91,15 @@ def summarize(
 ) -> dict[str, Any]:
     """Return all metrics of a test set, ready for JSON.
 
-    `top1` and `top5` count images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 if any
-    class is never found. `long_tailed` and `reversed` are top-1 accuracy with the test images reweighted to that class
-    distribution. Ties go to the first class.
+    `top1` and `top5` are over images; `macro` and the groups are means of per-class recall; `geometric_mean` is 0 if a
+    class has no correct prediction. `long_tailed` and `reversed` are top-1 accuracy with the test images reweighted to
+    that class distribution. Ties go to the first class.
 
     Args:
         logits: (N, C).
         labels: class indices (N,).
-        counts: training images of each class (C,), which define the groups. If unknown (None), groups and metrics of
-            the training distribution are None.
+        counts: training images per class (C,), which define the groups. If None (unknown), groups and metrics that
+            depend on the training distribution are None.
         classes: C class names.
         many, few: limits of the groups, see `groups`.
     """
@@ -149,7 +149,7 @@ def summarize(
 
 
 def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return for each row the prediction, the rank of the label, and the probability of the prediction."""
+    """Return the prediction, the rank of the label, and the probability of the prediction for each row."""
     predictions, rank = np.empty(len(labels), np.int64), np.empty(len(labels), np.int64)
     confidence = np.empty(len(labels))
     columns = np.arange(logits.shape[1])
@@ -159,7 +159,7 @@ def _read_logits(logits: NDArray[Any], labels: Ints) -> tuple[Ints, Ints, Floats
         best = scores.max(1, keepdims=True)
         if not np.isfinite(best).all():  # the maximum is NaN if anything in its row is
             raise UserError(
-                "the logits of the model are not finite: there are no predictions to evaluate",
+                "the logits of the model are not finite, so there are no predictions to evaluate",
                 "training has diverged: lower the learning rate (optimizer.lr), or evaluate an older checkpoint",
             )
         at_label = np.take_along_axis(scores, own, 1)

@@ -1,11 +1,11 @@
-"""Errors on corrupted images: by group, and their means as defined by Hendrycks and Dietterich, all as fractions.
+"""Errors on corrupted images by group, and their means as defined by Hendrycks and Dietterich, all as fractions.
 
     mean_error     mean over 15 corruptions of the mean over 5 severities      (called mCE in the GPaCo paper)
     mce            mean over corruptions of error / error of a baseline        (called rel. mCE there)
     relative_mce   mean of (error - clean error) / the same of the baseline
 
-Each needs all 75 errors: if one is missing it is None, not the mean of the rest. A value of 1 means as good as the
-baseline; papers print 100.
+Each needs all 75 errors: if one is missing, it is None, not the mean of the rest. A value of 1 means as good as the
+baseline, which papers print as 100.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ Means = Mapping[str, float | None]  # of each corruption, over severities
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a model: a row with error, many, medium and few for each condition; or published means."""
+    """The errors of a model: for each condition, a row with error, many, medium and few; or published means."""
 
     rows: dict[Condition, dict[str, Any]]
     skipped: list[str]
     name: str = ""
-    by_group: bool = True  # its groups are those of the other model: compare them
+    by_group: bool = True  # whether its groups match those of the other model, so that they can be compared
     published: Means | None = None
 
     def clean(self, key: str = "error") -> float | None:
@@ -96,7 +96,7 @@ def summary(
     conditions: Sequence[Condition],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return all results, ready for JSON, and append to `notes` why some are missing.
+    """Return all results, ready for JSON, and append the reasons for missing ones to `notes`.
 
     `sizes` is the number of classes in each group (None: unknown), `cuts` the limits between groups.
     """
@@ -176,7 +176,7 @@ def mce(means: Means, baseline: Means) -> float | None:
 
 
 def relative_mce(means: Means, clean: float | None, baseline: Means, baseline_clean: float | None) -> float | None:
-    """Return the mean ratio of what corruption adds to the clean error; None if it adds nothing to the baseline.
+    """Return the mean ratio of the errors that corruption adds; None if it adds nothing to those of the baseline.
 
     >>> relative_mce(ALEXNET, ALEXNET_CLEAN, ALEXNET, ALEXNET_CLEAN)
     1.0

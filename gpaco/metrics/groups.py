@@ -1,4 +1,4 @@
-"""Groups of classes by their number of training images, and how unequal those numbers are."""
+"""Groups of classes by number of training images, and measures of imbalance."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,7 +7,7 @@ from gpaco.metrics.arrays import Ints
 from gpaco.recipes.settings import Data
 
 GROUPS = ("many", "medium", "few")
-MANY, FEW = Data.many, Data.few  # the default cuts
+MANY, FEW = Data.many, Data.few  # the default limits
 
 
 def groups(counts: ArrayLike, many: float = MANY, few: float = FEW) -> NDArray[np.str_]:
@@ -21,7 +21,7 @@ def groups(counts: ArrayLike, many: float = MANY, few: float = FEW) -> NDArray[n
 
 
 def imbalance_factor(counts: Ints) -> float | None:
-    """Return the size of the largest class divided by that of the smallest with images; None without images."""
+    """Return the size of the largest class divided by that of the smallest nonempty one; None without images."""
     present = counts[counts > 0]
     return None if not len(present) else float(present.max() / present.min())
 
@@ -43,12 +43,12 @@ def gini(counts: ArrayLike) -> float:
 
 
 def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
-    """Return a note if classes of different size are all in one group, which makes groups useless; else "".
+    """Return a note if classes of different sizes are all in one group, which makes groups useless; else "".
 
     It suggests limits for groups of about a third of the classes each.
 
     >>> one_group([3, 5, 8])
-    'all 3 classes are few, so groups tell nothing; other limits: --set data.many=5 --set data.few=5'
+    'all 3 classes are few, so groups are useless; other limits: --set data.many=5 --set data.few=5'
     >>> one_group([3, 200]), one_group([500, 500, 500])
     ('', '')
     """
@@ -58,6 +58,6 @@ def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
     if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
         return ""
     return (
-        f"all {len(ordered)} classes are {found.pop()}, so groups tell nothing; "
+        f"all {len(ordered)} classes are {found.pop()}, so groups are useless; "
         f"other limits: --set data.many={high} --set data.few={low}"
     )

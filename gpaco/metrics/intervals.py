@@ -1,9 +1,9 @@
 """Confidence intervals: Wilson's for one rate and for means of rates, and normal ones for paired differences.
 
-`right`, `wrong` and the like are numbers of test images of each class, (C,); `group` is the group of each class.
+`right`, `wrong` and the like are numbers of test images per class, (C,); `group` is the group of each class.
 
-A class of one or two images, or one that is all right or all wrong, does not show how much its rate varies. So
-variances are computed as if each class had two more images, which are as good as the average image of the group.
+A class with one or two images, or with all images right or all wrong, does not show how much its rate varies. So
+variances are computed as if each class had two more images with the average rate of the group.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from gpaco.metrics.groups import GROUPS
 
 Bounds = dict[str, float | None]
 METRICS = ("top1", "macro", *GROUPS)
-_Z = 1.959963984540054  # 95 % of a normal distribution are within that many deviations
-_MORE = 2  # images that each class is given in addition
+_Z = 1.959963984540054  # 95 % of a normal distribution is within this many standard deviations
+_MORE = 2  # images added to each class
 
 
 def wilson(k: float, n: float) -> tuple[float, float] | None:
@@ -33,7 +33,7 @@ def wilson(k: float, n: float) -> tuple[float, float] | None:
 
 
 def intervals(right: Ints, wrong: Ints, group: NDArray[np.str_]) -> dict[str, Bounds]:
-    """Return 95 % intervals of each metric: Wilson's, for as many images as would give a mean of rates its variance.
+    """Return 95 % intervals of each metric: Wilson's, with the number of images that has the variance of the metric.
 
     >>> bounds = intervals(np.array([50, 25]), np.array([0, 25]), np.array(["many", "few"]))
     >>> {key: [round(end, 2) for end in bounds[key].values() if end] for key in ("many", "few", "medium")}
@@ -59,8 +59,8 @@ def intervals(right: Ints, wrong: Ints, group: NDArray[np.str_]) -> dict[str, Bo
 def paired_intervals(won: Ints, lost: Ints, same: Ints, group: NDArray[np.str_]) -> dict[str, Bounds]:
     """Return how much better a second model is on the same images, with 95 % intervals.
 
-    `won` counts the images that only the second model has right, `lost` those that only the first has. If the models
-    agree on every image, the ends are what Wilson's interval leaves for images on which they differ.
+    `won` counts the images that only the second model gets right, `lost` those that only the first does. If the models
+    agree on every image, the ends come from Wilson's interval for the rate at which they differ.
     """
     result: dict[str, Bounds] = {}
     for key, mine in _covered(won + lost + same, group).items():
@@ -85,12 +85,12 @@ def paired_intervals(won: Ints, lost: Ints, same: Ints, group: NDArray[np.str_])
 
 
 def _shrunk(k: Ints, n: Ints) -> Floats:
-    """Return the rate of each class with two more images of the common rate; neither 0 nor 1."""
+    """Return the rate of each class with two more images of the common rate; it is never 0 or 1."""
     common = (k.sum() + 0.5) / (n.sum() + 1)
     rates: Floats = (k + _MORE * common) / (n + _MORE)
     return rates
 
 
 def _covered(test: Ints, group: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
-    """Return the classes that each metric covers, as a mask: those with test images."""
+    """Return a mask of the classes that each metric covers: those with test images."""
     return {key: (test > 0) & ((group == key) | (key in ("top1", "macro"))) for key in METRICS}

@@ -14,26 +14,26 @@ from gpaco.metrics.arrays import Floats
 class Optimum:
     """The minimum of the loss of an anchor, for each class."""
 
-    positives: Floats  # K, the expected number for an anchor
+    positives: Floats  # K, the expected number of positives
     center: Floats  # probability of its own center, 1 / (1 + alpha K)
-    each: Floats  # of each positive, alpha / (1 + alpha K)
-    together: Floats  # of all positives
-    supcon: Floats  # of each positive in SupCon, 1 / K
+    each: Floats  # probability of each positive, alpha / (1 + alpha K)
+    together: Floats  # probability of all positives together
+    supcon: Floats  # probability of each positive in SupCon, 1 / K
 
 
 def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch: int = 128, views: int = 2) -> Optimum:
     """Return the optimal probabilities for each class: the paper's remarks 1 (SupCon) and 2.
 
-    On free scores the minimum of `gpaco_loss` is its own target, 1 for the center and alpha for each of K positives,
-    normalized. With q the share of a class, K = (views - 1) + q * (views * (batch - 1) + memory): the other views of
-    the image itself, the other images of the batch, and the memory. The paper counts only the memory (batch=1,
-    views=1). PaCo's queries and keys are two views.
+    If scores can take any value, `gpaco_loss` is minimal at its own target: 1 for the center and alpha for each of K
+    positives, normalized. With q the share of a class, K = (views - 1) + q * (views * (batch - 1) + memory): the other
+    views of the image, the other images of the batch, and the memory. The paper counts only the memory (batch=1,
+    views=1). PaCo's queries and keys count as two views.
 
     Args:
         counts: (C,) images per class as seen in training.
         alpha: weight of a positive.
-        memory: rows of the memory.
-        batch: images contrasted with each other: a batch, or the part of it on one device.
+        memory: number of rows in the memory.
+        batch: number of images contrasted with each other: a batch, or the part of it on one device.
 
     >>> full = optimal_probabilities([1300] * 1000, alpha=0.05, memory=8192, batch=1, views=1)
     >>> round(full.center[0], 2), f"{full.each[0]:.4f}"
@@ -44,7 +44,7 @@ def optimal_probabilities(counts: ArrayLike, *, alpha: float, memory: int, batch
     """
     counts = np.asarray(counts, np.float64)
     if counts.ndim != 1 or not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() == 0:
-        raise UserError("counts must be a list of non-negative numbers, some above 0", "pass the images of each class")
+        raise UserError("counts must be nonnegative numbers, some above 0", "pass the number of images of each class")
     _check(alpha=alpha, memory=memory, batch=batch, views=views)
     share = counts / counts.sum()
     positives = (views - 1) + share * (views * (batch - 1) + memory)
@@ -77,7 +77,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
 
         -K log( alpha / (1 + alpha K) / (1 - P_sup) )
 
-    which decreases with P_sup: the contrast becomes stronger as images approach their centers. Beyond `best` the
+    which decreases with P_sup: the contrast becomes stronger as images approach their centers. Beyond `best`, the
     formula is below the minimum of SupCon, so a plot should end there.
 
     >>> full = extra_loss_curve(1000, alpha=0.05, memory=8192)  # full ImageNet
@@ -88,7 +88,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
     """
     _check(num_classes=num_classes, points=points, memory=memory)
     if not 0 < alpha < np.inf:
-        raise UserError(f"alpha must be above 0, got {alpha}", "without it there is no contrast")
+        raise UserError(f"alpha must be above 0, got {alpha}", "without it, there is no contrast")
     positives = memory / num_classes
     p_sup = np.arange(1, points + 1) / (points + 1)
 
@@ -111,9 +111,10 @@ def _check(**numbers: float) -> None:
 
 
 def log_log_slope(counts: ArrayLike, values: ArrayLike) -> float | None:
-    """Slope of the line through log(values) against log(counts): 0 is balanced, 1 proportional to the counts.
+    """Return the slope of log(values) against log(counts): 0 is balanced, 1 is proportional to the counts.
 
-    Least squares; classes without a count or a value above 0 are left out. None without two different counts.
+    It is fitted by least squares. Classes without a positive count and value are left out. None without two different
+    counts.
 
     >>> round(log_log_slope([1000, 100, 10], [5.0, 0.5, 0.05]), 6), log_log_slope([10, 10], [1, 2])
     (1.0, None)

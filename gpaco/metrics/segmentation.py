@@ -1,7 +1,7 @@
 """Metrics of predicted masks, from one confusion matrix over the whole set.
 
-The IoU of a class that is neither in the masks nor predicted is None and left out of every mean. Counts of pixels add
-up over images and processes, so the metrics do not depend on how the work was split. C classes; 255 is unlabeled.
+The IoU of a class that is neither in the masks nor predicted is None and left out of every mean. Pixel counts are
+summed over images and processes, so the metrics do not depend on how the work is split. C classes; 255 is unlabeled.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from gpaco.metrics.arrays import Floats, Ints, mean, number
 from gpaco.metrics.groups import GROUPS, groups
 
 IGNORE = 255
-DRAWS, FEWEST = 1000, 5  # for intervals: test sets that are drawn, images that are needed
+DRAWS, FEWEST = 1000, 5  # for intervals: number of resampled test sets, and of images needed
 
 
 @dataclass
 class Tally:
-    """Pixels counted so far: `confusion` (C, C) with true classes in rows, and boundaries in both maps or either."""
+    """Pixel counts so far: `confusion` (C, C) with true classes in rows, and boundary pixels in both maps or either."""
 
     confusion: Ints
     boundary_both: Ints
@@ -33,7 +33,7 @@ class Tally:
         return cls(np.zeros((num_classes, num_classes), np.int64), zeros, zeros.copy())
 
     def add(self, prediction: NDArray[Any], mask: NDArray[Any]) -> Ints:
-        """Count one image, predicted and true classes (H, W); return its right, true and predicted pixels, (3, C)."""
+        """Add an image, predicted and true classes (H, W); return its right, true and predicted pixels, (3, C)."""
         confusion = pixel_confusion(prediction, mask, len(self.confusion))
         self.confusion += confusion
         both, either = boundaries(prediction, mask, len(self.confusion))
@@ -43,7 +43,7 @@ class Tally:
 
 
 def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> Ints:
-    """Return how many pixels of each class (row) were predicted as each class (column), where `mask` is not 255.
+    """Return the number of pixels of each class (row) predicted as each class (column), where `mask` is not 255.
 
     >>> pixel_confusion(np.array([[0, 1], [1, 1]]), np.array([[0, 0], [1, 255]]), 2).tolist()
     [[1, 1], [0, 1]]
@@ -55,15 +55,15 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
             f"a mask has the value {max(true.max(), found.max())}, but there are {num_classes} classes",
             "`gpaco check DATA --task segmentation` names the file",
         )
-    counted = np.bincount(true * num_classes + found, minlength=num_classes**2)
-    return counted.reshape(num_classes, num_classes).astype(np.int64)
+    pairs = np.bincount(true * num_classes + found, minlength=num_classes**2)
+    return pairs.reshape(num_classes, num_classes).astype(np.int64)
 
 
 def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> tuple[Ints, Ints]:
     """Return the pixels of each class near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
 
-    "Near" means within 2 % of the diagonal of the image; the image border is an edge too. Predictions of
-    unlabeled pixels are ignored, so a perfect prediction scores 1.
+    "Near" means within 2 % of the diagonal of the image; the image border is an edge too. Predictions for unlabeled
+    pixels are ignored, so a perfect prediction scores 1.
     """
     import cv2
 
@@ -115,10 +115,10 @@ def mean_ious(ious: Floats) -> Floats:
 
 
 def iou_intervals(pixels: Ints, group: NDArray[np.str_]) -> dict[str, dict[str, float | None]]:
-    """Return 95 % intervals of mean IoU over all classes and each group, by drawing images again.
+    """Return 95 % intervals of mean IoU over all classes and each group, by a Poisson bootstrap over images.
 
-    `pixels` (N, 3, C) are right, true and predicted pixels in each image; each of 1,000 times an image counts as often
-    as a Poisson draw says. There is no interval if fewer than five images have pixels of these classes.
+    `pixels` (N, 3, C) are right, true and predicted pixels of each image. There are 1,000 draws, and no interval if
+    fewer than five images have pixels of these classes.
     """
     count = len(pixels)
     found: dict[str, dict[str, float | None]] = {key: {"low": None, "high": None} for key in ("miou", *GROUPS)}
@@ -161,7 +161,7 @@ def summarize(
     return {
         "pixels": int(true.sum()),
         "miou": mean(each),
-        "measured": int(np.isfinite(each).sum()),  # classes that mean IoU is over
+        "measured": int(np.isfinite(each).sum()),  # number of classes in mean IoU
         "pixel_accuracy": float(right.sum() / true.sum()) if true.sum() else None,
         "mean_accuracy": mean(recall),
         "boundary_iou": mean(edges),

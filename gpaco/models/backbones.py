@@ -1,4 +1,4 @@
-"""Backbones by name: images in, one row of features per image out. Our own for small images, and all of timm's.
+"""Backbones by name: images in, one row of features per image out. Our own for small images, and all of timm.
 
 Pretrained weights come from an installed package or a local safetensors file. Nothing is downloaded unless the weights
 are "hub".
@@ -23,12 +23,12 @@ from gpaco.system.words import one_line
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # our models, for images that are used whole, without cropping
 _NARROW = {"channels": (64, 128, 192, 384)}
-NONE = "none"  # the word for random weights in a recipe
+NONE = "none"  # random weights, in a recipe
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models reject a setting
 
 
 class UsualInput(NamedTuple):
-    """The images that a model was made for."""
+    """The images that a model was designed for."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -57,16 +57,16 @@ def build(
     weights: str | Path = NONE,
     narrow: bool = False,
 ) -> Backbone:
-    """Return the backbone called `name`, in training mode, with the mean, deviation and size of its images.
+    """Return the backbone `name`, in training mode, with the mean, standard deviation and size of its images.
 
-    timm's ResNets are initialized as torchvision's are: timm would start the last batch norm of each block at 0.
+    timm's ResNets are initialized like torchvision's: timm would start the last batch norm of each block at 0.
 
     Args:
         name: "resnet8", "resnet20" or "resnet32" (for CIFAR, 64 features), "resnet50_cifar" (ResNet-50 with a 3x3 stem
             and no max pooling), or a timm name, with or without a tag. The features of ViTs with the tag "mae" are the
             mean of their patches, followed by a norm.
-        size: of the images, in pixels; by default the model's usual size. Models with a fixed size, such as ViTs, are
-            built for this one, and timm resamples the position embeddings of pretrained weights.
+        size: image size in pixels; by default the model's usual size. Models with a fixed size, such as ViTs, are built
+            for this one, and timm resamples the position embeddings of pretrained weights.
         drop_path: probability of skipping a block in training (stochastic depth), for models that support it.
         pool: "mean": the features of a ViT are the mean of its patches, followed by a norm ("fc_norm"), as in MAE's
             fine-tuning; ResNets always take the mean, without the norm. Empty: the model's default.
@@ -75,7 +75,7 @@ def build(
             MAE's, lose their final norm, and fc_norm starts from scratch. Or "hub": timm's own weights, downloaded;
             `module.pretrained_cfg["hf_hub_id"]` then names the revision. Or "package": those of an installed package.
             "none": random weights.
-        narrow: three quarters of the channels in the last two stages of a ResNet, as the experts of RIDE have.
+        narrow: use three quarters of the channels in the last two stages of a ResNet, as in the experts of RIDE.
     """
     if name in SMALL_IMAGES:
         module: nn.Module = _ours(name, drop_path, weights, narrow)
@@ -102,9 +102,9 @@ def _ours(name: str, drop_path: float, weights: str | Path, narrow: bool) -> nn.
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
-    """Load the tensors of a weight file into `module`, without the classifier that the file may have.
+    """Load the tensors of a weight file into `module`, without a classifier in the file.
 
-    Everything else has to fit as `faults` says; a batch-norm counter may also have shape (1,).
+    Everything else must fit, as `faults` checks; a batch-norm counter may also have shape (1,).
     """
     given = dict(tensors)
     given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
@@ -126,7 +126,7 @@ def misfit(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def usual_input(name: str) -> UsualInput:
-    """Return the mean, standard deviation and size of the images that the model was made for; builds no network."""
+    """Return the mean, standard deviation and size of the images that a model was designed for, without building it."""
     if name in SMALL_IMAGES:
         return _CIFAR
     from timm.models import PretrainedCfg
@@ -165,13 +165,13 @@ def is_known(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise if there is no model of this name. For our own models this does not import timm, which takes seconds."""
+    """Raise an error for an unknown model. For our own models, this does not import timm, which takes seconds."""
     if name not in SMALL_IMAGES:
         _config(name)
 
 
 def _config(name: str) -> Any:
-    """Return the pretrained configuration of timm's model `name`, or None if it has none."""
+    """Return the pretrained configuration of timm's model `name`, or None."""
     from timm.models import get_pretrained_cfg, list_models
 
     own = list(SMALL_IMAGES)
@@ -191,7 +191,7 @@ def _config(name: str) -> Any:
 
 
 def can_be_narrow(name: str) -> bool:
-    """Whether the last stages can have fewer channels: ResNets and ResNeXts."""
+    """Return whether the last stages can have fewer channels: ResNets and ResNeXts."""
     from timm.models import is_model_in_modules
 
     return name in SMALL_IMAGES or is_model_in_modules(name.split(".")[0], {"resnet"})
@@ -215,7 +215,7 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
     model = _create(name, **options, **resize)
     tensors = read_packaged(name, model) if weights == PACKAGE else read_safetensors(Path(weights))
     if resize and faults(model, {key: tuple(value.shape) for key, value in tensors.items()}):
-        # The weights are for the model's usual size: timm knows how to resample each architecture's positions.
+        # The weights are for the model's usual size: timm can resample the position embeddings of each architecture.
         original = _create(name, **options)
         fill(original, tensors, weights)
         overlay = {"state_dict": original.state_dict()}
@@ -227,7 +227,7 @@ def _from_timm(name: str, size: int | None, drop_path: float, pool: str, weights
 
 
 def _create(name: str, **options: Any) -> Any:
-    """`timm.create_model` without a classifier. Without `pretrained` it loads no weights."""
+    """Call `timm.create_model` without a classifier. Without `pretrained`, it loads no weights."""
     from timm import create_model
 
     try:
@@ -260,6 +260,6 @@ def _width(module: nn.Module, name: str, size: int, usual: int) -> int:
     shape = tuple(features.shape) if isinstance(features, Tensor) else ()
     if len(shape) != 2 or shape[1] == 0:
         raise UserError(
-            f"{name} does not return one row of features per image, but shape {shape}", "choose a classification model"
+            f"{name} returns shape {shape} instead of one row of features per image", "choose a classification model"
         )
     return int(shape[1])

@@ -13,9 +13,9 @@ from gpaco.losses.checks import at_least_float32, check_choice, check_number
 class Classifier(nn.Module):
     """Backbone, class centers and projector: images -> logits and embeddings.
 
-    `model(view1, view2)` returns logits (2B, C) and embeddings (2B, D) of unit length, the rows of view 1 first. The
-    views go through the network one after another, so batch norm sees one view at a time, as in the released code. Any
-    number of views works. `classify` skips the projector, and `gpaco.load` returns a module that does only that.
+    `model(view1, view2)` returns logits (2B, C) and embeddings (2B, D) of unit length, with the rows of view 1 first.
+    The views go through the network one after another, so batch norm sees one view at a time, as in the released code.
+    Any number of views works. `classify` skips the projector; `gpaco.load` returns a module that does only that.
 
     Args:
         backbone: images -> features (N, F), after pooling, for example from `gpaco.models.backbones.build`.
@@ -25,8 +25,8 @@ class Classifier(nn.Module):
         projector: "gpaco": three linear layers with ReLU between; "paco": two, batch norm and ReLU after the first;
             "two-layer": two with ReLU between, as in the paper; "mae": as "gpaco" with GELU; "none": embeddings are
             not computed and have shape (2B, 0).
-        hidden: width of a linear layer with ReLU between the backbone and both heads; 0 for none.
-        centers: another head than a linear layer (models/heads.py).
+        hidden: width of a linear layer with ReLU between the backbone and both heads; 0 for no layer.
+        centers: a head to use instead of a linear layer (models/heads.py).
 
     >>> model = Classifier(nn.Flatten(), num_features=12, num_classes=5, dim=4)
     >>> logits, embeddings = model(torch.randn(3, 3, 2, 2), torch.randn(3, 3, 2, 2))
@@ -56,9 +56,9 @@ class Classifier(nn.Module):
         self.hidden = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.centers: Any = centers or nn.Linear(hidden or num_features, num_classes)
         self.projector = _projector(projector, hidden or num_features, dim)
-        self.backbone_fixed = False  # set by `freeze`: the backbone then stays in evaluation mode
-        self.fixed_norms: list[nn.Module] = []  # the same for some of its layers
-        self.shifted_norms: list[nn.Module] = []  # exceptions: they follow the mode of the model
+        self.backbone_fixed = False  # set by `freeze`: keep the backbone in evaluation mode
+        self.fixed_norms: list[nn.Module] = []  # layers to keep in evaluation mode
+        self.shifted_norms: list[nn.Module] = []  # exceptions, which follow the mode of the model
 
     def forward(self, *views: Tensor) -> tuple[Tensor, Tensor]:
         if not views:
@@ -87,7 +87,7 @@ class Classifier(nn.Module):
         if not isinstance(features, Tensor) or features.shape != expected:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ValueError(
-                f"the backbone must give features of shape {expected}, got {shape}; pool them, or change num_features"
+                f"the backbone must return features of shape {expected}, got {shape}; pool them, or change num_features"
             )
         result: Tensor = self.hidden(features)
         return result
@@ -101,7 +101,7 @@ class Classifier(nn.Module):
         """Return embeddings (N, D) of unit length from features; (N, 0) without a projector."""
         if self.projector is None:
             return features.new_zeros(len(features), 0)
-        # In half precision the length would be off by a few thousandths.
+        # In half precision, the length would be off by a few thousandths.
         return F.normalize(at_least_float32(self.projector(features)), dim=1)
 
     def train(self, mode: bool = True) -> Self:
@@ -134,8 +134,8 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
 def momentum_copy(model: Classifier) -> Classifier:
     """Return a copy of `model` without gradients, PaCo's key network, to be updated with `update_momentum`.
 
-    Keep it in training mode: its batch norm uses the statistics of the keys and has its own running statistics
-    (`methods/keys.py` has the order in which it sees them).
+    Keep it in training mode: its batch norm uses the statistics of the keys, in the order of `methods/keys.py`, and has
+    its own running statistics.
     """
     return deepcopy(model).requires_grad_(False)
 

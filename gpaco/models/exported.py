@@ -1,4 +1,4 @@
-"""A network as one file that runs elsewhere, as ONNX or by torch.export, and compared with the network.
+"""Exports a network to one file, with ONNX or torch.export, and compares the file with the network.
 
 The graph takes `images` (N, 3, H, W) uint8 with any N and returns `logits`.
 """
@@ -30,9 +30,9 @@ def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pa
     weight = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     if weight > LARGEST:
         raise UserError(
-            f"the model has {weight / 2**30:.1f} GB of weights, an ONNX file holds at most 2", "use a name with .pt2"
+            f"the model has {weight / 2**30:.1f} GB of weights, an ONNX file holds at most 2", "export to .pt2 instead"
         )
-    with warnings.catch_warnings(action="ignore"):  # of torch's exporters about themselves
+    with warnings.catch_warnings(action="ignore"):  # torch's exporters warn about their own code
         program = torch.onnx.export(
             model,
             (images,),
@@ -51,8 +51,8 @@ def write_onnx(model: nn.Module, images: Tensor, about: dict[str, Any], path: Pa
 
 
 def write_torch(model: nn.Module, images: Tensor, about: dict[str, Any], path: Path) -> Callable[[Tensor], Tensor]:
-    """The same with torch.export."""
-    with warnings.catch_warnings(action="ignore"):  # of torch's exporters about themselves
+    """Do the same with torch.export."""
+    with warnings.catch_warnings(action="ignore"):  # torch's exporters warn about their own code
         program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("N")},))
         torch.export.save(program, path, extra_files={"gpaco": json.dumps(about)})
         module: Callable[[Tensor], Tensor] = torch.export.load(path).module()
@@ -63,7 +63,7 @@ def write_torch(model: nn.Module, images: Tensor, about: dict[str, Any], path: P
 def compare_logits(
     model: nn.Module, exported: Callable[[Tensor], Tensor], size: Sequence[int], batches: Sequence[int]
 ) -> float:
-    """Return the largest difference of logits over batches of these sizes; above `TOLERANCE` it is an error."""
+    """Return the largest difference of logits over batches of these sizes; above `TOLERANCE`, raise an error."""
     worst = 0.0
     for batch in batches:
         images = noise_images(batch, size)
@@ -72,7 +72,7 @@ def compare_logits(
         difference = float((expected - given).abs().max())
         if not difference <= TOLERANCE * scale:
             raise Problem(
-                f"the exported file differs from the model: logits by up to {difference:.2g}, so it was not kept",
+                f"the exported file was not kept: its logits differ from the model by up to {difference:.2g}",
                 "try the other format (.onnx, .pt2), and report the model to us",
             )
         worst = max(worst, difference)
@@ -80,7 +80,7 @@ def compare_logits(
 
 
 def noise_images(count: int, size: Sequence[int]) -> Tensor:
-    """Images (N, 3, H, W) that differ from each other: noise in blocks, from fine to coarse."""
+    """Return different images (N, 3, H, W): noise in blocks, from fine to coarse."""
     generator = torch.Generator().manual_seed(count)
     noise = torch.randint(0, 256, (count, 3, *size), generator=generator, dtype=torch.uint8)
     for k in range(count):

@@ -13,7 +13,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
     """Select the parameters to train, and return their number.
 
-    Centers and projector are always trained. Of the backbone,
+    Centers and projector are always trained, and of the backbone:
 
         "all"         everything;
         "last-block"  the last block of the last stage, the layers after it, and scale and shift of every batch norm,
@@ -21,7 +21,7 @@ def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) ->
         "head"        nothing. It stays in evaluation mode even after `model.train()`: stored statistics in batch norm,
                       no dropout, so that an image has the same features in each epoch;
         "lora"        low-rank updates of its linear layers, which start at zero (lora.py). Its norms are frozen,
-                      including batch-norm statistics; dropout and drop path stay on.
+                      including batch-norm statistics; dropout and drop path remain active.
     """
     chosen: list[nn.Module] | list[nn.Parameter] = []
     if part == "last-block":
@@ -53,7 +53,7 @@ def _last_block(backbone: nn.Module) -> list[nn.Module]:
     if not list(block.children()):  # not found, or a single layer
         raise UserError(
             f"the last block of {type(backbone).__name__} is unknown",
-            "train the head or all of it (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
+            "train the head or all layers (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
         )
     after = list(children)[list(children).index(stages) + 1 :]
     return [block, *(children[name] for name in after), *_batch_norms(backbone)]

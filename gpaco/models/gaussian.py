@@ -1,15 +1,15 @@
-"""A classifier in closed form: Gaussian classes with one covariance, corrected for the noise of class means.
+"""A closed-form classifier: Gaussian classes with a shared covariance, corrected for the noise of class means.
 
 A feature vector x is square-rooted (if no training feature is negative) and scaled to unit length. Class c has n_c
-images with mean m_c; g is the mean of the m_c; S is the covariance within classes, pooled over all; and
+images with mean m_c; g is the mean of the m_c; S is the pooled covariance within classes; and
 
     A = (S + k tr(S) / d I)^-1
     logit_c(x) = (m_c - g)' A (x - g) - 1/2 (m_c - g)' A (m_c - g) + 1/2 tr(A S) / n_c
 
-The first two terms are linear discriminant analysis. The last one is for rare classes: the mean of n_c images is off by
-noise with covariance S / n_c, so its squared length comes out too large by tr(A S) / n_c on average, which would push
-the logit of a class with few images down. docs/gaussian.md derives it. If every class has one image, S is 0 and k tr(S)
-is k times the mean squared distance of the m_c from g: the nearest class mean.
+The first two terms are linear discriminant analysis. The last one is for rare classes: the mean of n_c images has noise
+with covariance S / n_c, so its squared length is too large by tr(A S) / n_c on average, which would lower the logit of
+a class with few images. docs/gaussian.md derives it. If every class has one image, S is 0, and k tr(S) is k times the
+mean squared distance of the m_c from g: the nearest class mean.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 SHRINKAGE = 3.0  # k; chosen by leave-one-out on three data sets, see docs/gaussian.md
-_LEAST = 0.1  # trace of S, as a share of the spread of class means; copies of one image have none
+_LEAST = 0.1  # smallest trace of S, as a share of the spread of class means: S is 0 for copies of one image
 _NEVER = -1e4  # logit of a class without images
 Blocks = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # features (B, F) and labels (B,), block by block
 
@@ -51,7 +51,7 @@ def fit_gaussian(
     shrinkage: float = SHRINKAGE,
     corrected: bool = True,
 ) -> Gaussian:
-    """Return the classifier of these features, from two passes over them; without the last term if not `corrected`."""
+    """Fit the classifier in two passes over the features; without the last term if not `corrected`."""
     model = Gaussian(num_features, num_classes)
     negative = any(bool((features < 0).any()) for features, _ in blocks())
     model.root.fill_(0.0 if negative else 1.0)

@@ -8,7 +8,7 @@ from gpaco.errors import UserError
 
 
 def ghost_batch(model: nn.Module, size: int) -> None:
-    """Let every batch norm in `model` see `size` rows at a time, as on one GPU of several.
+    """Make every batch norm in `model` see `size` rows at a time, as on one GPU of several.
 
     Parameters, buffers and the keys of the state dict do not change.
     """
@@ -23,9 +23,9 @@ def ghost_batch(model: nn.Module, size: int) -> None:
 class GhostBatchNorm(nn.BatchNorm2d):
     """`norm`, but in training each group of `size` consecutive rows is normalized separately.
 
-    A last group of one row joins the one before it. Each batch updates the running statistics once, with the average
-    over groups of their means and (unbiased) variances: the average over the devices of a multi-GPU run, which itself
-    keeps the statistics of its first device. With one group, and in evaluation, this is plain batch norm.
+    A last group of one row joins the previous one. Each batch updates the running statistics once, with the average
+    over groups of their means and (unbiased) variances. (A multi-GPU run keeps the statistics of its first device; this
+    is the average over its devices.) With one group, and in evaluation, this is plain batch norm.
     """
 
     def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d, size: int) -> None:
@@ -56,7 +56,7 @@ class GhostBatchNorm(nn.BatchNorm2d):
             return torch.cat(
                 [F.batch_norm(part, None, None, self.weight, self.bias, True, 0, self.eps) for part in parts]
             )
-        # With momentum 1 batch norm writes the statistics of its rows into the given buffers.
+        # With momentum 1, batch norm writes the statistics of its rows to the given buffers.
         means = self.running_mean.new_zeros(len(groups), self.num_features)
         variances = torch.zeros_like(means)
         normalized = [
@@ -72,11 +72,11 @@ class GhostBatchNorm(nn.BatchNorm2d):
         return torch.cat(normalized)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Accept rows and maps: the replaced layer may have been for either."""
+        """Accept rows and maps: the replaced layer may take either."""
 
 
 def _group_sizes(rows: int, size: int) -> list[int]:
-    """Return the number of rows in each group: `size`, and the rest, but never a single row.
+    """Return the number of rows in each group: `size`, and the rest in the last one, but never a single row.
 
     >>> _group_sizes(10, 4), _group_sizes(9, 4), _group_sizes(3, 4)
     ([4, 4, 2], [4, 5], [3])

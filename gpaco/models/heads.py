@@ -1,7 +1,7 @@
 """Class centers that are not a plain linear layer: features (N, F) -> logits (N, C).
 
-A head with `parts` shows the loss more than its logits: (N, K, C) for K branches or experts, or other logits than at
-test time.
+A head with `parts` gives the loss something other than its test-time logits: (N, K, C) for K branches or experts, or
+different logits.
 """
 
 import torch
@@ -12,7 +12,7 @@ from gpaco.losses.checks import at_least_float32
 
 
 def unit(x: Tensor) -> Tensor:
-    """Return rows of unit length; in half precision the length would be off by a few thousandths."""
+    """Return rows of unit length, in at least float32: in half precision, the length would be off by thousandths."""
     return F.normalize(at_least_float32(x), dim=-1)
 
 
@@ -29,7 +29,7 @@ class Cosine(nn.Module):
 
 
 class Scaled(nn.Linear):
-    """A linear layer whose logits are multiplied by a scale for each class, which starts at 1."""
+    """A linear layer whose logits are multiplied by a trained scale per class, which starts at 1."""
 
     def __init__(self, num_features: int, num_classes: int) -> None:
         super().__init__(num_features, num_classes)
@@ -72,7 +72,8 @@ class CausalNorm(nn.Module):
     """The classifier of De-confound-TDE: pieces of features and centers, each normalized.
 
     In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + 1/32) |x^k|).
-    At test time x^k / |x^k| loses `effect` times its projection on the mean direction of the training features.
+    At test time, `effect` times its projection onto the mean direction of the training features is subtracted from
+    x^k / |x^k|.
     """
 
     direction: Tensor
@@ -109,7 +110,7 @@ class CausalNorm(nn.Module):
 class Shared(nn.Linear):
     """One linear layer for the features of several branches; the logits are summed.
 
-    With `power` the centers are divided by their norm to this power at test time, and the bias is dropped.
+    With `power`, the centers are divided by their norm to this power at test time, and the bias is dropped.
     """
 
     def __init__(self, num_features: int, num_classes: int, branches: int, power: float) -> None:
@@ -174,6 +175,6 @@ class MetaEmbedding(nn.Module):
 
 
 def _squares(x: Tensor, centroids: Tensor) -> Tensor:
-    """Squared distances (N, C)."""
+    """Return squared distances (N, C)."""
     both = x.square().sum(1, keepdim=True) + centroids.square().sum(1)
     return (both - 2 * F.linear(x, centroids)).clamp_min(0)

@@ -1,4 +1,4 @@
-"""A backbone as a chain of modules that run one after another, to be cut where branches begin."""
+"""A backbone as a chain of modules that run one after another, to be split where branches begin."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ _POOLS = ("global_pool", "pool", "head")
 
 
 def links(backbone: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """Return the modules in order, by name; those inside an `nn.Sequential` one by one, with a dot in their name."""
+    """Return the modules in order, with their names; those inside an `nn.Sequential` are listed as "outer.inner"."""
     found = []
     for name, child in backbone.named_children():
         found += links(child, f"{prefix}{name}.") if type(child) is nn.Sequential else [(f"{prefix}{name}", child)]
@@ -26,10 +26,10 @@ def run(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check_chain(backbone: nn.Module, name: str, size: int, body: str) -> None:
-    """Raise an error if the backbone is not its modules one after another, or cannot be cut as a body needs it.
+    """Raise an error if the backbone is not a plain chain of its modules, or cannot be split as a body needs.
 
-    "residual" and "attentive" need maps whose mean are the features, "bilateral" blocks, "experts" stages of blocks
-    before the last two, which they share.
+    "residual" and "attentive" need feature maps whose mean is the features, "bilateral" needs blocks, and "experts"
+    need stages of blocks before the last two, which they share.
     """
     training = backbone.training
     backbone.eval()
@@ -66,12 +66,12 @@ def maps(backbone: nn.Module, images: Tensor) -> Tensor:
 
 
 def last_block(backbone: nn.Module) -> int:
-    """Return the place of the last block in the chain; a few layers may follow it."""
+    """Return the position of the last block in the chain; a few layers may follow it."""
     return max(place for place, (name, _) in enumerate(links(backbone)) if "." in name)
 
 
 def last_stages(backbone: nn.Module) -> int:
-    """Return the place where the last two stages of blocks begin."""
+    """Return the position where the last two stages of blocks begin."""
     stages = [name.rpartition(".")[0] for name, _ in links(backbone)]
     last = list(dict.fromkeys(filter(None, stages)))[-2:]
     return stages.index(last[0])

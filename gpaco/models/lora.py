@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA, Hu et al., 2021): frozen linear layers, each with a trained update of few parameters.
+"""Low-rank adapters (LoRA, Hu et al., 2021): frozen linear layers, each with a small trained update.
 
-The checkpoints of a run hold both, so that it can resume; for prediction the updates are merged into plain layers.
+Checkpoints of a run hold both, so that it can resume; for prediction, the updates are merged into plain layers.
 """
 
 import math
@@ -21,8 +21,8 @@ _DOWN, _UP = "lora_down", "lora_up"
 class Adapted(nn.Module):
     """A linear layer W and a low-rank update: x -> x W' + b + scale * x down' up', where up starts at 0.
 
-    In the state dict the layer keeps its names, `weight` and `bias`; the update is `lora_down`, (rank, in), and
-    `lora_up`, (out, rank).
+    In the state dict, the layer keeps its names `weight` and `bias`; the update is `lora_down` (rank, in) and `lora_up`
+    (out, rank).
     """
 
     bias: nn.Parameter | None
@@ -49,9 +49,9 @@ class Adapted(nn.Module):
 
 
 def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
-    """Add an update of this rank to every linear layer of the backbone that is larger than it; return all updates.
+    """Add an update of this rank to every linear layer that is larger than the update; return all updates.
 
-    In ViTs these are the layers of attention (qkv, proj) and of the MLPs. The caller decides what else is trained.
+    In ViTs, these are the layers of attention (qkv, proj) and of the MLPs. The caller decides what else is trained.
     """
     changes: list[nn.Parameter] = []
     for parent in list(backbone.modules()):

@@ -1,7 +1,7 @@
-"""What a method changes of the network, as data, and the classifier built from it.
+"""What a method changes in the network, as data, and the classifier built from it.
 
-`methods.network` says what a method changes; the card of a run stores it, so that the network can be built again.
-Whatever it is, `classify` returns logits (N, C).
+`methods.network` says what a method changes; the card of a run stores it, so that the network can be rebuilt. In all
+cases, `classify` returns logits (N, C).
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ class Network:
     effect: float = 0.0  # of causal
     power: float = 0.0  # of shared
     narrow: bool = False  # the last two stages have three quarters of the channels
-    border: int = 0  # pixels that a test image is larger than a crop, of which there are five; 0: one crop
+    border: int = 0  # how many pixels a test image is larger than each of its five crops; 0: one crop
 
 
 class Prototyped(Classifier):
-    """BCL: logits of the first view; embeddings of the others, and below them a prototype of each class.
+    """BCL: logits of the first view; embeddings of the others, followed by a prototype of each class.
 
-    A prototype is an embedding of the class center by its own layers.
+    A prototype is an embedding of the class center, computed by separate layers.
     """
 
     def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, **rest: Any) -> None:
@@ -58,7 +58,7 @@ class Prototyped(Classifier):
 
 
 class Bilateral(Classifier):
-    """BBN: a second last block. At test time an image passes both; in training each view passes its own."""
+    """BBN: a second copy of the last block. At test time, an image passes both; in training, each view its own."""
 
     def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, **rest: Any) -> None:
         super().__init__(backbone, num_features, num_classes, **rest)
@@ -71,7 +71,7 @@ class Bilateral(Classifier):
         return torch.cat([run(modules[place:], shared), self.second(shared)], 1)
 
     def forward(self, *views: Tensor, weight: float | None = None) -> tuple[Tensor, Tensor]:
-        """With `weight`, return the logits of the first view mixed with the second; otherwise as any classifier."""
+        """With `weight`, return the logits of the first view mixed with the second; otherwise act as any classifier."""
         if weight is None:
             return super().forward(*views)
         place = last_block(self.backbone)
@@ -85,7 +85,7 @@ class Bilateral(Classifier):
 class Residual(Classifier):
     """ResLT: three branches on the last maps.
 
-    In the ResNets for small images a branch is a batch norm; elsewhere a 1 x 1 convolution, batch norm and ReLU.
+    In ResNets for small images, a branch is a batch norm; elsewhere a 1 x 1 convolution, batch norm and ReLU.
     """
 
     def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, small: bool, **rest: Any) -> None:
@@ -121,9 +121,9 @@ class Experts(Classifier):
 
 
 class Attentive(Classifier):
-    """OLTR: modulated attention on the last maps F, whose mean are the features: F + MA * SA.
+    """OLTR: modulated attention on the last feature maps F: the features are the mean of F + MA * SA.
 
-    SA is a non-local block (embedded Gaussian), MA a softmax over the positions from a linear layer of all maps.
+    SA is a non-local block (embedded Gaussian), MA a softmax over positions, from a linear layer on all maps.
     """
 
     def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, size: int, **rest: Any) -> None:
@@ -155,8 +155,8 @@ BODIES: dict[str, type[Classifier]] = {
     "experts": Experts,
     "attentive": Attentive,
 }
-WHOLE = ("bilateral", "residual", "experts", "attentive")  # bodies that look into the backbone
-_WIDER = {"bilateral": 2, "residual": 3}  # features of an image, as a multiple of those of the backbone
+WHOLE = ("bilateral", "residual", "experts", "attentive")  # bodies that use the modules of the backbone
+_WIDER = {"bilateral": 2, "residual": 3}  # number of features, as a multiple of those of the backbone
 
 
 def build_network(
@@ -172,7 +172,7 @@ def build_network(
     dim: int = 128,
     projector: str = "gpaco",
 ) -> Classifier:
-    """Return the classifier; `others` are backbones of further experts, `size` that of the images."""
+    """Return the classifier; `others` are the backbones of further experts, `size` is the image size."""
     if network.body in ("bilateral", "residual", "experts") and hidden:
         raise UserError("a network with branches has no layer before its classifier", "leave out model.hidden")
     wide = num_features * (network.number if network.body == "experts" else _WIDER.get(network.body, 1))

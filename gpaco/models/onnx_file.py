@@ -11,7 +11,7 @@ from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.words import one_line
 
 _BOTH = ("classes", "counts", "groups", "input")
-NEEDED = {  # what is read of the metadata, by task
+NEEDED = {  # required metadata, by task
     "classification": (*_BOTH, "resize", "whole", "interpolation", "shares"),
     "segmentation": (*_BOTH, "palette", "base_size", "stride"),
 }
@@ -30,7 +30,7 @@ class OnnxFile(NamedTuple):
 
 
 def is_onnx(path: object) -> bool:
-    """Return whether a path names an ONNX file, rather than a run."""
+    """Return whether a path names an ONNX file rather than a run."""
     return isinstance(path, Path | str) and Path(path).suffix.lower() == ".onnx"
 
 
@@ -48,7 +48,7 @@ def open_onnx(path: Path) -> OnnxFile:
     options.log_severity_level = 3  # errors only
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no type of their own
+    except Exception as error:  # it raises no specific exception type
         raise UserError(
             f"{path} is not an ONNX model: {one_line(error)}", "export it again: gpaco export RUN"
         ) from error
@@ -59,10 +59,10 @@ def open_onnx(path: Path) -> OnnxFile:
 
 
 def read_about(text: str | None) -> tuple[dict[str, Any], str]:
-    """Return what is written about a network, and what is wrong with it.
+    """Return the metadata of a network, and what is wrong with it.
 
     >>> read_about('["a"]')[1], read_about('{"task": "detection"}')[1]
-    ('has damaged metadata', "is for the task 'detection', which is not known")
+    ('has damaged metadata', "is for the task 'detection', which is unknown")
     """
     if not text:
         return {}, "was not written by gpaco: it has no metadata"
@@ -74,7 +74,7 @@ def read_about(text: str | None) -> tuple[dict[str, Any], str]:
         return {}, "has damaged metadata"
     task = about.get("task")
     if task not in NEEDED:
-        return {}, f"is for the task {task!r}, which is not known"
+        return {}, f"is for the task {task!r}, which is unknown"
     missing = [name for name in NEEDED[task] if name not in about]
     if not missing and not (isinstance(about["input"], dict) and isinstance(about["input"].get("size"), list)):
         missing = ["size of the input"]

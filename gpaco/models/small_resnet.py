@@ -11,9 +11,9 @@ def conv3x3(wide_in: int, wide: int, stride: int = 1) -> nn.Conv2d:
 class SmallResNet(nn.Module):
     """ResNet for small images (He et al., 2016, section 4.2): 6 n + 2 layers with the classifier, 64 features.
 
-    Three stages of n blocks, 16, 32 and 64 channels wide. Where the size halves, the shortcut takes every second pixel
-    and pads the channels with zeros (option A). Convolutions start Kaiming normal. Any image size works, even 8 px.
-    `narrow` has 24 and 48 channels in the last two stages, as the experts of RIDE have.
+    Three stages of n blocks with 16, 32 and 64 channels. Where the size halves, the shortcut takes every second pixel
+    and pads the channels with zeros (option A). Convolutions have Kaiming normal initialization. Any image size works,
+    even 8 px. `narrow` has 24 and 48 channels in the last two stages, as in the experts of RIDE.
     """
 
     def __init__(self, blocks: int, *, narrow: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""Offline pages: data in, one HTML file out. They refer to no host."""
+"""Offline pages: data in, one HTML file out, without references to any host."""

@@ -15,7 +15,7 @@ from gpaco.training.run import Run
 
 CHART = "classes.png"
 COLORS = {"many": (139, 150, 165), "medium": (95, 107, 123), "few": (176, 74, 0)}
-WIDTH, HEIGHT, FINE = 1200, 420, 2  # pixels of the chart; it is drawn larger by the last number, then made smooth
+WIDTH, HEIGHT, FINE = 1200, 420, 2  # pixels of the chart, and the factor by which it is drawn larger, for antialiasing
 
 
 def write_model_card(run: Run, name: str, folder: Path) -> None:
@@ -26,7 +26,7 @@ def write_model_card(run: Run, name: str, folder: Path) -> None:
     counts = np.asarray(metrics["counts"], np.int64)
     group = [row["group"] for row in metrics["per_class"]]
     unit = "training images" if classifies else "training pixels"
-    counted_classes(counts.tolist(), group, unit).save(folder / CHART, optimize=True)
+    class_chart(counts.tolist(), group, unit).save(folder / CHART, optimize=True)
     robustness = read_robustness(run.folder)
     facts: Facts = {
         "name": name,
@@ -49,8 +49,8 @@ def write_model_card(run: Run, name: str, folder: Path) -> None:
     (folder / "README.md").write_text(rendered("model_card.md", facts).rstrip() + "\n", encoding="utf-8")
 
 
-def counted_classes(counts: Sequence[int], groups: Sequence[str], unit: str) -> Image.Image:
-    """Return a chart: a bar for each class, the most frequent first, on a log scale."""
+def class_chart(counts: Sequence[int], groups: Sequence[str], unit: str) -> Image.Image:
+    """Return a bar chart of the classes, the most frequent first, on a log scale."""
     order = sorted(range(len(counts)), key=lambda c: -counts[c])
     scale = FINE
     image = Image.new("RGB", (WIDTH * scale, HEIGHT * scale), "white")
@@ -73,7 +73,7 @@ def counted_classes(counts: Sequence[int], groups: Sequence[str], unit: str) -> 
             x = left + place * step
             draw.rectangle([x + gap, down(counts[c]), x + step - gap, bottom], fill=COLORS[groups[c]])
     draw.line([(left, bottom), (right, bottom)], fill=(90, 100, 114), width=scale)
-    draw.text((left, 16 * scale), f"{unit} of each class", fill=(26, 29, 33), font=font)
+    draw.text((left, 16 * scale), f"{unit} per class", fill=(26, 29, 33), font=font)
     draw.text(
         (right, bottom + 14 * scale), f"{len(order):,} classes, the most frequent first", (90, 100, 114), font, "ra"
     )

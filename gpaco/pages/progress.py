@@ -1,6 +1,7 @@
-"""The page about runs that still train, for both tasks: curves so far."""
+"""The page about runs that are still training, for both tasks: curves so far."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from gpaco.errors import UserError
 from gpaco.pages.render import MARK, PROGRESS_MARK, Facts, Table, write_files
 from gpaco.pages.runs import short_names
 from gpaco.recipes.recipe import stages
+from gpaco.tasks.duration import rounded
 from gpaco.training.run import Run, stage_folder
 
 VALIDATION = {"val_top1": "all", "val_miou": "all", "val_many": "many", "val_medium": "medium", "val_few": "few"}
@@ -19,10 +21,10 @@ LEFT, RIGHT, TOP, BOTTOM = 64, WIDTH - 130, 14, HEIGHT - 34
 
 
 def write_progress(runs: Sequence[Run], page: Path, names: Sequence[str] | None) -> Path:
-    """Write the page about runs of which some have not finished."""
+    """Write the page about runs that have not all finished."""
     found = [about_run(run, name) for run, name in zip(runs, names or short_names(runs), strict=True)]
     if not any(run["rows"] for run in found):
-        raise UserError(f"{runs[0].folder} has not finished its first epoch", "wait for it, then try again")
+        raise UserError(f"{runs[0].folder} has not finished its first epoch", "try again after it")
     charts = [one for title, columns in CHARTS.items() if (one := chart(found, title, columns))]
     header = list(dict.fromkeys(name for run in found for row in run["rows"] for name in row))
     rows = [[run["name"], *(row.get(name) for name in header)] for run in found for row in run["rows"]]
@@ -33,7 +35,7 @@ def write_progress(runs: Sequence[Run], page: Path, names: Sequence[str] | None)
 
 
 def about_run(run: Run, name: str) -> Facts:
-    """Return the epochs of a run so far, those of all its stages one after another."""
+    """Return the epochs of a run so far, for all its stages in order."""
     parts = stages(run.recipe)
     homes = [stage_folder(run.folder, k, part.name) for k, part in enumerate(parts[:-1], 1)] + [run.folder]
     rows = [row for home in homes for row in read_rows(home / "metrics.jsonl")]
@@ -45,7 +47,7 @@ def about_run(run: Run, name: str) -> Facts:
         "model": run.recipe.model.name,
         "epochs": len(rows) + left,
         "rows": [row | {"epoch": k} for k, row in enumerate(rows, 1)],
-        "minutes_left": left * seconds / 60,
+        "left": rounded(left * seconds) if left and rows else "",
     }
 
 
@@ -54,6 +56,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     rows = [json.loads(line) for line in lines]
     return [{key: value for key, value in (row | row["time"]).items() if key != "time"} for row in rows]
+
+
+def round_up(value: float) -> float:
+    """Return the next number whose quarters are short.
+
+    >>> round_up(34), round_up(3.38), round_up(0.0025)
+    (40.0, 4.0, 0.004)
+    """
+    unit = 10.0 ** math.floor(math.log10(value))
+    return next(digit * unit for digit in (1, 2, 4, 6, 8, 10) if value <= digit * unit)
 
 
 def chart(runs: Sequence[Facts], title: str, columns: dict[str, str]) -> Facts | None:
@@ -67,9 +79,9 @@ def chart(runs: Sequence[Facts], title: str, columns: dict[str, str]) -> Facts |
                 lines.append({"run": k, "dash": DASHES[max(place - 1, 0)], "spots": spots, "label": words})
     if not lines:
         return None
-    high = max(value for line in lines for _, value in line["spots"]) or 1.0
+    high = max(value for line in lines for _, value in line["spots"])
     most = max(run["epochs"] for run in runs)
-    top = 1.0 if columns is VALIDATION else 1.05 * high
+    top = 1.0 if columns is VALIDATION or high <= 0 else round_up(high)
 
     def across(epoch: float) -> float:
         return float(round(LEFT + (RIGHT - LEFT) * (epoch - 1) / max(most - 1, 1), 1))

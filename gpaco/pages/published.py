@@ -1,4 +1,4 @@
-"""The number of a run by a recipe beside that of the paper."""
+"""Compares the result of a recipe with the number in the paper."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -12,16 +12,16 @@ from gpaco.recipes.recipe import diff, in_toml, load, names, stages
 from gpaco.recipes.settings import Recipe
 from gpaco.training.run import Run
 
-# Where a run may differ from its recipe without being another experiment: places, hardware, output.
+# Settings that may differ from the recipe without changing the experiment: paths, hardware, output.
 _FREE = {"data.path", "data.root", "train.seed", "train.workers", "train.features", "train.report"}
 _FREE |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.channels_last", "train.compile"}
-# Values that a recipe leaves to the data; they are filled in before training.
+# Settings that a recipe leaves to the data, with their unset values; they are filled in before training.
 _OPEN: dict[str, Any] = {"model.name": "auto", "model.size": 0, "model.mean": (), "model.std": ()}
 _OPEN |= {"views.first": "auto", "views.second": "auto", "segmentation.crop": (), "segmentation.base_size": ()}
 
 
 def published(run: Run, ours: float | None, low: float | None = None, high: float | None = None) -> Facts | None:
-    """Return the row of the paper, its number and ours (shares), and what was changed; None if there is no row."""
+    """Return the row of the paper, its number and ours (as fractions), and what was changed; None without a row."""
     recipe, source = run.recipe, run.recipe.source
     if not source.paper or ours is None or recipe.name.removesuffix("-paper") not in names():
         return None
@@ -39,7 +39,7 @@ def published(run: Run, ours: float | None, low: float | None = None, high: floa
 
 
 def _changes(packaged: Recipe, recipe: Recipe) -> Iterator[str]:
-    """Yield what differs in each stage, as text."""
+    """Yield the differences in each stage, as text."""
     for theirs, ours in zip_longest(stages(packaged), stages(recipe)):
         if theirs is None or ours is None:
             yield f"{len(recipe.stage)} stages instead of {len(packaged.stage)}"

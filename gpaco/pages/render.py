@@ -1,4 +1,4 @@
-"""What both pages share: templates, numbers as text, CSV files and thumbnails."""
+"""Shared by all pages: templates, numbers as text, CSV files and thumbnails."""
 
 import base64
 import csv
@@ -29,7 +29,7 @@ def folder_of(page: Path) -> Path:
 
 
 def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts: Any) -> Path:
-    """Write the tables as CSV files into the folder beside the page, then the page; return its path."""
+    """Write the tables as CSV files to the folder beside the page, then the page; return its path."""
     folder = folder_of(page)
     mark_folder(folder, FOLDER_MARK)
     for name, (header, rows) in tables.items():
@@ -46,7 +46,7 @@ def write_html(page: Path, template: str, **facts: Any) -> Path:
 
 
 def rendered(template: str, facts: Facts) -> str:
-    """Return a page: a template filled with facts."""
+    """Fill a template with facts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -63,7 +63,7 @@ def rendered(template: str, facts: Facts) -> str:
 
 
 def template_text(name: str) -> str:
-    """Return a file of the templates folder as it is."""
+    """Return the text of a file in the templates folder."""
     return (files("gpaco.pages") / "templates" / name).read_text(encoding="utf-8")
 
 

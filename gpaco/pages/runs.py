@@ -1,4 +1,4 @@
-"""What both pages read from run folders: short names for the runs, and robustness.json."""
+"""Read from run folders by both pages: short names for the runs, and robustness.json."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from gpaco.training.run import Run
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """Return the parts of the folders in which the runs differ; for a single run, the last part."""
+    """Return the parts of the run folders that differ; for a single run, the last part."""
     parts = [run.folder.resolve().parts for run in runs]
     start = _common(parts)
     end = _common([one[start:][::-1] for one in parts])
@@ -20,12 +20,12 @@ def short_names(runs: Sequence[Run]) -> list[str]:
 
 
 def _common(parts: Sequence[Sequence[str]]) -> int:
-    """Return how many parts at the start are the same in all rows."""
+    """Return the number of leading parts that all rows have in common."""
     return next((k for k, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1), min(map(len, parts)))
 
 
 def read_robustness(folder: Path) -> Facts | str | None:
-    """Return the content of robustness.json, what is wrong with the file, or None if there is none."""
+    """Return the content of robustness.json, or what is wrong with the file, or None without a file."""
     try:
         found = json.loads((folder / "robustness.json").read_bytes())
     except FileNotFoundError:

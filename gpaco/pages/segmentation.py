@@ -13,7 +13,7 @@ from gpaco.pages.published import published
 from gpaco.pages.render import Facts, Table, percent, safe_json, template_text, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
-from gpaco.system.words import counted, listed
+from gpaco.system.words import join_words, plural
 from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
 from gpaco.tasks.segmentation.masks import colored
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -23,17 +23,17 @@ from gpaco.training.run import Run
 SHOWN = 6  # images
 SIDE, QUALITY = 360, 82  # pixels of the longer side at most; JPEG quality
 PAIRS = 20  # confusions listed
-MATRIX = 40  # classes at most for showing the whole matrix
-MARKED = (255, 0, 200)  # wrong pixels, in stripes: no class is drawn so
+MATRIX = 40  # most classes for which the whole matrix is shown
+MARKED = (255, 0, 200)  # color of wrong pixels, which are drawn in stripes to differ from any class
 SCRIPTS = ("charts.js", "saving.js", "segmentation.js")
 
 
 def write_page(
     runs: list[Run], page: Path, *, names: Sequence[str] | None, with_images: bool, splits: SceneSplits | None, say: Say
 ) -> Path:
-    """Write the page about runs that segment the same classes, with images from the data of the first run.
+    """Write the page about segmenters with the same classes, with images from the data of the first run.
 
-    `splits` saves reading that data.
+    `splits` is that data, if already read.
     """
     facts = collect(runs, names or short_names(runs))
     if with_images:
@@ -48,7 +48,7 @@ def write_page(
 
 
 def charted(facts: Facts) -> Facts:
-    """Return what the script of the page draws."""
+    """Return the data that the script of the page draws."""
     first = facts["runs"][0]
     return {
         "runs": [run["name"] for run in facts["runs"]],
@@ -118,14 +118,14 @@ def _beside_the_paper(run: Run) -> Facts | None:
 
 
 def sentence(runs: Sequence[Facts]) -> str:
-    """Say what stands out: the best run, how rare classes fare, and the worst class."""
+    """Return a few sentences on what stands out: the best run, rare classes, and the worst class."""
     best = max(runs, key=lambda run: run["miou"] or 0)
-    over = f"over {best['measured']} of {counted(len(best['per_class']), 'class')}"
+    over = f"over {best['measured']} of {plural(len(best['per_class']), 'class')}"
     words = [f"Mean IoU is {percent(best['miou'])} % {over}."]
     if len(runs) > 1:
         others = [f"{percent(run['miou'])} % by {run['name']}" for run in runs if run is not best]
         words = [
-            f"{best['name']} has the highest mean IoU: {percent(best['miou'])} % {over}, against {listed(others)}."
+            f"{best['name']} has the highest mean IoU: {percent(best['miou'])} % {over}, against {join_words(others)}."
         ]
     if best["few"] is not None and best["many"] is not None:
         both = f"{percent(best['few'], 0)} % against {percent(best['many'], 0)} %"

@@ -1,4 +1,4 @@
-"""The page of `gpaco serve`: drop images, see classes. One file that asks no other host for anything."""
+"""The page of `gpaco serve`: drop images, see classes. One file without references to other hosts."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ def server_page(model: Answering | Segmenting) -> str:
 
 
 def page_facts(model: Answering | Segmenting) -> Facts:
-    """Return what the page knows about the model: its classes, how rare they are, and class distributions as logs."""
+    """Return the facts on the page: classes, how rare they are, and class distributions as logs."""
     facts: Facts = {"name": model.name, "classes": model.classes, "groups": model.groups, "train": model.counts}
     if isinstance(model, Segmenting):
         return facts | {"task": "segmentation", "priors": None}

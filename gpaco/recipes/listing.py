@@ -10,7 +10,7 @@ from gpaco.recipes.validation import FIELDS
 
 NOT_RUN = "not run by us"
 
-# Data sets by the first words of a recipe's name, in the order of the list.
+# Data sets by the start of a recipe's name, in list order.
 DATA = {
     "cifar100-lt100": "CIFAR-100-LT, imbalance factor 100",
     "cifar100-lt50": "CIFAR-100-LT, imbalance factor 50",
@@ -49,7 +49,7 @@ def rows(word: str = "") -> list[Row]:
 
 
 def data_of(name: str) -> str:
-    """Return the data set of a recipe: the longest key of `DATA` that its name begins with."""
+    """Return the data set of a recipe: the longest key of `DATA` that its name starts with."""
     return max((data for data in DATA if name.startswith(f"{data}-")), key=len)
 
 

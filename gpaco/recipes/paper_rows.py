@@ -1,10 +1,10 @@
 """The recipes of the package: rows of the paper's tables, in one TOML file per data set (gpaco/recipes/files).
 
-A file begins with what its rows share: `data` (the argument of `gpaco train`), `processes` and `hardware`. Each
+A file starts with what its rows share: `data` (the argument of `gpaco train`), `processes` and `hardware`. Each
 `[recipe.NAME]` is a row. It has a `source` (table, row and number of the paper) and lists its changes to `base`, a
-complete `[base.NAME]` of the same file, of which it takes only what its methods use. Values are those of the released
-code; where the paper's text differs, its values are under `paper.*`. `assumed` lists settings that neither gives. A
-`note` is appended to that of the base.
+complete `[base.NAME]` in the same file; of [method], only settings that its methods use are kept. Values are those of
+the released code; where the paper's text differs, its values are under `paper.*`. `assumed` lists settings that neither
+gives. A `note` is appended to that of the base.
 
 A row with `sweep = "section.key"` stands for several rows, one for each pair of value and number in `rows`; `{}` in its
 name and row is replaced by the value.
@@ -24,7 +24,7 @@ _FOLDER = Path(__file__).parent / "files"
 
 Table = dict[str, Any]
 
-# Where the defaults of `gpaco train` differ from the paper: all layers train from random weights, and nothing is added.
+# Defaults of `gpaco train` to undo: the paper trains all layers from random weights, and adds no closed form.
 _AS_PUBLISHED: dict[str, Table] = {
     "classification": {"model": {"weights": "none"}, "train": {"part": "all"}, "method": {"fuse": False}},
     "segmentation": {"model": {"weights": "none"}},
@@ -32,12 +32,12 @@ _AS_PUBLISHED: dict[str, Table] = {
 
 
 def names() -> list[str]:
-    """Return the names of the recipes that come with the package."""
+    """Return the names of the packaged recipes."""
     return sorted(_rows())
 
 
 def differs(name: str) -> bool:
-    """Return whether the paper's text has other values than the released code."""
+    """Return whether the values in the paper's text differ from the released code."""
     return "paper" in _rows()[name][0]
 
 
@@ -46,7 +46,7 @@ def tables(name: str, *, paper: bool = False) -> Table:
     if name not in _rows():
         raise UserError(f"there is no recipe {name!r}{nearest(name, names())}", "`gpaco recipes` lists all of them")
     if paper and not differs(name):
-        raise UserError(f"the paper's text has no other values for {name}", "leave out --paper")
+        raise UserError(f"the paper's text has no different values for {name}", "leave out --paper")
     row, file = _rows()[name]
     text = row.get("paper", {}) if paper else {}
     row = _joined({key: value for key, value in row.items() if key != "paper"}, text)
@@ -71,7 +71,7 @@ def _command(words: str, row: Table, file: Table) -> str:
 
 
 def processes_of(command: str) -> int:
-    """Return how many processes the command of a recipe starts.
+    """Return the number of processes that the command of a recipe starts.
 
     >>> processes_of("torchrun --nproc_per_node 4 -m gpaco train DATA"), processes_of("gpaco train DATA")
     (4, 1)
@@ -82,7 +82,7 @@ def processes_of(command: str) -> int:
 
 @cache
 def _rows() -> dict[str, tuple[Table, Table]]:
-    """Return every row, joined with its base, and the file that it is in."""
+    """Return every row, merged with its base, and its file."""
     found: dict[str, tuple[Table, Table]] = {}
     for path in _FOLDER.glob("*.toml"):
         file = tomllib.loads(path.read_text(encoding="utf-8"))

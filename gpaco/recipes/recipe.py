@@ -1,10 +1,10 @@
-"""A recipe holds the settings of a run (gpaco/recipes/settings.py); it is read from TOML and written back.
+"""A recipe has the settings of a run (gpaco/recipes/settings.py); it is read from TOML and written back.
 
-A recipe holds names and numbers; nothing in it is ever executed. `[[stage]]` tables split a run into stages that run
-one after another: each is the recipe with the changes of that stage.
+A recipe has names and numbers; nothing in it is ever executed. `[[stage]]` tables split a run into stages that run one
+after another: each is the recipe with the changes of that stage.
 
-A file may begin with `base = "NAME"`, the name of a recipe of the package: it then holds only what it changes. The
-[source] of the base is not inherited.
+A file may start with `base = "NAME"`, the name of a packaged recipe: it then lists only its changes. The [source] of
+the base is not inherited.
 """
 
 import re
@@ -39,7 +39,7 @@ Change = tuple[str, str, Any]  # section, key, value
 
 
 def load(path_or_name: str | Path, *, paper: bool = False) -> Recipe:
-    """Load a recipe from a file, from a run folder, or from the package by its name.
+    """Load a recipe from a file, from a run folder, or by name from the package.
 
     `paper`, or "-paper" after the name, selects the values of the paper's text where the released code differs.
     """
@@ -49,7 +49,7 @@ def load(path_or_name: str | Path, *, paper: bool = False) -> Recipe:
     if path.suffix != ".toml" and not path.is_file():
         return _load_packaged(str(path_or_name), paper)
     if paper:
-        raise UserError(f"{path} is a file: it has one value for each setting", "leave out --paper")
+        raise UserError(f"{path} is a file, which has only one value per setting", "leave out --paper")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -66,13 +66,13 @@ def loads(text: str, name: str = "", *, source: str = "") -> Recipe:
     except ValueError as error:
         message = " ".join(str(error).split())
         message = message.replace("at end of document", f"at line {len(text.splitlines())}, the last one")
-        raise UserError(f"{source} is not valid TOML: {message}", "fix that line; texts need quotes") from error
+        raise UserError(f"{source} is not valid TOML: {message}", "fix that line; strings need quotes") from error
     with named(source):
         return _from_tables(tables, name)
 
 
 def stages(recipe: Recipe) -> list[Recipe]:
-    """Return the recipes to run one after another, named after their stages; without stages the recipe itself."""
+    """Return the recipes to run one after another, named after their stages; without stages, the recipe itself."""
     return [_with(replace(recipe, name=one.name, stage=()), one.changes) for one in recipe.stage] or [recipe]
 
 
@@ -115,7 +115,7 @@ def _read_stages(tables: Any) -> Iterator[Stage]:
         name = _name(table.get("name", ""))
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name) or name in taken:
             raise UserError(
-                f"every stage needs a name of its own, got {show(name)}",
+                f"every stage needs a unique name, got {show(name)}",
                 'for example name = "linear": lowercase letters, digits, - and _',
             )
         taken.add(name)
@@ -132,9 +132,9 @@ def _name(raw: Any) -> str:
 
 
 def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Recipe:
-    """Return the recipe with other values, by "section.key" or "stage.NAME.section.key".
+    """Return the recipe with new values, by "section.key" or "stage.NAME.section.key".
 
-    `sources` are the command-line options that the values came from, for messages.
+    `sources` maps settings to the command-line options that they came from, for messages.
 
     >>> change(Recipe(), {"optimizer.lr": 0.1}).optimizer.lr
     0.1
@@ -150,7 +150,7 @@ def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str]
 
 
 def fill(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with these values by "section.key", where no stage has its own."""
+    """Return the recipe with these values, by "section.key"; stages that set their own keep them."""
     changes = []
     for name, raw in values.items():
         section, key = name.split(".")
@@ -164,7 +164,7 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 
 def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse "section.key=value" texts; return values and command-line options, both by setting. loss means method."""
+    """Parse "section.key=value" strings; return values and options, both by setting. "loss" is an alias of "method"."""
     values, sources = {}, {}
     for text in changes:
         option = f"--set {_one_line(text)}"
@@ -182,7 +182,7 @@ def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _parse_value(text: str, kind: Any) -> Any:
-    """Parse a value from the command line; text that makes no sense is returned as it is, and refused later."""
+    """Parse a value from the command line; invalid text is returned unchanged, and refused later."""
     try:
         if kind is int or kind is float:
             return kind(text)
@@ -225,12 +225,12 @@ def _with_stage_change(recipe: Recipe, name: str, new: Change) -> Recipe:
 
 
 def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Sort the changes of a stage as the settings are, so that equal stages compare equal."""
+    """Sort the changes of a stage in the order of the settings, so that equal stages compare equal."""
     return tuple(sorted(changes, key=lambda one: SETTINGS.index(f"{one[0]}.{one[1]}")))
 
 
 def _consistent(recipe: Recipe, sources: dict[str, str] | None = None) -> Recipe:
-    """Return the recipe if its settings go together in every stage."""
+    """Return the recipe if its settings are consistent in every stage."""
     for one in stages(recipe):
         check_combinations(one, one.name if recipe.stage else "", sources)
     return recipe
@@ -240,9 +240,9 @@ def _consistent(recipe: Recipe, sources: dict[str, str] | None = None) -> Recipe
 
 
 def dumps(recipe: Recipe, *, explain: bool = False, every: bool = False) -> str:
-    """Return TOML text with every setting, which loads back equal; `explain` adds a comment to each.
+    """Return TOML with every setting, which loads back to an equal recipe; `explain` adds a comment to each.
 
-    `every` includes settings of other methods, which a recipe may not have.
+    `every` includes settings of other methods, which are not allowed in a recipe.
     """
     of_methods = {key for one in _methods(recipe) for key in used(one.name, one.first)}
     lines = [f"name = {in_toml(recipe.name)}"]
@@ -276,7 +276,7 @@ def diff(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def in_toml(value: Any) -> str:
-    """Return a value as TOML writes it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, str):
         return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in value) + '"'
     if isinstance(value, bool):

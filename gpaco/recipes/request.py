@@ -1,4 +1,4 @@
-"""The recipe that a user asked for on the command line or in Python."""
+"""The recipe that a user requests on the command line or in Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage
 from gpaco.recipes.validation import SETTINGS
 from gpaco.system.words import printable
 
-# Keyword arguments of train(), with the setting that each stands for; all but two are options of `gpaco train`.
+# Keyword arguments of train(), with the setting that each changes; all but two are options of `gpaco train`.
 FLAGS = {
     "root": "data.root",
     "task": "train.task",
@@ -39,7 +39,7 @@ _NO_OPTIONS = ("sampler", "report")
 
 
 def overrides(key: str, value: Any = "") -> str:
-    """Return the words of a command line that set "section.key", up to the value or with it.
+    """Return the command-line words that set "section.key", with or without a value.
 
     >>> overrides("train.epochs", 3), overrides("train.sampler", "sqrt"), overrides("train.epochs")
     ('--epochs 3', '--set train.sampler=sqrt', '--epochs')
@@ -56,7 +56,7 @@ def requested(
     *,
     paper: bool = False,
 ) -> tuple[Recipe, set[str]]:
-    """Return the recipe that was asked for, and the names of the settings that the user chose.
+    """Return the requested recipe, and the names of the settings that the user chose.
 
     `what` is the data, or a recipe that names its data.
     """
@@ -77,10 +77,12 @@ def requested(
     values, sources = values | more, sources | more_sources
     chosen = set(values) | set(SETTINGS if recipe is not None else ())
     if path and "data.path" in values:
-        raise UserError(f"there are two data sets: {what} and that of --set data.path", "leave out one of them")
+        raise UserError(f"two data sets were given: {what} and --set data.path", "leave out one of them")
     if path:
         if not path.isascii() and printable(path) != path:
-            raise UserError(f"the name {printable(path)!r} is not UTF-8, so no recipe can hold it", "rename the folder")
+            raise UserError(
+                f"the name {printable(path)!r} is not UTF-8, so it cannot be in a recipe", "rename the folder"
+            )
         values["data.path"] = path
     changed = recipes.change(_with_stages(base, values), values, sources)
     if changed.data.root:
@@ -89,7 +91,7 @@ def requested(
 
 
 def _with_stages(recipe: Recipe, values: dict[str, Any]) -> Recipe:
-    """Return the recipe with the stages that its method will have, still empty, if the values change one of them."""
+    """Return the recipe with empty stages, as its method will have, if the values change one of them."""
     if recipe.stage or not any(key.startswith("stage.") for key in values):
         return recipe
     name, first = (values.get(f"method.{key}", getattr(recipe.method, key)) for key in ("name", "first"))
@@ -100,7 +102,7 @@ def _with_stages(recipe: Recipe, values: dict[str, Any]) -> Recipe:
 
 
 def check_is_list(name: str, words: Sequence[str]) -> None:
-    """Raise an error for one string instead of a list: Python would iterate over its letters."""
+    """Raise an error for a string instead of a list, since Python would iterate over its letters."""
     if isinstance(words, str):
         raise UserError(f"{name} must be a list of strings, got one string, {words!r}", f"{name}=[{words!r}]")
 
@@ -117,5 +119,5 @@ def _from_flags(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _absolute(path: Path | str) -> str:
-    """Return the path from the root, so that the run can be used from any folder."""
+    """Return the absolute path, so that the run can be used from any folder."""
     return str(Path(path).expanduser().absolute())

@@ -14,7 +14,7 @@ class About:
     uses: tuple[str, ...]
 
 
-_ANY = ("name", "tune_prior", "fuse")  # of every method
+_ANY = ("name", "tune_prior", "fuse")  # used by every method
 _MIX = ("mixup", "cutmix")
 _GPACO = (
     *("alpha", "temperature", "memory", "prior", "start", "contrast", "label_smoothing", "center_temperature"),
@@ -66,11 +66,11 @@ METHODS: dict[str, About] = {
         ("beta", "label_smoothing", *_MIX),
     ),
     "gaussian": About(
-        "docs/gaussian.md", "Gaussian classes with one covariance, in closed form on frozen features", ()
+        "docs/gaussian.md", "Gaussian classes with a shared covariance, in closed form on frozen features", ()
     ),
     "cb-focal": About(
         "Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019",
-        "focal loss of one sigmoid for each class, weighted by the effective number of images",
+        "focal loss with one sigmoid per class, weighted by the effective number of images",
         ("cb_beta", "cb_gamma"),
     ),
     "ldam-drw": About(
@@ -80,7 +80,7 @@ METHODS: dict[str, About] = {
     ),
     "bcl": About(
         "Zhu et al., Balanced Contrastive Learning for Long-Tailed Visual Recognition, CVPR 2022",
-        "logit-adjusted cross entropy, and contrast with class prototypes in which every class weighs the same",
+        "logit-adjusted cross entropy, and contrast with class prototypes in which all classes weigh the same",
         ("scale", "bcl_logits", "bcl_weight", "bcl_temperature"),
     ),
     "crt": About(
@@ -110,7 +110,7 @@ METHODS: dict[str, About] = {
     "causal-norm": About(
         "Tang et al., Long-Tailed Classification by Keeping the Good and Removing the Bad Momentum Causal Effect, "
         "NeurIPS 2020",
-        "normalized classifier with several heads; at test time the mean direction of features is taken out",
+        "normalized classifier with several heads; at test time, the mean direction of features is removed",
         ("heads", "effect", *_MIX),
     ),
     "reslt": About(
@@ -134,7 +134,7 @@ METHODS: dict[str, About] = {
         ("tau", "crops"),
     ),
 }
-TWO_STAGES = ("crt", "lws", "tau-norm", "ncm", "mislas", "oltr")  # they continue what another method has trained
+TWO_STAGES = ("crt", "lws", "tau-norm", "ncm", "mislas", "oltr")  # they continue from a model trained by another method
 
 VIEWS = (
     *("plain", "sim", "sim_warp", "rand", "rand_stack", "rand_blur", "mae"),
@@ -153,7 +153,7 @@ def setting(
     below: float | None = None,
     choices: Sequence[str | int] = (),
 ) -> Any:
-    """Return a field with its default, a line about it, and bounds: low <= value <= high, above < value < below."""
+    """Return a field with a default, a description, and bounds: low <= value <= high, above < value < below."""
     bounds = {"at least": low, "above": above, "at most": high, "below": below}
     bounds = {word: bound for word, bound in bounds.items() if bound is not None}
     return field(default=default, metadata={"about": about, "bounds": bounds, "choices": choices})
@@ -175,7 +175,7 @@ class Data:
     allow_empty_classes: bool = setting(False, "keep classes without training images")
     allow_leakage: bool = setting(False, "continue if the same image is in two splits")
     allow_outside: bool = setting(False, "follow paths in a table or list that lead out of its folder")
-    in_memory: float = setting(2000.0, "small images of one size are decoded once if they fit in so many MB", low=0)
+    in_memory: float = setting(2000.0, "decode small images of one size only once if they fit in this many MB", low=0)
     many: int = setting(100, "classes with more training images are 'many'", low=0)
     few: int = setting(20, "classes with fewer training images are 'few'", low=0)
     expect_images: int = setting(0, "required number of training images; 0: any", low=0)
@@ -183,7 +183,7 @@ class Data:
 
     @property
     def places(self) -> list[str]:
-        """Where labeled images are, which no result may be written to."""
+        """The locations of labeled images, where no results may be written."""
         return [self.path, self.root]
 
 
@@ -204,16 +204,18 @@ class Model:
     ghost_batch: int = setting(0, "images that share batch-norm statistics in training; 0: the whole batch", low=0)
     drop_path: float = setting(0.0, "rate of stochastic depth", low=0, below=1)
     pool: str = setting(
-        "", "mean: average a ViT's patches, then normalize, as MAE does; empty: the model's own", choices=("", "mean")
+        "", "mean: average a ViT's patches, then normalize, as in MAE; empty: the model's default", choices=("", "mean")
     )
-    head_std: float = setting(0.0, "initial deviation of the class centers, with biases 0; 0: PyTorch's default", low=0)
+    head_std: float = setting(0.0, "initial std of the class centers, with biases 0; 0: PyTorch's default", low=0)
     size: int = setting(0, "width and height of input images; 0: from the data or the weights", low=0)
     resize: int = setting(0, "shorter side before the center crop at test time; 0: size / 0.875", low=0)
     interpolation: str = setting(
         "bilinear", "interpolation when test images are resized", choices=("bilinear", "bicubic")
     )
     mean: tuple[float, ...] = setting((), "mean of each channel, from 0 to 1; []: from the data or the weights")
-    std: tuple[float, ...] = setting((), "deviation of each channel; []: from the data or the weights", above=0)
+    std: tuple[float, ...] = setting(
+        (), "standard deviation of each channel; []: from the data or the weights", above=0
+    )
 
 
 @dataclass(frozen=True)
@@ -252,10 +254,10 @@ class MethodSettings:
     momentum: float = setting(0.999, "momentum of the key network", low=0, high=1)
     momentum_keys: bool = setting(False, "supcon, multitask: keys from a momentum network, as paco always has")
     shuffle_keys: bool = setting(
-        False, "shuffle the images of momentum keys: batch norm mixes them with others than their queries"
+        False, "shuffle the images of momentum keys, so that batch norm groups them differently than their queries"
     )
     anchors: str = setting(
-        "all", "gpaco, supcon, multitask: every view is an anchor, or the first only", choices=("all", "first")
+        "all", "gpaco, supcon, multitask: every view is an anchor, or only the first", choices=("all", "first")
     )
     center_temperature: bool = setting(False, "divide the logits of the class centers by the temperature too")
     base: str = setting("balanced-softmax", "loss that multitask adds SupCon to", choices=("balanced-softmax", "ce"))
@@ -282,20 +284,22 @@ class MethodSettings:
     first_mixup: float = setting(0.2, "alpha of mixup in the first stage of mislas", low=0)
     smooth_head: float = setting(0.3, "label smoothing of the most frequent class in mislas", low=0, below=1)
     smooth_tail: float = setting(0.0, "label smoothing of the rarest class in mislas", low=0, below=1)
-    classifier_rate: float = setting(0.05, "factor on the learning rate of the classifier of mislas", low=0)
+    classifier_rate: float = setting(0.05, "factor on the learning rate of the classifier in mislas", low=0)
     shift_norms: bool = setting(True, "mislas: update batch-norm statistics under class-balanced sampling")
-    heads: int = setting(2, "heads of the classifier of causal-norm", low=1)
-    effect: float = setting(1.5, "share of the mean direction that causal-norm takes out at test time", low=0)
+    heads: int = setting(2, "number of heads of the classifier in causal-norm", low=1)
+    effect: float = setting(1.5, "share of the mean direction that causal-norm removes at test time", low=0)
     branch_share: float = setting(
         0.99, "weight of the branch losses in reslt; the fused loss has the rest", low=0, high=1
     )
-    medium: float = setting(0.65, "share of the classes, the rarest, of the second branch of reslt", low=0, high=1)
-    tail: float = setting(0.3, "share of the classes, the rarest, of the third branch of reslt", low=0, high=1)
+    medium: float = setting(0.65, "share of the classes, from the rarest, in the second branch of reslt", low=0, high=1)
+    tail: float = setting(0.3, "share of the classes, from the rarest, in the third branch of reslt", low=0, high=1)
     test_norm: float = setting(0.0, "reslt divides class weights by their norm to this power at test time", low=0)
-    experts: int = setting(3, "experts of ride", low=2, high=16)
+    experts: int = setting(3, "number of experts in ride", low=2, high=16)
     diversity: float = setting(0.2, "weight of the diversity of experts in ride", low=0)
     spread: float = setting(0.02, "how much the temperature of a class in ride follows its frequency", low=0, high=1)
-    crops: bool = setting(True, "lift: mean over five crops of a larger image at test time; one with cached features")
+    crops: bool = setting(
+        True, "lift: mean over five crops of a larger image at test time; one crop with cached features"
+    )
     fuse: bool = setting(True, "add the logits of the closed-form classifier to those of a head on cached features")
     mixup: float = setting(0.0, "alpha of mixup; 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of cutmix; 0: off", low=0)
@@ -306,12 +310,12 @@ class Segmentation:
     crop: tuple[int, ...] = setting((), "height and width of a training crop; []: chosen from the data", low=1)
     base_size: tuple[int, ...] = setting((), "short and long side to fit an image into at scale 1; []: its own", low=1)
     scale: tuple[float, ...] = setting((0.5, 2.0), "smallest and largest random scale of the base size", above=0)
-    max_share: float = setting(0.75, "largest share of one class in a crop; gives up after some tries", above=0)
+    max_share: float = setting(0.75, "largest share of one class in a crop, unless ten tries fail", above=0)
     colors: bool = setting(True, "distort brightness, contrast, saturation and hue")
     channels: int = setting(0, "width of the decoder; 0: its own default", low=0)
     output_stride: int = setting(8, "output stride of the DeepLab encoder; 16 is faster", choices=(8, 16))
     aux_weight: float = setting(0.4, "weight of the auxiliary head's cross entropy; 0: no such head", low=0)
-    dice: float = setting(0.0, "weight of the Dice loss, which weighs all classes of a batch the same", low=0)
+    dice: float = setting(0.0, "weight of the Dice loss, which weighs all classes in a batch equally", low=0)
     weight: float = setting(1.0, "weight of the GPaCo loss among pixels", low=0)
     pixels: int = setting(8192, "number of pixels sampled from each image; -1: all", low=-1)
     window: tuple[int, ...] = setting((), "height and width of the test-time window; []: whole images", low=1)
@@ -346,7 +350,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Train:
-    task: str = setting("classification", "what is learned", choices=("classification", "segmentation"))
+    task: str = setting("classification", "task to train", choices=("classification", "segmentation"))
     epochs: int = setting(30, "number of epochs", low=1)
     batch_size: int = setting(128, "images per step, summed over all processes", low=1)
     accumulate: int = setting(1, "number of parts that a batch is processed in", low=1)
@@ -360,8 +364,8 @@ class Train:
     )
     lora_rank: int = setting(4, "rank of the LoRA adapters if part = lora", low=1)
     cached_views: int = setting(4, "views of each image embedded once if part = head; 0: embed in every step", low=0)
-    tune: float = setting(0.0, "minutes to search for settings of a head by cross-validation; 0: none", low=0)
-    features: str = setting("", "folder of the embedded views, to share between runs; empty: inside the run")
+    tune: float = setting(0.0, "minutes to search for head settings by cross-validation; 0: no search", low=0)
+    features: str = setting("", "folder for embedded views, to share between runs; empty: inside the run")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     ema: float = setting(0.0, "decay of the averaged weights; 0: off", low=0, below=1)
     channels_last: bool = setting(False, "channels-last memory layout, faster on some GPUs")
@@ -372,10 +376,10 @@ class Train:
     select: str = setting("best", "epoch to keep: best on validation data, or last", choices=("best", "last"))
     log: str = setting(
         "",
-        "trackers that epochs are sent to, besides metrics.jsonl",
+        "trackers to log epochs to, besides metrics.jsonl",
         choices=("", "tensorboard", "wandb", "tensorboard,wandb"),
     )
-    report: bool = setting(True, "write analysis.json and report.html at the end, in up to a minute")
+    report: bool = setting(True, "write analysis.json and report.html at the end, which takes up to a minute")
     checkpoint_every: int = setting(1, "epochs between checkpoints", low=1)
     keep: int = setting(2, "number of checkpoints to keep besides the best", low=1)
 
@@ -416,7 +420,7 @@ class Recipe:
 
 
 def used(name: str, first: str = "") -> set[str]:
-    """Return the settings in [method] that a method uses, with those of the method of its first stage."""
+    """Return the settings in [method] that a method uses, including those of its first stage."""
     firsts = METHODS[first].uses if name in TWO_STAGES and first in METHODS else ()
     return {*_ANY, *METHODS[name].uses, *firsts}
 

@@ -1,4 +1,4 @@
-"""Checks of settings: type, bounds, and combinations that make no sense."""
+"""Checks settings: types, bounds, and combinations that make no sense."""
 
 import math
 import operator
@@ -21,14 +21,14 @@ _NOUNS = {
     float: "a number",
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
-    tuple[str, ...]: "a list of texts",
+    tuple[str, ...]: "a list of strings",
 }
 _HOLDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
 
 
 @contextmanager
 def named(source: str) -> Iterator[None]:
-    """Prefix the message of any error with the file or option that it is about."""
+    """Prefix error messages with the file or option that they are about."""
     try:
         yield
     except UserError as error:
@@ -51,12 +51,13 @@ def checked(section: str, key: str, raw: Any) -> Any:
     expected = f"one of {', '.join(map(repr, choices))}" if choices else _NOUNS[kind]
     if bounds:
         expected += ", " + " and ".join(f"{word} {bound:g}" for word, bound in bounds.items())
-    hint = nearest(raw, map(str, choices)) if isinstance(raw, str) else ""
-    raise UserError(f"{section}.{key} must be {expected}, got {show(raw)}{hint}", f"it is: {meta['about']}")
+    if isinstance(raw, str) and (hint := nearest(raw, map(str, choices))):
+        raise UserError(f"{section}.{key} cannot be {show(raw)}{hint}", f"it must be {expected}")
+    raise UserError(f"{section}.{key} must be {expected}, got {show(raw)}", f"this setting is: {meta['about']}")
 
 
 def check_exists(section: str, key: str | None = None) -> None:
-    """Raise an error if there is no such section, or no such setting in it."""
+    """Raise an error for an unknown section or setting."""
     if section not in SECTIONS:
         hint = elsewhere(section) or nearest(section, [*SECTIONS, "loss", "stage", "base"])
         raise UserError(f"there is no section {show(section)}{hint}", f"sections are {', '.join(SECTIONS)}")
@@ -90,7 +91,7 @@ def typed(raw: Any, kind: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """Return a value for a message: on one line, not too long."""
+    """Format a value for a message: on one line, shortened."""
     if isinstance(value, dict):
         return "a table"
     text = repr(list(value) if isinstance(value, tuple) else value)
@@ -101,11 +102,11 @@ def show(value: Any) -> str:
 
 
 def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: Mapping[str, str]) -> None:
-    """Raise an error for a given setting in [method] that none of the methods uses; `sources` are for messages.
+    """Raise an error for a setting in [method] that none of the methods uses; `sources` are for messages.
 
     Args:
         keys: "section.key" or "stage.NAME.section.key".
-        methods: those of all stages.
+        methods: settings of all stages.
     """
     known = {key for one in methods for key in used(one.name, one.first)}
     names = " and ".join(dict.fromkeys(one.name for one in methods))
@@ -122,17 +123,19 @@ def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: 
 
 
 def check_combinations(recipe: Recipe, stage: str = "", sources: dict[str, str] | None = None) -> None:
-    """Raise an error if settings contradict each other; `sources` maps a setting to the option that it came from."""
+    """Raise an error if settings contradict each other; `sources` maps settings to their command-line options."""
     for is_wrong, name, message in _rules(recipe):
         if is_wrong:
             section, key = name.split(".")
             got = show(getattr(getattr(recipe, section), key)) + (f" in stage {stage!r}" if stage else "")
             with named((sources or {}).get(name, "")):
-                raise UserError(f"{name} {message}, got {got}", f"it is: {FIELDS[section][key].metadata['about']}")
+                raise UserError(
+                    f"{name} {message}, got {got}", f"this setting is: {FIELDS[section][key].metadata['about']}"
+                )
 
 
 def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
-    """Yield whether something is wrong, the setting to blame, and what it must be."""
+    """Yield whether a rule is broken, the setting to blame, and what it must be."""
     data, model, scenes = recipe.data, recipe.model, recipe.segmentation
     crop, optimizer, schedule = recipe.views.crop_scale, recipe.optimizer, recipe.schedule
     too_far = any(stride > window for stride, window in zip(scenes.stride, scenes.window, strict=False))
@@ -143,10 +146,10 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield len(model.mean) not in (0, 3), "model.mean", "must have three numbers: red, green, blue"
     yield len(model.std) != len(model.mean), "model.std", "must have as many numbers as model.mean"
     yield 0 < model.resize < model.size, "model.resize", "must be 0 or at least model.size"
-    yield len(crop) not in (0, 2) or _falls(crop), "views.crop_scale", "must be [least, greatest]"
+    yield len(crop) not in (0, 2) or _falls(crop), "views.crop_scale", "must be [smallest, largest]"
     for key in ("crop", "base_size", "window", "stride"):
         yield len(getattr(scenes, key)) not in (0, 2), f"segmentation.{key}", "must have two numbers"
-    yield len(scenes.scale) != 2 or _falls(scenes.scale), "segmentation.scale", "must be [least, greatest]"
+    yield len(scenes.scale) != 2 or _falls(scenes.scale), "segmentation.scale", "must be [smallest, largest]"
     yield scenes.pixels == 0, "segmentation.pixels", "must be at least 1, or -1 for all"
     yield bool(scenes.stride) > bool(scenes.window), "segmentation.stride", "needs segmentation.window"
     yield too_far, "segmentation.stride", "must not be above segmentation.window"
@@ -154,9 +157,13 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield len(optimizer.betas) != 2, "optimizer.betas", "must have two numbers"
     warm = recipe.method.center_temperature and recipe.method.start == "balanced"
     yield warm, "method.center_temperature", 'needs method.start = "released"'
-    yield _falls(schedule.steps), "schedule.steps", "must rise"
+    yield _falls(schedule.steps), "schedule.steps", "must be increasing"
     yield schedule.min_lr > optimizer.lr, "schedule.min_lr", "must not be above optimizer.lr"
-    yield schedule.name == "step-released" and odd_pace, "schedule.name", "goes per epoch, with warmup 0 or from 1"
+    yield (
+        schedule.name == "step-released" and odd_pace,
+        "schedule.name",
+        'needs per = "epoch", and warmup 0 or at least 1',
+    )
     yield not set(recipe.source.assumed) <= set(SETTINGS), "source.assumed", 'must name settings such as "method.alpha"'
 
 

@@ -1,1 +1,1 @@
-"""The machine: files, locks, signals, devices, processes, progress, words for messages."""
+"""The machine: files, locks, signals, devices, processes, progress, text for messages."""

@@ -1,4 +1,4 @@
-"""Processes and devices: ranks, collectives, and which device to use. With one process collectives are identities."""
+"""Processes and devices: ranks, collectives, and the choice of device. In one process, collectives do nothing."""
 
 import json
 import math
@@ -21,12 +21,12 @@ def _many() -> bool:
 
 
 def rank() -> int:
-    """Number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if _many() else 0
 
 
 def world_size() -> int:
-    """Number of processes."""
+    """Return the number of processes."""
     return dist.get_world_size() if _many() else 1
 
 
@@ -42,8 +42,8 @@ def row_counts(x: Tensor) -> list[int]:
 def gather(x: Tensor, counts: list[int] | None = None) -> Tensor:
     """Return the rows of all processes in order of rank, differentiably. Processes may have different numbers of rows.
 
-    The gradient of a row is the sum over all processes, as if there were only one. `counts` is `row_counts(x)`, if that
-    is known already.
+    The gradient of a row is the sum over all processes, as if there were only one. `counts` is `row_counts(x)`, if
+    already known.
     """
     if not _many():
         return x
@@ -63,20 +63,20 @@ def mine(n: int) -> range:
 
 
 def rounds(n: int, size: int) -> list[range]:
-    """Return which of n items this process works on, in rounds of at most `size`: all processes have as many rounds."""
+    """Return which of n items this process works on, in rounds of at most `size`, equally many in all processes."""
     step = size * world_size()
     return [range(start + rank(), min(start + step, n), world_size()) for start in range(0, n, step)]
 
 
 def shared_work() -> Work:
-    """Return how the processes share the items of some work."""
+    """Return how processes share the items of some work."""
     return Work(rounds, collect_in_order, first=rank() == 0, processes=world_size())
 
 
 def in_order(rows: Tensor, n: int, block: int = 256) -> Tensor:
-    """Return the rows of all n items in their order on the CPU, from the rows of `mine(n)` in each process.
+    """Return the rows of all n items in order, on the CPU, from the rows of `mine(n)` in each process.
 
-    They are gathered in blocks of so many rows, so that no device has to hold all of them.
+    They are gathered in blocks of this many rows, so that no device has to hold all of them.
     """
     if not _many():
         return rows
@@ -100,12 +100,12 @@ def gather_json(value: Any) -> list[Any]:
 
 
 def collect(items: Sequence[Any]) -> list[Any]:
-    """Return the items of all processes in order of rank, as lists, texts and numbers that JSON knows."""
+    """Return the items of all processes in order of rank, after a round trip through JSON."""
     return [item for part in gather_json(list(items)) for item in part]
 
 
 def collect_in_order(items: Sequence[Any]) -> list[Any]:
-    """Return the items of all processes, the first of each, then the second of each, and so on; see `collect`."""
+    """Return the items of all processes: the first of each, then the second of each, and so on; see `collect`."""
     numbered = collect([(k, rank(), item) for k, item in enumerate(items)])
     return [item for _, _, item in sorted(numbered, key=lambda one: (one[0], one[1]))]
 
@@ -129,7 +129,7 @@ def _reduced(x: Tensor, operation: str) -> Tensor:
 
 
 def _place() -> str:
-    """Where the backend wants its tensors."""
+    """Return the device where the backend expects tensors."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
@@ -153,7 +153,7 @@ def share_buffers(module: torch.nn.Module) -> None:
 
 
 def from_first(x: Tensor) -> Tensor:
-    """Return the tensor of process 0, whose shape is that of every process."""
+    """Return the tensor of process 0; it has the same shape in every process."""
     if _many():
         dist.broadcast(x, 0)
     return x
@@ -186,7 +186,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
-        # all_gather needs equal shapes: pad to the longest, then cut.
+        # all_gather needs equal shapes: pad to the longest, then trim.
         filled = x.new_zeros(max(counts), *x.shape[1:])
         filled[: len(x)] = x
         parts = [torch.empty_like(filled) for _ in counts]

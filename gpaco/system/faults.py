@@ -1,4 +1,4 @@
-"""Turn errors of the machine (disk, memory, processes), as libraries report them, into an `EnvironmentProblem`."""
+"""Turns library errors about the machine (disk, memory, processes) into an `EnvironmentProblem`."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _RESUMES = "the same command resumes from the last checkpoint"
 
 @contextmanager
 def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[None]:
-    """Raise errors of the machine as `EnvironmentProblem`; with an action ("cannot write X"), only disk errors."""
+    """Raise errors about the machine as `EnvironmentProblem`; with an action ("cannot write X"), only disk errors."""
     try:
         yield
     except Problem:
@@ -37,7 +37,7 @@ def disk_problem(error: Exception, then: str = "") -> Problem | None:
     reason = os.strerror(number).lower()
     if number in (ENOSPC, EDQUOT, EFBIG):
         return EnvironmentProblem(f"the disk is full ({reason}{about})", f"free some space{then}")
-    if number == ENAMETOOLONG:  # wrong input, whatever the machine
+    if number == ENAMETOOLONG:  # wrong input on any machine
         return UserError(f"{reason}{about}", "check the path, or choose a shorter one")
     if number in (EACCES, EPERM, EROFS):
         return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another --out{then}")
@@ -50,7 +50,7 @@ def problem_of(error: Exception) -> Problem | None:
     short = re.search(r"out of memory|not enough memory|can(no|')t allocate memory", text, re.IGNORECASE)
     if isinstance(error, MemoryError) or short:  # or an OSError: no memory for another process
         return EnvironmentProblem(
-            f"there is not enough memory: {text[:200] or 'the system refused to give any'}",
+            f"there is not enough memory: {text[:200] or 'the system has no more'}",
             "try a smaller --batch-size, --size or model, or fewer --workers",
         )
     if problem := disk_problem(error):
@@ -58,18 +58,18 @@ def problem_of(error: Exception) -> Problem | None:
     if "shared memory" in text and "worker" in text:
         return EnvironmentProblem(
             "a process that loads images ran out of shared memory",
-            f"give the machine or container more of it (/dev/shm), or take fewer --workers; {_RESUMES}",
+            f"give the machine or container more of it (/dev/shm), or use fewer --workers; {_RESUMES}",
         )
     if found := re.search(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\)", text):
         return EnvironmentProblem(
             f"a process that loads images (pid {found[1]}) was killed or crashed",
-            f"the system may be short of memory: take fewer --workers; {_RESUMES}",
+            f"the system may be short of memory: use fewer --workers; {_RESUMES}",
         )
     if _is_about_processes(error, text):
         late = re.search(r"[Tt]imed out|[Tt]imeout", text)
         return EnvironmentProblem(
             "another process of this run does not answer" if late else "another process of this run has ended",
-            f"its own message says why, if it had time for one; {_RESUMES}",
+            f"look for its own error message; {_RESUMES}",
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Atomic writing of files, and logs of JSON lines."""
+"""Atomic writing of files, and logs in JSON lines."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gpaco.system.faults import explained
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: even after a crash it has either the old content or the new."""
+    """Write a file atomically: even after a crash, it has either the old content or the new."""
     work = path.with_name(f".{path.name}.writing")
     with explained(f"cannot write {path}"):
         try:
@@ -24,7 +24,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one line of JSON to a log and sync it to disk. If it cannot be written in full, nothing is written."""
+    """Append one line of JSON to a log and sync it to disk: either the whole line or nothing is written."""
     line = json.dumps(row, allow_nan=False).encode() + b"\n"
     with explained(f"cannot write {path}"), path.open("ab", buffering=0) as file:
         before = file.tell()
@@ -40,7 +40,7 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def trim_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Remove all rows that `keep` does not accept from a log, and return the others.
+    """Remove all rows from a log that `keep` does not accept, and return the others.
 
     An incomplete last line, from a process that died while writing it, is removed too.
     """

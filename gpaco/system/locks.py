@@ -10,13 +10,13 @@ from pathlib import Path
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
 
-LOCK, HOLDER = "run.lock", "in-use.txt"  # a second file names the holder: Windows cannot read a locked file
+LOCK, HOLDER = "run.lock", "in-use.txt"  # a separate file names the holder, since Windows cannot read a locked file
 
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to a run folder. The system releases the lock however this process ends."""
-    from filelock import FileLock, Timeout  # only for those who lock: an exported file is used without it
+    """Keep other processes from writing to a run folder. The system releases the lock when this process ends."""
+    from filelock import FileLock, Timeout  # imported here, since exported files are used without it
 
     holder, held = folder / HOLDER, FileLock(folder / LOCK)
     with explained(f"cannot lock {folder}"):

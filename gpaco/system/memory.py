@@ -1,4 +1,4 @@
-"""How much memory this process has used."""
+"""Memory use of this process."""
 
 import sys
 
@@ -6,7 +6,7 @@ import torch
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the largest number of bytes in use so far: of the GPU, or of the process on a CPU."""
+    """Return the peak memory use so far in bytes: of the GPU, or on a CPU, of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":

@@ -1,6 +1,6 @@
-"""Where results may go: a command writes over nothing that it did not write itself, and never into labeled data.
+"""Checks where results may go: a command replaces only what it wrote itself, and never writes into labeled data.
 
-Files are recognized by a text that is in each of them, folders by an empty hidden file: the mark of the command.
+It recognizes its files by a string in each of them, and its folders by an empty hidden file: its mark.
 """
 
 import mmap
@@ -11,14 +11,14 @@ from gpaco.errors import UserError, nearest
 from gpaco.system.faults import explained
 from gpaco.system.locks import HOLDER, LOCK
 
-Data = Iterable[object]  # labeled images: paths, or what is no path, such as None or "digits"
+Data = Iterable[object]  # labeled images: paths; anything else, such as None or "digits", is ignored
 
 
 def output_file(out: Path | str, marks: Mapping[str, str | None], data: Data = ()) -> Path:
     """Return the path if results may go there, or raise an error.
 
-    `marks` has the suffixes that the file can have, each with a text that is in every such file that the command
-    writes; None if the command replaces no file.
+    `marks` has the allowed suffixes, each with a string that is in every such file that the command writes; None if the
+    command never replaces a file.
     """
     path = Path(out)
     suffix = path.suffix.lower()
@@ -41,7 +41,7 @@ def output_folder(out: Path | str, *marks: str, data: Data = ()) -> Path:
     _check_place(path, data)
     if path.is_file():
         raise UserError(f"{path} is a file, not a folder", "choose another --out")
-    begun = {LOCK, HOLDER, *(f".{mark}.writing" for mark in marks)}  # of a process that was killed at its start
+    begun = {LOCK, HOLDER, *(f".{mark}.writing" for mark in marks)}  # left by a process that was killed at startup
     foreign = path.is_dir() and any(inside.name not in begun for inside in path.iterdir())
     if foreign and not any((path / mark).is_file() for mark in marks):
         raise UserError(f"{path} is not empty and was not written by this command", "choose another --out")
@@ -49,7 +49,7 @@ def output_folder(out: Path | str, *marks: str, data: Data = ()) -> Path:
 
 
 def mark_folder(path: Path, mark: str) -> None:
-    """Make a folder for results, with the mark of the command."""
+    """Create a folder for results, with the mark of the command."""
     with explained(f"cannot write to {path}", ""):
         path.mkdir(parents=True, exist_ok=True)
         (path / mark).touch()
@@ -68,7 +68,7 @@ def _check_place(path: Path, data: Data) -> None:
 
 
 def has_mark(path: Path, mark: str | None) -> bool:
-    """Whether a file has a text in it; an empty file has nothing to lose."""
+    """Return whether a file contains a mark; an empty file may be replaced too."""
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -1,4 +1,4 @@
-"""Callbacks by which long-running work reports to the user."""
+"""Callbacks for long-running work to report to the user."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,21 @@ def quiet(said: object) -> None:
     """Report nothing."""
 
 
-def told(say: Say, title: str) -> Progress:
+def muted(say: Say) -> Say:
+    """Return a callback that prints no line, but has the progress bars of `say`."""
+
+    def silent(line: str) -> None:
+        pass
+
+    if hasattr(say, "progress"):
+        silent.progress = say.progress  # type: ignore[attr-defined]
+    return silent
+
+
+def as_progress(say: Say, title: str) -> Progress:
     """Return a callback that reports progress every 10 s, for work that takes longer than 5 s.
 
-    If `say` has its own progress bars, as `gpaco.cli.display.Display` does, it is one of those.
+    If `say` has its own progress bars, as `gpaco.cli.display.Display` does, the callback is one of those.
     """
     if hasattr(say, "progress"):
         progress: Progress = say.progress(title)

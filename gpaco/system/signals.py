@@ -10,9 +10,9 @@ from types import FrameType
 CAUGHT = [signal.SIGINT, signal.SIGTERM]
 if hasattr(signal, "SIGUSR1"):  # not on Windows
     CAUGHT.append(signal.SIGUSR1)
-IMPATIENT = 3.0  # seconds: a Ctrl-C that long after the first signal stops at once
+IMPATIENT = 3.0  # seconds after the first signal from which a Ctrl-C stops at once
 
-_last_words = False
+_ending = False
 
 
 class Stopped(Exception):
@@ -34,8 +34,8 @@ class Received:
 def catch_signals() -> Iterator[Received]:
     """Record the first signal instead of stopping.
 
-    Repeated signals are ignored: torchrun passes on what its processes may also have received themselves. Only a later
-    Ctrl-C, by a person who does not want to wait, stops at once.
+    Repeated signals are ignored: torchrun forwards signals that its processes may also have received directly. Only a
+    later Ctrl-C, by a person who does not want to wait, stops at once.
     """
     received = Received()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may install handlers
@@ -57,18 +57,18 @@ def catch_signals() -> Iterator[Received]:
         yield received
     finally:
         for number in CAUGHT:
-            signal.signal(number, signal.SIG_IGN if received.number and _last_words else before[number])
+            signal.signal(number, signal.SIG_IGN if received.number and _ending else before[number])
 
 
 def end_with_first_signal() -> None:
-    """Ignore signals that come after a run was stopped by one, since this process is about to end."""
-    global _last_words
-    _last_words = True
+    """Ignore signals after a run was stopped by one, since this process is about to end."""
+    global _ending
+    _ending = True
 
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Hold signals back while processes are forked: they inherit that, until each calls `leave_signals`."""
+    """Block signals while processes are forked: they inherit the block until each calls `ignore_signals`."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
@@ -79,10 +79,10 @@ def held_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def leave_signals() -> None:
-    """Ignore signals in a process that works for another one, which handles them and then ends this one.
+def ignore_signals() -> None:
+    """Ignore signals in a worker process: its parent handles them, and then ends the worker.
 
-    Ctrl-C, timeout, systemd and Slurm signal the whole group or every process of a run.
+    Ctrl-C, timeout, systemd and Slurm signal the whole process group, or every process of a run.
     """
     for number in CAUGHT:
         signal.signal(number, signal.SIG_IGN)

@@ -1,20 +1,20 @@
-"""Words for messages: plurals, long lists, paths and errors as printable text."""
+"""Text for messages: plurals, lists, printable paths and errors."""
 
 import os
 from collections.abc import Sequence
 
 
-def counted(n: int, word: str) -> str:
-    """Return a number with its noun, in the plural where needed.
+def plural(n: int, word: str) -> str:
+    """Return a number with its noun, in the plural if needed.
 
-    >>> counted(1, "image"), counted(2000, "class")
+    >>> plural(1, "image"), plural(2000, "class")
     ('1 image', '2,000 classes')
     """
     return f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('s') else 's'}"
 
 
 def some(words: Sequence[str], limit: int = 5) -> str:
-    """Return the first few words of a long list, quoted.
+    """Return the first few words of a list, quoted.
 
     >>> some(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
@@ -23,17 +23,33 @@ def some(words: Sequence[str], limit: int = 5) -> str:
     return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join words with commas and a final "and".
 
-    >>> listed(["a"]), listed(["a", "b", "c"])
+    >>> join_words(["a"]), join_words(["a", "b", "c"])
     ('a', 'a, b and c')
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def in_lines(words: Sequence[str], width: int = 79) -> list[str]:
+    """Join words with commas into indented lines that fit a terminal; no word is broken.
+
+    >>> in_lines(["a = 1", "b = 2", "c = 3"], 16)
+    ['  a = 1, b = 2,', '  c = 3']
+    """
+    lines = ["  "]
+    for word in words:
+        if len(lines[-1]) > 2 and len(lines[-1]) + len(word) + 1 > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("  ")
+        lines[-1] += f"{word}, "
+    lines[-1] = lines[-1].removesuffix(", ")
+    return lines
+
+
 def printable(path: os.PathLike[str] | str) -> str:
-    """Return a path as text that any terminal or JSON file accepts, even if its bytes are not UTF-8."""
+    """Return a path as valid UTF-8 text for terminals and JSON, even if its bytes are not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

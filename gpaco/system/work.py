@@ -1,14 +1,14 @@
-"""How processes share the items of some work. Needs no torch: `distributed.shared_work` is for several of them."""
+"""How processes share the items of some work. Needs no torch; for several processes, see `distributed.shared_work`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
-    """Who does what, and how the results come together."""
+    """Which process works on which items, and how results are collected."""
 
-    rounds: Callable[[int, int], Sequence[Sequence[int]]]  # n items, items in a round -> the own ones of each round
-    collect: Callable[[Sequence[Any]], list[Any]]  # the results of all processes in a round, in order
+    rounds: Callable[[int, int], Sequence[Sequence[int]]]  # n items, items per round -> those of this process per round
+    collect: Callable[[Sequence[Any]], list[Any]]  # results of this process in a round -> those of all, in order
     first: bool  # whether this process writes the results
     processes: int
 

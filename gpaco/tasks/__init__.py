@@ -1,1 +1,1 @@
-"""What each task does in its own way."""
+"""The tasks: classification and segmentation."""

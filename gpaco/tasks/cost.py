@@ -1,4 +1,4 @@
-"""What an answer of a model costs: parameters, operations and time (the paper's Figure 1 a)."""
+"""The cost of a prediction: parameters, operations and time (the paper's Figure 1 a)."""
 
 import json
 import time
@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 
 FILE = "latency.json"  # in a run folder
 BATCHES = (1, 64)  # images at a time; the paper measures 64
 _PIXELS = 12_000_000  # largest batch in pixels; 64 images of 384 x 384 have 9.4 million
 _LEAST, _MOST = 5, 100  # repetitions
-_TRAINING = {"projector", "prototypes", "aux"}  # layers that are only for training
+_TRAINING = {"projector", "prototypes", "aux"}  # layers used only in training
 
 
 @torch.no_grad()
 def cost(model: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return the parameters that an answer needs, and its operations for one image of this size.
+    """Return the parameters used in prediction, and the operations for one image of this size.
 
     A multiplication and an addition count as two operations.
     """
@@ -35,11 +35,11 @@ def cost(model: nn.Module, height: int, width: int) -> tuple[int, int]:
 
 @torch.inference_mode()
 def measure(model: nn.Module, height: int, width: int, *, seconds: float = 2.0) -> dict[str, Any]:
-    """Return milliseconds per image at each batch size with their spread, parameters, and FLOPs of one image.
+    """Return milliseconds per image at each batch size with their spread, parameters, and FLOPs per image.
 
     Images are random and already in memory. Every batch size is repeated for about `seconds`, at least five times,
-    after one try to warm up. "median" is of the repetitions, "low" and "high" are their quartiles. A batch of too many
-    pixels is not measured: None.
+    after a warm-up. "median", "low" and "high" are the quartiles of the repetitions. A batch with too many pixels is
+    not measured (None).
     """
     model.eval()
     device = next(model.parameters()).device
@@ -57,31 +57,31 @@ def measure(model: nn.Module, height: int, width: int, *, seconds: float = 2.0) 
 
 
 def place(device: torch.device) -> dict[str, Any]:
-    """Return where times are measured: the device and the threads of a CPU."""
-    name = device.type if device.type == "cpu" else torch.cuda.get_device_name(device)
+    """Return where times are measured: the device and the number of CPU threads."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {"device": name, "threads": torch.get_num_threads()}
 
 
-def in_words(row: dict[str, Any]) -> str:
-    """Return where a row was measured, as text."""
-    return f"cpu, {counted(row['threads'], 'thread')}" if row["device"] == "cpu" else str(row["device"])
+def format_device(row: dict[str, Any]) -> str:
+    """Return the device of a row, as text."""
+    return f"cpu, {plural(row['threads'], 'thread')}" if row["device"] == "cpu" else str(row["device"])
 
 
 def read_measured(folder: Path) -> dict[str, Any] | None:
-    """Return what was measured of a run before; None if nothing was, or the file is damaged."""
+    """Return the stored measurement of a run; None without one, or if the file is damaged."""
     try:
         row = dict(json.loads((folder / FILE).read_text()))
         times = [row["batches"][str(batch)] for batch in BATCHES]
         known = [row[key] for key in ("threads", "parameters", "flops")]
         known += [time[key] for time in times if time is not None for key in ("low", "median", "high")]
-        in_words(row)
+        format_device(row)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return row if times[0] and all(isinstance(number, int | float) and number > 0 for number in known) else None
 
 
 def repeated(action: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
-    """Return the seconds that an action takes, time after time."""
+    """Return the seconds that an action takes, for each repetition."""
 
     def finished() -> None:
         if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A trained model ready to be exported, whatever the task."""
+"""A trained model ready to be exported, for both tasks."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from gpaco.recipes.settings import Recipe
 
 Size = tuple[int, int]  # height, width
 READING = (  # what `read_image` does to a file
-    "turn it upright by its EXIF orientation",
-    "scale values of 16 bits to 8: 0 to 255, 4095 or 65535, the first that holds the largest, becomes 0 to 255",
+    "turn the image upright by its EXIF orientation",
+    "scale 16-bit values to 8 bits, from the smallest of 255, 4095 and 65535 that holds the largest value",
     "put white behind transparent parts",
-    "make it RGB",
+    "convert to RGB",
 )
 
 
@@ -22,14 +22,14 @@ class Exportable(NamedTuple):
 
     module: nn.Module  # images (N, 3, H, W) uint8 -> logits
     weights: Mapping[str, Tensor]  # of its backbone
-    about: dict[str, Any]  # what one has to know to use it, stored in the file
-    batches: tuple[int, ...]  # batch sizes to compare the file with the model at
+    about: dict[str, Any]  # everything needed to use it, stored in the file
+    batches: tuple[int, ...]  # batch sizes at which to compare the file with the model
 
 
 def describe_export(
     recipe: Recipe, card: Any, groups: list[str] | None, size: Size, output: list[str]
 ) -> dict[str, Any]:
-    """The part of `Exportable.about` that both tasks have; `output` is the shape of the logits."""
+    """Return the part of `Exportable.about` that both tasks share; `output` is the shape of the logits."""
     return {
         "gpaco": __version__,
         "task": recipe.train.task,

@@ -1,4 +1,4 @@
-"""What the predictors of both tasks share."""
+"""Shared by the predictors of both tasks."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Normalized(nn.Module):
-    """A network and its card, which has its classes and the mean and standard deviation of its images."""
+    """A network and its card, which has the classes and the mean and standard deviation of images."""
 
     mean: Tensor
     std: Tensor
@@ -23,6 +23,6 @@ class Normalized(nn.Module):
         return tuple(self.card.classes)
 
     def normalized(self, images: Tensor) -> Tensor:
-        """Return images (N, 3, H, W), uint8 or floats from 0 to 1, as the network takes them."""
+        """Normalize images (N, 3, H, W), uint8 or floats from 0 to 1, for the network."""
         images = images / 255 if images.dtype == torch.uint8 else images
         return (images - self.mean) / self.std

@@ -1,4 +1,4 @@
-"""Facts and lines of `gpaco check` that are the same for both tasks."""
+"""Facts and lines of `gpaco check` that both tasks share."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpaco.recipes.request import overrides
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 
-SHOWN = 10  # entries of a long list
+SHOWN = 10  # entries shown of a long list
 
 
 def size_facts(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -25,44 +25,45 @@ def size_facts(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def leak_problem(leaks: Sequence[object]) -> str:
-    """What `check` reports if images are in more than one split."""
-    return f"{counted(len(leaks), 'image')} in more than one split (--set data.allow_leakage=true allows it)"
+    """Return what `check` reports if images are in more than one split."""
+    return f"{plural(len(leaks), 'image')} in more than one split (--set data.allow_leakage=true allows it)"
 
 
 def opening(facts: Mapping[str, Any]) -> list[str]:
-    """How the data was read, and how much of it there is."""
+    """Return lines about how the data was read, and the number of images and classes."""
     images = ", ".join(f"{name} {number}" for name, number in facts["images"].items())
     notes = (f"  {note}" for note in facts["notes"])
     return [f"read as: {facts['reader']}", *notes, f"images: {images}; classes: {facts['classes']}"]
 
 
 def size_lines(sizes: Mapping[str, Any]) -> Iterable[str]:
-    """The most common image sizes, if an image could be read."""
+    """Yield a line with the most common image sizes, if an image could be read."""
     if sizes["common"]:
         common = ", ".join(f"{one['width']} x {one['height']} ({one['images']})" for one in sizes["common"][:5])
         side = f"shorter side {sizes['smallest']} to {sizes['largest']}, median {sizes['median']}"
         yield f"sizes: {common}; {side}"
 
 
-def listed(what: str, items: Sequence[str]) -> list[str]:
-    """A title with the number of items, and the first of them; nothing if there are none."""
+def titled_list(what: str, items: Sequence[str]) -> list[str]:
+    """Return a title with the number of items, and the first of them; nothing without items."""
     more = [f"  and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
     return [f"{what}: {len(items)}", *(f"  {item}" for item in items[:SHOWN]), *more] if items else []
 
 
 def unreadable(facts: Mapping[str, Any]) -> list[str]:
-    """The files that cannot be used, each with the reason."""
-    return listed("unreadable", [f"{one['name']} ({one['part']}): {one['what']}" for one in facts["bad"]])
+    """Return lines about files that cannot be used, with the reasons."""
+    return titled_list("unreadable", [f"{one['name']} ({one['part']}): {one['what']}" for one in facts["bad"]])
 
 
 def same_images(where: str, groups: Sequence[Sequence[str]]) -> list[str]:
-    """Groups of equal images."""
-    return listed(f"same image {where}", [" = ".join(group) for group in groups])
+    """Return lines about groups of equal images."""
+    return titled_list(f"same image {where}", [" = ".join(group) for group in groups])
 
 
 def closing(facts: Mapping[str, Any]) -> list[str]:
-    """Suggested settings, then the problems."""
-    suggested = [f"  {key} = {value}  ({overrides(key)})" for key, value in facts.get("suggested", {}).items()]
+    """Return lines about suggested settings, then problems."""
+    settings = {f"{key} = {value}": overrides(key) for key, value in facts.get("suggested", {}).items()}
+    suggested = [f"  {text:<{max(map(len, settings))}}  {flag}" for text, flag in settings.items()]
     title = ["suggested settings, each with the flag that overrides it:"] if suggested else []
     problems = [f"problem: {one}" for one in facts["problems"]] or ["no problems found"]
     return [*facts.get("start", []), *title, *suggested, *problems]

@@ -1,4 +1,4 @@
-"""What the robustness tests of both tasks share: settings, and a log by which a test resumes where it stopped."""
+"""Shared by the robustness tests of both tasks: settings, and a log from which a test resumes."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from gpaco.system import distributed
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.system.outputs import mark_folder
 from gpaco.system.progress import Bar, Say
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 from gpaco.training.run import Run, is_run, select_checkpoint
 
 MARK = ".gpaco-robustness"
@@ -55,13 +55,13 @@ class RobustnessSettings:
 
 
 def begin_output(settings: RobustnessSettings) -> None:
-    """Make the folder for the results, with a mark unless it is that of a run."""
+    """Create the folder for the results, with a mark unless it is a run folder."""
     if not is_run(settings.out):
         mark_folder(settings.out, MARK)
 
 
 def check_frost(conditions: Iterable[Condition]) -> None:
-    """Raise an error if frost is among the conditions and its photographs are not installed."""
+    """Raise an error if frost is among the conditions but its photographs are not installed."""
     if any(name == "frost" for name, _ in conditions):
         frost_folder()
 
@@ -74,9 +74,9 @@ def complete(
     compute: Compute,
     accept: Callable[[Row], bool] = lambda row: True,
 ) -> dict[Condition, Row]:
-    """The row of each condition: from the log if it is there and accepted, else computed and logged.
+    """Return a row for each condition: from the log if it is there and accepted, else computed and logged.
 
-    `arguments` are everything that a row depends on beside the model of the run, ready for JSON.
+    `arguments` has everything that a row depends on besides the model of the run, ready for JSON.
     """
     path = settings.out / "robustness.jsonl"
     manifest = select_checkpoint(run, settings.which).path / "MANIFEST.json"  # has the SHA-256 of each file
@@ -104,7 +104,7 @@ def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     before = json.loads(path.read_bytes()).get("corruptions", {}) if path.is_file() else {}
     if lost := [key for key in before if key not in result.get("corruptions", {})]:
         settings.say(
-            f"{path.name} had {counted(len(lost), 'more corruption')}; without --corruptions all come back from the log"
+            f"{path.name} had {plural(len(lost), 'more corruption')}; without --corruptions, all return from the log"
         )
     write_atomic(path, json.dumps(result, indent=1))
     settings.say(f"written: {path}")

@@ -1,1 +1,1 @@
-"""The training loop, schedule, checkpoints, run folder and stages. Knows no task."""
+"""The training loop, schedule, checkpoints, run folder and stages, independent of the task."""

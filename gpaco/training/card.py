@@ -14,12 +14,12 @@ Card = TypeVar("Card")
 
 
 def write_card(card: Any) -> dict[str, Any]:
-    """Return the card as JSON reads it back: with lists for tuples, so that it can be compared with a stored one."""
+    """Return the card after a round trip through JSON, with lists for tuples, to compare it with a stored one."""
     return dict(json.loads(json.dumps(asdict(card))))
 
 
 def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:
-    """Return the card of type `kind` that `found` holds; `where` names its checkpoint in messages."""
+    """Return the card of type `kind` in `found`; `where` names its checkpoint in messages."""
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if wrong := sorted(names ^ found.keys()):
@@ -28,7 +28,7 @@ def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:
     for name in names:
         value = _typed(found[name], hints[name])
         if value is _WRONG:
-            raise UserError(f"{where} has a wrong value of {name}: {found[name]!r}", "restore it from a copy")
+            raise UserError(f"{where} has a wrong value for {name}: {found[name]!r}", "restore it from a copy")
         values[name] = value
     return kind(**values)
 
@@ -37,7 +37,7 @@ _WRONG = object()
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """The value as `kind`, or `_WRONG`. JSON has lists where cards have tuples, and 1 where they have 1.0."""
+    """Return the value as `kind`, or `_WRONG`. JSON has lists where cards have tuples, and 1 where they have 1.0."""
     if isinstance(kind, UnionType):
         return next((got for option in get_args(kind) if (got := _typed(value, option)) is not _WRONG), _WRONG)
     if kind is float and type(value) is int:

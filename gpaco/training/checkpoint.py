@@ -1,8 +1,8 @@
-"""Checkpoints: what a run writes so that it can resume after a crash at any moment. No pickle anywhere.
+"""Checkpoints, from which a run can resume after a crash at any moment. Nothing is pickled.
 
-A checkpoint is a folder `step-00001234` with one safetensors file for each part, `state.json`, and `MANIFEST.json`
-with the SHA-256 of every other file, because neither PyTorch nor safetensors notices a flipped bit. It is written under
-a hidden name, synced and renamed, so a checkpoint is always complete; `latest` names the last one.
+A checkpoint is a folder `step-00001234` with one safetensors file per part, `state.json`, and `MANIFEST.json` with the
+SHA-256 of every other file, because neither PyTorch nor safetensors notices a flipped bit. It is written under a hidden
+name, synced and renamed, so a checkpoint is always complete; `latest` names the last one.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ class DamagedError(UserError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `load` found; `warnings` has one line for each newer checkpoint that was damaged."""
+    """The result of `load`; `warnings` has one line for each newer checkpoint that is damaged."""
 
     path: Path
     step: int
-    parts: tuple[str, ...]  # all that it has
-    tensors: dict[str, dict[str, Tensor]]  # of the parts that were read
+    parts: tuple[str, ...]  # all of them
+    tensors: dict[str, dict[str, Tensor]]  # only of the parts that were read
     state: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
@@ -51,9 +51,9 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     """Write a checkpoint and return its path. It is complete or does not exist, even after a crash.
 
     Args:
-        folder: where a run keeps its checkpoints; made if missing. The folder of the run must exist: one that was moved
-            away while it trained is not made anew with half of its files.
-        step: its number. A checkpoint with the same number is replaced.
+        folder: where a run stores its checkpoints; created if missing. The folder of the run must exist: if it was
+            moved away during training, it is not recreated with half of its files.
+        step: number of the checkpoint. One with the same number is replaced.
         tensors: parts such as {"model": ..., "optimizer": ...}, each written to its own file.
         state: everything else, ready for JSON; numbers must be finite.
     """
@@ -63,12 +63,12 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     content = json.dumps(whole, allow_nan=False).encode()
     with explained(f"cannot save the checkpoint {target}"):
         folder.mkdir(exist_ok=True)
-        for entry in folder.iterdir():  # left by a process that was killed here
+        for entry in folder.iterdir():  # left by a process that was killed while saving
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry)
         try:
             work.mkdir()
-            mode = work.stat().st_mode & 0o666  # as the umask says; safetensors would leave 0600
+            mode = work.stat().st_mode & 0o666  # follow the umask; safetensors would leave 0600
             for name, part in tensors.items():
                 path = work / f"{name}.safetensors"
                 save_file(_separate(part), path)
@@ -97,11 +97,10 @@ def find(folder: Path) -> list[Path]:
 
 
 def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
-    """Load the newest good checkpoint of a folder, or the one at `path` itself; all its parts or only some.
+    """Load the newest good checkpoint in a folder, or the one at `path` itself, with all or some of its parts.
 
     Parts that are not read are not verified: they may be damaged or deleted. Damaged checkpoints are skipped and named
-    in the result's `warnings`; one that was asked for by its own path is an error, and so is a folder that has no good
-    one.
+    in the `warnings` of the result; a damaged one at `path` itself is an error, and so is a folder without a good one.
     """
     if _CHECKPOINT.fullmatch(path.name):
         return _read(path, parts)
@@ -113,7 +112,7 @@ def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
             warnings.append(error.cause)
     if warnings:
         raise UserError(
-            f"no checkpoint in {path} is whole: {'; '.join(warnings)}", "restore it from a copy, or train again"
+            f"all checkpoints in {path} are damaged: {'; '.join(warnings)}", "restore it from a copy, or train again"
         )
     raise UserError(f"there is no checkpoint in {path}", "give the folder of a run that has saved at least once")
 
@@ -124,7 +123,7 @@ def name_latest(path: Path) -> None:
 
 
 def latest_name(folder: Path) -> str:
-    """Return the name of the checkpoint that was written last; "" if that is not known."""
+    """Return the name of the checkpoint that was written last; "" if unknown."""
     path = folder / "latest"
     return path.read_text(errors="replace").strip() if path.is_file() else ""
 
@@ -141,9 +140,9 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def prune(folder: Path, keep: int, protect: Iterable[str] = ()) -> list[Path]:
-    """Delete all but the newest `keep` checkpoints and those protected; return what was deleted.
+    """Delete all checkpoints except the newest `keep` and the protected ones; return what was deleted.
 
-    The last one written always stays, and so do newer ones, which were skipped, for example because they are damaged.
+    The last one written is always kept, and so are newer ones, which were skipped, for example because of damage.
     """
     latest = folder / latest_name(folder)
     old = [path for path in find(folder) if _step(path) <= _step(latest) and path.name not in protect]
@@ -162,9 +161,9 @@ def _read(path: Path, parts: Sequence[str] | None) -> Checkpoint:
         if whole["format"] != FORMAT:
             raise _other_format(path, whole["format"])
         if whole["step"] != _step(path):
-            raise _damaged(path, f"it is of step {whole['step']}")
+            raise _damaged(path, f"it is from step {whole['step']}")
         if expected.keys() != {"state.json", *(f"{part}.safetensors" for part in whole["parts"])}:
-            raise _damaged(path, "MANIFEST.json names other files than were written")
+            raise _damaged(path, "MANIFEST.json does not match the files")
         tensors = {}
         for part in whole["parts"] if parts is None else parts:
             if part not in whole["parts"]:
@@ -187,7 +186,7 @@ def _sha256(path: Path) -> str:
 
 
 def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: contiguous, without shared memory."""
+    """Return tensors as safetensors requires: contiguous, without shared memory."""
     seen: set[int] = set()
     separate = {}
     for name, tensor in part.items():
@@ -199,7 +198,7 @@ def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a folder so that it never exists incomplete under its own name."""
+    """Delete a folder in such a way that it is never incomplete under its own name."""
     gone = path.with_name(f".{path.name}.removing")
     os.replace(path, gone)
     shutil.rmtree(gone)
@@ -212,7 +211,7 @@ def _step(path: Path) -> int:
 def _damaged(path: Path, reason: str) -> DamagedError:
     return DamagedError(
         f"the checkpoint {path} is damaged: {reason}",
-        "restore it from a copy, or delete that folder to use the checkpoint before it",
+        "restore it from a copy, or delete that folder to use the previous checkpoint",
     )
 
 
@@ -222,7 +221,7 @@ def _other_format(path: Path, number: object) -> UserError:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn errors of reading damaged files into an error about the checkpoint."""
+    """Turn errors from reading damaged files into an error about the checkpoint."""
     try:
         yield
     except UserError:

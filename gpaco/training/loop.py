@@ -1,7 +1,7 @@
-"""fit(): the training loop, top to bottom. It does not know the task: a `Learner` gives it batches and a loss.
+"""fit(): the training loop. It is independent of the task: a `Learner` provides batches and a loss.
 
-Everything random is a function of (seed, epoch, step), so a run that is stopped at any moment and started again ends
-with the same bits as one that was not. A step asks the device for one thing: `check_step`.
+Everything random is a function of (seed, epoch, step), so a run that is stopped at any moment and resumed has
+bit-identical results. A step synchronizes with the device only once, in `check_step`.
 """
 
 import copy
@@ -26,13 +26,13 @@ from gpaco.training.resume import Position, resume, save
 from gpaco.training.schedule import learning_rate, make_optimizer, set_learning_rate
 from gpaco.training.task import Learner
 
-BAD_STEPS = 5  # in a row, before training stops
+BAD_STEPS = 5  # consecutive bad steps after which training stops
 
 
 def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
-    """Train to the end of the recipe, from the newest checkpoint in the folder if there is one.
+    """Train to the end of the recipe, from the newest checkpoint in the folder, if any.
 
-    Without a folder nothing is saved. A learner without steps is saved as it is.
+    Without a folder, nothing is saved. A learner without steps is saved unchanged.
     """
     settings, steps = recipe.train, learner.steps
     model, extra = learner.model.to(device), learner.extra.to(device)
@@ -106,7 +106,7 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                     position.images += len(batch)
                 if bad_steps >= BAD_STEPS:
                     raise Diverged(
-                        f"the loss or its gradient was not finite in {BAD_STEPS} steps in a row "
+                        f"the loss or its gradient was not finite in {BAD_STEPS} consecutive steps "
                         f"(epoch {position.epoch + 1}, step {position.step + 1}); the last checkpoint is kept",
                         f"lower the learning rate (now {rate:g}: --lr), or clip gradients: --set optimizer.clip=1",
                     )
@@ -144,11 +144,11 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
 
 
 def wrap(model: nn.Module, *, compiled: bool) -> nn.Module:
-    """Return the model as training calls it: compiled, and with gradients averaged over processes."""
+    """Return the model wrapped for training: compiled, and with gradients averaged over processes."""
     wrapped: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
     if distributed.world_size() == 1:
         return wrapped
-    # We keep buffers equal ourselves: batch-norm statistics are those of process 0, shared before evaluation.
+    # We synchronize buffers ourselves: batch-norm statistics are those of process 0, shared before evaluation.
     known = signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its old name
     option: dict[str, Any] = {name: False}
@@ -156,7 +156,7 @@ def wrap(model: nn.Module, *, compiled: bool) -> nn.Module:
 
 
 def synced_last(wrapped: nn.Module, chunks: list[Any]) -> Iterator[Any]:
-    """Yield the chunks of a batch; processes average their gradients in the last one only."""
+    """Yield the chunks of a batch; processes average their gradients only in the last one."""
     for chunk in chunks:
         if chunk is not chunks[-1] and isinstance(wrapped, DistributedDataParallel):
             with wrapped.no_sync():
@@ -166,10 +166,10 @@ def synced_last(wrapped: nn.Module, chunks: list[Any]) -> Iterator[Any]:
 
 
 def check_step(loss: Tensor, norm: Tensor, signal: int, *, may_overflow: bool) -> tuple[float, bool, int]:
-    """Return the loss, whether the step must be skipped, and the signal to stop for, agreed on by all processes.
+    """Return the loss, whether to skip the step, and the signal to stop for, agreed on by all processes.
 
-    The only place in a step that waits for the device. If a gradient may overflow (float16), an infinite norm is not
-    bad: the scaler skips that step itself, and scales less.
+    This is the only place in a step that waits for the device. If gradients may overflow (float16), an infinite norm is
+    not bad: the scaler skips that step itself, and lowers its scale.
     """
     finite = loss.isfinite() if may_overflow else loss.isfinite() & norm.isfinite()
     agreed = distributed.maximum(torch.stack([(~finite).float(), torch.full_like(loss, signal)]))
@@ -178,7 +178,7 @@ def check_step(loss: Tensor, norm: Tensor, signal: int, *, may_overflow: bool) -
 
 
 def finish_epoch(learner: Learner, position: Position, model: nn.Module, ema: nn.Module | None) -> dict[str, Any]:
-    """Validate, remember the best epoch, and return the row of the log."""
+    """Validate, record the best epoch, and return the row for the log."""
     row: dict[str, Any] = {"epoch": position.epoch + 1, "loss": position.loss / max(position.good, 1)}
     for network in (model, ema):
         if network is not None:
@@ -190,7 +190,7 @@ def finish_epoch(learner: Learner, position: Position, model: nn.Module, ema: nn
 
 
 def clip_gradients(model: nn.Module, longest: float) -> Tensor:
-    """Clip the gradient of all parameters to the norm `longest` (0: do not); return the norm before."""
+    """Clip the gradient of all parameters to the norm `longest` (0: no clipping); return the norm before."""
     if longest:
         return nn.utils.clip_grad_norm_(model.parameters(), longest)
     return nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)
@@ -205,13 +205,13 @@ def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
 
 
 def copy_all(to: list[Tensor], source: list[Tensor]) -> None:
-    """Copy tensors into others in place; a model may have none, as most ViTs have no buffers."""
+    """Copy tensors into others in place. The lists may be empty: most ViTs have no buffers."""
     if to:
         torch._foreach_copy_(to, source)
 
 
 def seed_step(seed: int, device: torch.device) -> None:
-    """Seed a step as `torch.manual_seed` does, which takes half a millisecond for stack traces about absent GPUs.
+    """Seed a step like `torch.manual_seed`, which on a CPU wastes half a millisecond on stack traces about GPUs.
 
     >>> seed_step(5, torch.device("cpu"))
     >>> torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
@@ -224,7 +224,7 @@ def seed_step(seed: int, device: torch.device) -> None:
 
 
 def step_seed(seed: int, epoch: int, step: int) -> int:
-    """Seed of dropout and the like, new for each step and process: there is no random state to save."""
+    """Return the seed for dropout and the like, for each step and process, so that there is no random state to save."""
     mixed = 0
     for key in (seed, epoch, step, distributed.rank()):
         mixed = (mixed * 0x9E3779B97F4A7C15 + key + 1) & 0x7FFFFFFFFFFFFFFF

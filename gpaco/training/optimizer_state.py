@@ -1,4 +1,4 @@
-"""The state of an optimizer, packed for a checkpoint and unpacked again."""
+"""Packs the state of an optimizer for a checkpoint, and unpacks it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from gpaco.errors import UserError
 
 
 def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimizer as named tensors, and the rest of it ready for JSON."""
+    """Return the state of an optimizer as named tensors, and the rest ready for JSON."""
     whole = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, dict[str, Any]] = {}
@@ -25,10 +25,10 @@ def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Load a state from `pack_optimizer` into an optimizer for the same model, which keeps its rates and decays."""
+    """Load a state from `pack_optimizer` into an optimizer of the same model, which keeps its rates and decays."""
     if (meta["kind"], meta["groups"]) != (type(optimizer).__name__, _sizes(optimizer)):
         raise UserError(
-            f"the checkpoint is of {meta['kind']} with parameters in groups of {meta['groups']}, this run has "
+            f"the checkpoint is from {meta['kind']} with parameters in groups of {meta['groups']}, this run has "
             f"{type(optimizer).__name__} with groups of {_sizes(optimizer)}",
             "resume with the recipe the run was started with, or choose another --out",
         )

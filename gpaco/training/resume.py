@@ -1,4 +1,4 @@
-"""The position of a run, saved in a checkpoint and loaded again."""
+"""Saves the position of a run in a checkpoint, and resumes from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ from gpaco.training.task import Learner
 
 @dataclass
 class Position:
-    """How far a run has come. Saved with every checkpoint."""
+    """The progress of a run, saved with every checkpoint."""
 
     epoch: int = 0
-    step: int = 0  # of the epoch
+    step: int = 0  # within the epoch
     loss: float = 0.0  # sum over the good steps of the epoch
     good: int = 0  # steps of the epoch whose loss and gradient were finite
     images: int = 0
@@ -41,7 +41,7 @@ def save(
     scaler: torch.amp.GradScaler,
     keep: int,
 ) -> None:
-    """Write a checkpoint of everything, and delete older ones."""
+    """Write a complete checkpoint, and delete older ones."""
     packed, meta = pack_optimizer(optimizer)
     tensors = {name: dict(part.state_dict()) for name, part in parts.items()} | {"optimizer": packed}
     state = {
@@ -60,10 +60,12 @@ def save(
 def resume(
     folder: Path, card: Any, parts: dict[str, nn.Module], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> tuple[Position, list[str]]:
-    """Load the newest good checkpoint of the folder, if there is one; return the position and notes to print."""
+    """Load the newest good checkpoint in the folder, if any; return the position and notes to print."""
     if not checkpoint.find(folder / "checkpoints"):
         if distributed.rank() == 0:
-            trim_jsonl(folder / "metrics.jsonl", lambda row: False)  # a kill may have come before the first checkpoint
+            trim_jsonl(
+                folder / "metrics.jsonl", lambda row: False
+            )  # left by a run that was killed before its first checkpoint
         return Position(), []
     found = checkpoint.load(folder / "checkpoints")
     tensors, state = found.tensors, found.state
@@ -71,7 +73,7 @@ def resume(
     changed = [key for key in sorted(mine.keys() - {"gpaco"}) if state["card"].get(key) != mine[key]]
     if changed:
         raise UserError(
-            f"the data of the run in {folder} has changed since it began: other {' and '.join(changed)}",
+            f"the data of the run in {folder} has changed since it started: different {' and '.join(changed)}",
             "restore the data, or start over with another --out",
         )
     for name, part in parts.items():
@@ -82,21 +84,21 @@ def resume(
     notes = list(found.warnings)
     available = torch.get_num_threads()
     if then["threads"] < available:
-        torch.set_num_threads(then["threads"])  # sums depend on it in their last bits
-        notes.append(f"threads: {then['threads']}, as when the run began; {available} are available")
+        torch.set_num_threads(then["threads"])  # the last bits of sums depend on it
+        notes.append(f"threads: {then['threads']}, as when the run started; {available} are available")
     now = environment(next(parts["model"].parameters()).device)
     differs = [f"{key} was {then[key]}, is {now[key]}" for key in now if then.get(key) != now[key]]
     position = Position(**state["position"])
     if distributed.rank() == 0:
         if not found.warnings:
-            checkpoint.name_latest(found.path)  # a kill may have come between it and its name
+            checkpoint.name_latest(found.path)  # the run may have been killed between writing and naming it
         trim_jsonl(folder / "metrics.jsonl", lambda row: row["epoch"] <= position.epoch)
     return position, notes + [f"results may differ slightly: {what}" for what in differs]
 
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """Set the number of threads back at the end: a resumed run takes no more than it began with."""
+    """Restore the number of threads at the end: a resumed run uses no more than it started with."""
     before = torch.get_num_threads()
     try:
         yield
@@ -105,7 +107,7 @@ def threads_restored() -> Iterator[None]:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What the exact bits of a result depend on beside the recipe."""
+    """Return what the exact bits of a result depend on besides the recipe."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

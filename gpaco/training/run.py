@@ -1,4 +1,4 @@
-"""A run is a folder: what is in it, and how to get its model back."""
+"""A run is a folder: its contents, and how to load its model."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from gpaco.system.progress import Say, quiet
 from gpaco.training import checkpoint
 
 RECIPE = "recipe.toml"  # in a run folder: every setting; the mark of a run
-TUNING = "tuning.json"  # in a run folder: settings that a search has chosen, and what it has tried
+TUNING = "tuning.json"  # in a run folder: settings chosen by a search, and all candidates
 SHARDS = "shards.json"  # in a run folder: the index of the tar shards it was trained on
 BAD_IMAGES = "bad_images.csv"  # in a run folder: the images that were left out
 
@@ -33,13 +33,13 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """Everything that was set, with the settings that a search has chosen."""
+        """The recipe, with the settings chosen by a search."""
         recipe, tuning = load_recipe(self.folder / "recipe.toml"), self.folder / TUNING
         return fill(recipe, json.loads(tuning.read_text())["chosen"]) if tuning.is_file() else recipe
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The final metrics; an error if the run has not finished."""
+        """The final metrics; raises an error if the run has not finished."""
         self.check_finished()
         return dict(json.loads(self._file("metrics.json").read_text()))
 
@@ -78,12 +78,12 @@ def no_test_images(what: str) -> UserError:
 
 
 def is_run(path: Path) -> bool:
-    """A folder with a recipe.toml is a run, anything else is data."""
+    """Return whether a path is a run: a folder with a recipe.toml."""
     return (path / RECIPE).is_file()
 
 
 def has_begun(path: Path) -> bool:
-    """Whether there is a checkpoint to resume from."""
+    """Return whether there is a checkpoint to resume from."""
     return is_run(path) and any(path.glob("**/checkpoints/*"))
 
 
@@ -96,6 +96,8 @@ def as_run(run: "Run | Path | str") -> Run:
         what = "is not a run: it has no recipe.toml" if path.exists() else "does not exist"
         inside = sorted(path.glob("*/recipe.toml")) or sorted(path.glob("*/seed-0/recipe.toml"))  # of a comparison
         such = f"one of the runs in it, such as {inside[0].parent}" if inside else ""
+        if path.suffix == ".pt2":
+            such = "the run it was exported from, or an .onnx file"
         raise UserError(f"{path} {what}", f"give {such or 'the folder that `gpaco train --out` wrote'}")
     return Run(path)
 
@@ -111,7 +113,7 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     """Return the checkpoint that `which` names, with some of its parts."""
     if which not in ("best", "last"):
         raise UserError(
-            f"a checkpoint is best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
+            f"the checkpoint must be best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
         )
     found = newest(run)
     best = found.state["position"]["best_step"]
@@ -122,7 +124,7 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
 
 
 def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = None) -> dict[str, Tensor]:
-    """Read all weights of the network; the averaged ones if the run averages, as in validation.
+    """Read all weights of the network; if the run averages weights, the averaged ones, as in validation.
 
     No other part of the checkpoint is read. A frozen backbone is stored once, beside the checkpoints; `backbone` is its
     SHA-256.
@@ -142,12 +144,12 @@ def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = No
 
 
 def newest(run: Run) -> checkpoint.Checkpoint:
-    """Return the newest checkpoint without its parts; an error if it is damaged, since others hold other models."""
+    """Return the newest checkpoint without its parts; raise an error if it is damaged, since older models differ."""
     folder = run.folder / "checkpoints"
     if not checkpoint.find(folder):
         raise UserError(f"{run.folder} has no checkpoint yet", "rerun the same train command")
     found = checkpoint.load(folder, ())
-    if found.warnings and found.path.name != checkpoint.latest_name(folder):  # not one that training has passed by
+    if found.warnings and found.path.name != checkpoint.latest_name(folder):  # training has not continued past it
         raise checkpoint.DamagedError(
             found.warnings[0], f"restore it from a copy, or delete that folder to use {found.path.name}"
         )
@@ -157,7 +159,7 @@ def newest(run: Run) -> checkpoint.Checkpoint:
 def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) -> None:
     """Warn if a split has changed since the run was trained.
 
-    It is an error if the split was drawn from training images: drawn again, it has some that the run was trained on.
+    It is an error if the split was drawn from training images: a new draw would include some of the training images.
     """
     known = newest(run).state["card"]["images"]
     hashes = [part.list_hash() for own, part in splits.parts() if own == name]
@@ -165,7 +167,7 @@ def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) 
         return
     if name in splits.held:
         raise UserError(
-            f"the {name} split, held out from training images, is not the one that {run.folder} left out of training: "
+            f"the {name} split, held out from training images, is not the one that {run.folder} held out, so "
             "the run may have been trained on some of it",
             "restore the data, or train again; to evaluate on other data: RUN DATA",
         )
@@ -192,5 +194,5 @@ def as_runs(runs: Runs) -> list[Run]:
     """Return one run or several as a list."""
     several = [as_run(run) for run in ([runs] if isinstance(runs, Run | Path | str) else runs)]
     if not several:
-        raise UserError("there is no run", "give one run or more")
+        raise UserError("there is no run", "give one or more runs")
     return several

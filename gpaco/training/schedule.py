@@ -9,7 +9,7 @@ from torch import nn
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Optimizer, Recipe
 
-# Learned tables that are not weight matrices: like biases and norms they are not decayed if decay_bias is off.
+# Learned tables that are not weight matrices: like biases and norms, they are not decayed if decay_bias is off.
 _TABLES = ("pos_embed", "cls_token", "reg_token", "dist_token", "absolute_pos_embed", "relative_position_bias_table")
 # Modules of a timm ViT before its blocks.
 _STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "norm_pre")
@@ -18,7 +18,7 @@ _STEM = ("patch_embed", "pos_embed", "cls_token", "reg_token", "dist_token", "no
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of optimizer step `step`, counted from 0 at the start of training.
 
-    With e the epoch that the step is in, W = warmup, E = epochs and s going from 1 to 0:
+    With e the epoch of the step, W = warmup, E = epochs, and s going from 1 to 0:
 
         cosine         s = (1 + cos(pi (e - W + 1) / (E - W + 1))) / 2        min_lr + (lr - min_lr) s
         poly           s = (1 - e / E) ^ power                                 min_lr + (lr - min_lr) s
@@ -26,9 +26,9 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
         step-released  lr times `factor` for each of `steps` that is < e, as in the released CIFAR scripts
         constant       lr
 
-    Warm-up multiplies by (e + 1) / W while e < W; in step-released as long as e <= W, so that one epoch runs at
-    lr (W + 1) / W. With `per` = "step", e is the position in epochs with its fraction, t: warm-up is t / W, from 0, and
-    cosine goes with (t - W) / (E - W), as in MAE.
+    Warm-up multiplies by (e + 1) / W while e < W; in step-released, while e <= W, so that one epoch runs at
+    lr (W + 1) / W. With `per` = "step", e is the fractional position t in epochs: warm-up is t / W, from 0, and cosine
+    follows (t - W) / (E - W), as in MAE.
 
     >>> from gpaco.recipes.recipe import change
     >>> recipe = change(Recipe(), {"train.epochs": 5, "optimizer.lr": 0.8, "schedule.warmup": 2})
@@ -39,7 +39,7 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     name, warmup, min_lr = schedule.name, schedule.warmup, schedule.min_lr
     whole = schedule.per == "epoch"
     position: float = step // steps_per_epoch if whole else min(step / steps_per_epoch, epochs)
-    begun = 1 if whole else 0  # an epoch counts once it has begun
+    begun = 1 if whole else 0  # an epoch counts once it has started
     rising = position < warmup
     warm = min((position + begun) / warmup, 1.0) if rising else 1.0
 
@@ -66,12 +66,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, Any]]:
-    """Return the parameters that are not frozen in groups, each with its "lr", "lr_scale" and "weight_decay".
+    """Return the trainable parameters in groups, each with its "lr", "lr_scale" and "weight_decay".
 
     Without `decay_bias`, as in MAE, biases, norms, tokens and position tables are not decayed. With `layer_decay`,
     parameters at depth d of a ViT with L blocks train at layer_decay ^ (L + 1 - d) of the rate: the patch embedding at
-    depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate. A method may give parameters a
-    `rate`, a further factor, and a `weight_decay` of their own.
+    depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate. A method may give parameters their
+    own `rate`, a further factor, and `weight_decay`.
     """
     depth_of, last = _depths(model) if settings.layer_decay != 1 else ({}, 0)
     groups: dict[tuple[int, float, float], dict[str, Any]] = {}
@@ -86,12 +86,12 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, An
         group: dict[str, Any] = {"params": [], "lr": settings.lr * scale, "lr_scale": scale, "weight_decay": decay}
         groups.setdefault((depth, decay, rate), group)["params"].append(parameter)
     if not groups:
-        raise UserError("no parameter of the model is left to train", "train more of it: train.part = 'head' or 'all'")
+        raise UserError("the model has no parameters to train", "train more of it: train.part = 'head' or 'all'")
     return [groups[key] for key in sorted(groups)]
 
 
 def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
-    """Return the depth of each parameter before or in the blocks of a ViT, and the depth of all others."""
+    """Return the depth of each parameter before or in the blocks of a ViT, and that of all others."""
     found = {
         name.removesuffix("blocks"): len(module)
         for name, module in model.named_modules()
@@ -100,7 +100,7 @@ def _depths(model: nn.Module) -> tuple[dict[str, int], int]:
     modules = {name for name, _ in model.named_modules()}
     if len(found) != 1 or f"{next(iter(found))}patch_embed" not in modules:
         raise UserError(
-            "layer-wise decay needs a ViT (a patch embedding and one row of blocks); this model is built differently",
+            "layer-wise decay needs a ViT (a patch embedding and one sequence of blocks)",
             "set optimizer.layer_decay = 1, or choose a model such as vit_base_patch16_224",
         )
     ((prefix, count),) = found.items()

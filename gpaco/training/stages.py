@@ -1,4 +1,4 @@
-"""From a task to a finished run: its folder, its stages, and which runs may be resumed."""
+"""Trains a task to a finished run: its folder, its stages, and which runs may be resumed."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import HOLDER, LOCK, lock
 from gpaco.system.progress import Say, Show
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 from gpaco.training.loop import fit
 from gpaco.training.resume import threads_restored
 from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, stage_folder, weights_of
 from gpaco.training.task import Before, Learner, Task
 from gpaco.training.trackers import tracked
 
-# Settings that may change when a run resumes: no bit of its result depends on them.
+# Settings that may change when a run resumes: the result does not depend on them.
 WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.log", "train.checkpoint_every", "train.keep")
 
 
@@ -33,7 +33,7 @@ WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.log",
 def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: Say) -> Run:
     """Train the stages one after another, the last one in the folder itself, then evaluate.
 
-    The first process writes the results, which may take minutes; the others do not wait for it.
+    The first process writes the results, which may take minutes; the others do not wait.
     """
     run, stages = Run(folder), recipes.stages(task.recipe)
     (finished,) = distributed.agree(int((folder / "metrics.json").is_file()))
@@ -62,9 +62,9 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
 
 @contextmanager
 def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
-    """The run folder, locked by the first process, with the recipe in it."""
+    """Lock the run folder, in the first process, and write the recipe to it."""
     recipe = task.recipe
-    check_same_everywhere(task.splits)  # also what was held out and left out
+    check_same_everywhere(task.splits)  # including what was held out and left out
     check_batches(recipe, len(task.splits.train))
     with ExitStack() as stack:
         if distributed.rank() == 0:
@@ -85,7 +85,7 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
 
 @contextmanager
 def _nothing_left(folder: Path) -> Iterator[None]:
-    """Remove the new folder if wrong input, such as weights of another model, ends the run before it begins."""
+    """Remove the new folder if wrong input, such as weights of another model, ends the run before it starts."""
     try:
         yield
     except UserError:
@@ -99,7 +99,7 @@ def check_batches(recipe: Recipe, images: int) -> None:
     """Raise an error if processes cannot share a batch evenly.
 
     Each process needs an image for every step of gradient accumulation, or the others would wait for it forever. All
-    need the same number: gradients are averaged over processes, so an image in a smaller share would weigh more.
+    need the same number: gradients are averaged over processes, so images in a smaller share would weigh more.
     """
     world = distributed.world_size()
     for stage in recipes.stages(recipe):
@@ -120,19 +120,23 @@ def check_batches(recipe: Recipe, images: int) -> None:
 
 
 def check_same_run(folder: Path, recipe: Recipe) -> None:
-    """Raise an error if the folder holds a run of another recipe."""
+    """Raise an error if the folder holds a run with another recipe."""
     one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
     if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
-        raise UserError(f"{folder} holds a run with other stages", "choose another --out, or give the same settings")
+        raise UserError(
+            f"{folder} holds a run with different stages", "choose another --out, or give the same settings"
+        )
     differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
     differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
     if not differs:
         return
-    key = min(differs, key=lambda key: key not in FLAGS.values())  # rather what can be typed than what follows from it
+    key = min(
+        differs, key=lambda key: key not in FLAGS.values()
+    )  # prefer settings with an option over those derived from them
     old, new = differs[key]
     if list(differs) == ["method.tune_prior"] and new:
         raise UserError(f"{folder} holds a run without a tuned prior", f"tune it: gpaco evaluate {folder} --tune-prior")
-    more = f", and {counted(len(differs) - 1, 'more setting')}" if len(differs) > 1 else ""
+    more = f", and {plural(len(differs) - 1, 'more setting')}" if len(differs) > 1 else ""
     raise UserError(
         f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",
         "choose another --out, or give the same settings to resume",

@@ -1,4 +1,4 @@
-"""What training needs from a task, as protocols. Both tasks have methods of these names."""
+"""Protocols: what training needs from a task. Both tasks implement them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +13,20 @@ from gpaco.training.run import Run
 
 
 class Before(NamedTuple):
-    """What a stage takes over from the one before it."""
+    """What a stage takes over from the previous one."""
 
     weights: dict[str, Tensor]
     origin: str  # where the pretrained weights of the first stage came from
 
 
 class Learner(Protocol):
-    """One stage of training: a model, where its batches come from, and how a batch becomes a loss."""
+    """One stage of training: a model, the source of its batches, and how a batch becomes a loss."""
 
     @property
     def model(self) -> nn.Module: ...
     @property
     def extra(self) -> nn.Module:
-        """Further state that is saved with the run, such as a memory."""
+        """Additional state that is saved with the run, such as a memory."""
 
     @property
     def steps(self) -> int:
@@ -37,19 +37,19 @@ class Learner(Protocol):
         """A frozen dataclass, see training/card.py."""
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """Return the batches of this process from step `start` of an epoch on."""
+        """Return the batches of this process for an epoch, from step `start` on."""
 
     def start(self, batch: Any) -> float:
         """Called once before the first step; returns the shift of the balanced start."""
 
     def loss(self, network: nn.Module, batch: Any) -> Tensor:
-        """Return the loss of a batch; `network` is the model as the loop wraps it."""
+        """Return the loss of a batch; `network` is the model as wrapped by the loop."""
 
     def after_step(self) -> None:
-        """Called after each step of the optimizer."""
+        """Called after each optimizer step."""
 
     def validate(self, network: nn.Module) -> dict[str, Any]:
-        """Return metrics on validation data; `score` selects the best epoch. Empty if there is nothing to select on."""
+        """Return metrics on validation data; `score` selects the best epoch. Empty without data for selection."""
 
 
 class Task(Protocol):
@@ -57,7 +57,7 @@ class Task(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """Complete, with all stages."""
+        """The complete recipe, with all stages."""
 
     @property
     def splits(self) -> Any:
@@ -65,17 +65,17 @@ class Task(Protocol):
 
     @staticmethod
     def check_model(name: str, weights: str) -> None:
-        """Raise an error if there is no model of this name, or if its weights are in a package that is missing."""
+        """Raise an error for an unknown model, or if the package with its weights is not installed."""
 
     @classmethod
     def prepare(cls, recipe: Recipe, given: set[str], folder: Path, device: torch.device, say: Say) -> Self:
-        """Read the data and fill in what the recipe leaves open. `given` names the settings that the user chose."""
+        """Read the data and fill in unset settings of the recipe. `given` names the settings that the user chose."""
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> Learner:
-        """Return a learner for one stage, in its own folder; `before` has the weights of the stage before."""
+        """Return a learner for one stage, in its own folder; `before` has the weights of the previous stage."""
 
     def finish(self, run: Run, learner: Any) -> None:
-        """Evaluate the selected checkpoint and write the metrics and everything that the page needs."""
+        """Evaluate the selected checkpoint, and write the metrics and everything that the page needs."""
 
     def with_recipe(self, recipe: Recipe, say: Say) -> Self:
         """Return the same data with another recipe."""

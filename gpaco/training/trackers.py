@@ -1,4 +1,4 @@
-"""Epochs of a run sent to TensorBoard or Weights & Biases as well; metrics.jsonl is always written."""
+"""Logs epochs of a run to TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ from gpaco.errors import EnvironmentProblem, installing
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
+from gpaco.system.files import write_atomic
 from gpaco.system.progress import Show
 from gpaco.system.words import one_line
 
@@ -19,7 +20,7 @@ Send = Callable[[int, Row], None]
 
 
 def wanted_trackers(recipe: Recipe) -> list[str]:
-    """Return the trackers that a recipe names; an error if one is not installed."""
+    """Return the trackers that a recipe names; raise an error if one is not installed."""
     names = [name for name in recipe.train.log.split(",") if name]
     for name in names:
         if find_spec(name) is None:
@@ -29,7 +30,7 @@ def wanted_trackers(recipe: Recipe) -> list[str]:
 
 @contextmanager
 def tracked(show: Show, recipe: Recipe, folder: Path) -> Iterator[Show]:
-    """Yield `show`, or a function that also sends epochs to the trackers of the recipe. Process 0 does it."""
+    """Yield `show`, or, in process 0, a function that also sends epochs to the trackers of the recipe."""
     with ExitStack() as stack:
         names = wanted_trackers(recipe) if distributed.rank() == 0 else []
         senders = [stack.enter_context(TRACKERS[name](recipe, folder)) for name in names]
@@ -44,7 +45,7 @@ def tracked(show: Show, recipe: Recipe, folder: Path) -> Iterator[Show]:
 
 
 def numbers(row: dict[str, Any]) -> Row:
-    """Return the numbers of an epoch, except what they are plotted against.
+    """Return the numbers of an epoch, except those on the x-axis.
 
     >>> numbers({"epoch": 3, "epochs": 9, "loss": 0.5, "val_few": None, "time": {"seconds": 2.0}})
     {'loss': 0.5, 'seconds': 2.0}
@@ -57,7 +58,7 @@ def numbers(row: dict[str, Any]) -> Row:
 
 @contextmanager
 def tensorboard(recipe: Recipe, folder: Path) -> Iterator[Send]:
-    """Event files in the folder `tensorboard` of the run; epochs that a resumed run repeats replace the old ones."""
+    """Write event files to the folder `tensorboard` of the run; epochs repeated by a resumed run replace old ones."""
     from torch.utils.tensorboard import SummaryWriter
 
     writers: list[Any] = []
@@ -78,18 +79,18 @@ def tensorboard(recipe: Recipe, folder: Path) -> Iterator[Send]:
 
 @contextmanager
 def wandb(recipe: Recipe, folder: Path) -> Iterator[Send]:
-    """A run of wandb, continued if this one is resumed. wandb itself reads WANDB_MODE, WANDB_PROJECT and the like."""
+    """Log to a wandb run, which continues if this run resumes. wandb itself reads WANDB_MODE, WANDB_PROJECT, ..."""
     import wandb as library
 
     known = folder / "wandb.txt"
     name = known.read_text() if known.is_file() else secrets.token_hex(8)
-    known.write_text(name)
+    write_atomic(known, name)
     about: dict[str, Any] = {"name": folder.resolve().name, "config": {"recipe": recipes.dumps(recipe)}}
     try:
         run = library.init(id=name, resume="allow", dir=folder, **about)
     except library.errors.Error as error:  # no login, no network
         raise EnvironmentProblem(
-            f"wandb does not start: {one_line(error)}", "wandb login, or WANDB_MODE=offline, or leave out --log"
+            f"wandb cannot start: {one_line(error)}", "wandb login, or WANDB_MODE=offline, or leave out --log"
         ) from error
     run.define_metric("*", step_metric="epoch")
     try:

@@ -102,7 +102,7 @@ def test_wrong_parameters_are_named() -> None:
     ):
         with pytest.raises(UserError, match=message):
             TailClassifier(**options).fit(X, y)
-    with pytest.raises(UserError, match="one class only"):
+    with pytest.raises(UserError, match="only one class"):
         TailClassifier().fit(X[:6], y[:6])
 
 

@@ -46,6 +46,11 @@ def test_a_segmenter_is_measured_at_its_fitted_size_without_layers_for_training(
     assert row["parameters"] == 3 * 6 * 9 + 6 + 2 * 6 + 6 * 8 * 9 + 8 + 8 * 3 + 3  # encoder and class scores
     assert " none " in table([row])
     assert stored(run, "cpu") == row
+    said: list[str] = []
+    twin = made_run(tmp_path / "twin", tmp_path / "data", ("a", "b", "c"))
+    again, second = gpaco.latency([run, twin], device="cpu", seconds=0.01, say=said.append)
+    assert second == again | {"run": str(twin.folder)}
+    assert len(said) == 1, "the same network is not measured twice"
     for damage in ("", "{}", "[1]", '{"batches": ', json.dumps(row | {"batches": {"1": None, "64": None}})):
         (run.folder / FILE).write_text(damage)
         assert stored(run, "cpu") is None, damage

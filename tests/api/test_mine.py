@@ -114,8 +114,8 @@ def test_wrong_input_is_refused_with_a_remedy(digits: Run, segmenter: Run, pool:
     assert "does not exist" in fails("mine", digits.folder, tmp_path / "none", *out)
     for options, message in (
         ({"classes": "seven"}, "no class 'seven'"),
-        ({"classes": " , "}, "no class is named"),
-        ({"n": 0}, "0 candidates are none"),
+        ({"classes": " , "}, "no class is given"),
+        ({"n": 0}, "n must be at least 1, got 0"),
         ({"out": tmp_path / "c.txt"}, "use a name that ends in .csv"),
     ):
         with pytest.raises(UserError, match=message):
@@ -124,6 +124,6 @@ def test_wrong_input_is_refused_with_a_remedy(digits: Run, segmenter: Run, pool:
         gpaco.mine(segmenter, pool)
     with pytest.raises(UserError, match="no image could be read"):
         gpaco.mine(digits, pool / "broken.png")
-    with pytest.raises(UserError, match="does not know how many training images"):
+    with pytest.raises(UserError, match="does not have the number of training images"):
         chosen_classes("rare", replace(gpaco.load(digits).card, counts=None))
     assert not (tmp_path / "c.csv").exists()

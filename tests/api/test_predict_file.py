@@ -76,6 +76,7 @@ def test_pillow_resizes_as_torch_does_within_a_gray_level() -> None:
             assert abs(ours - theirs).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_prior_changes_the_answers_of_a_file_as_those_of_its_run(
     trained: Run, exported: Path, files: Path, tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_file_is_served_without_torch_and_what_else_is_missing_is_named(export
     assert "all requests were answered" in out
 
 
+@pytest.mark.slow
 def test_uncertain_is_a_probability_for_a_segmenter_too(segmenter: Run, files: Path) -> None:
     with pytest.raises(UserError, match="70 is not a probability"):
         gpaco.predict(segmenter, files, uncertain=70.0)
@@ -185,4 +187,4 @@ def test_the_command_says_how_many_rows_to_look_at(exported: Path, files: Path, 
     table = tmp_path / "rows.csv"
     said = run_command("predict", exported, files, "--out", table, "--uncertain", "0.7")
     look = sum("True" in line.split(",") for line in table.read_text().splitlines())
-    assert f"31 files, 1 of them could not be read, {look} to look at (probability below 0.7): {table}" in said
+    assert f"31 files, 1 of them could not be read, {look} to review (probability below 0.7): {table}" in said

@@ -136,12 +136,12 @@ def test_what_cannot_be_shared_or_loaded_is_an_error(
     others = {key: one for key, one in load_file(folder / "model.safetensors").items() if "layer1" not in key}
     for number, (name, content, message) in enumerate(
         (
-            ("config.json", b"{", "has no model of gpaco"),
-            ("config.json", json.dumps({"task": "classification"}).encode(), "has no model of gpaco"),
+            ("config.json", b"{", "has no gpaco model"),
+            ("config.json", json.dumps({"task": "classification"}).encode(), "has no gpaco model"),
             ("config.json", json.dumps(config | {"card": []}).encode(), "another version of gpaco"),
-            ("model.safetensors", None, "are missing, damaged or of another model"),
-            ("model.safetensors", b"0" * 99, "are missing, damaged or of another model"),
-            ("model.safetensors", save(others), "are missing, damaged or of another model"),
+            ("model.safetensors", None, "are missing, damaged or from another model"),
+            ("model.safetensors", b"0" * 99, "are missing, damaged or from another model"),
+            ("model.safetensors", save(others), "are missing, damaged or from another model"),
         )
     ):
         damaged = shutil.copytree(folder, tmp_path / f"damaged-{number}")
@@ -151,7 +151,7 @@ def test_what_cannot_be_shared_or_loaded_is_an_error(
         with pytest.raises(UserError, match=message):
             gpaco.load(damaged)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UserError, match="has no model of gpaco"):
+    with pytest.raises(UserError, match="has no gpaco model"):
         gpaco.load(tmp_path)
     with pytest.raises(UserError, match="is not a name on the hub"):
         gpaco.load("hub:digits")

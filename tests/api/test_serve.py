@@ -117,15 +117,15 @@ def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_o
         (server.predict(), 400, "no image"),
         (server.predict(good, query="?prior=trian"), 400, "did you mean 'train'"),
         (server.predict(b"no image", query="?prior=trian"), 400, "did you mean 'train'"),  # before the image is read
-        (server.predict(good, query="?top=many"), 400, "top is a number"),
-        (server.predict(good, query="?top=%C2%B2"), 400, "top is a number"),  # a digit that is no number
-        (server.predict(good, query=f"?top={'1' * 5000}"), 400, "top is a number"),
+        (server.predict(good, query="?top=many"), 400, "top must be a positive"),
+        (server.predict(good, query="?top=%C2%B2"), 400, "top must be a positive"),  # a digit that is no number
+        (server.predict(good, query=f"?top={'1' * 5000}"), 400, "top must be a positive"),
         (
             server.ask("/predict", odd, Content_Type=f"{kind}; charset=unicode_escape"),
             400,
-            "name of a file is not text",
+            "file name is not valid text",
         ),
-        (server.ask("/predict", odd, Content_Type=f"{kind}; charset=idna"), 400, "name of a file is not text"),
+        (server.ask("/predict", odd, Content_Type=f"{kind}; charset=idna"), 400, "file name is not valid text"),
         (server.ask("/", Host="attacker.example"), 400, "this server is not 'attacker.example'"),  # leads here, maybe
         (server.ask("/predict", good, Content_Type="image/png"), 415, "multipart/form-data"),
         (server.ask("/predict", b"nothing of the kind", Content_Type=kind), 400, "cannot be read"),

@@ -71,6 +71,15 @@ def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
+@pytest.mark.slow
+def test_results_go_to_a_folder_named_after_the_data_by_default(
+    prints: Command, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prints("train", photographs, "--method", "gaussian", "--set", "train.report=false")
+    assert (tmp_path / "runs" / photographs.name / "metrics.json").is_file()
+
+
 # Help
 
 
@@ -87,7 +96,8 @@ def test_every_command_has_help(command: str, prints: Command) -> None:
 
 def test_no_words_at_all_give_help_and_no_summary_is_cut_off(prints: Command) -> None:
     assert prints() == prints("--help")
-    commands = prints().split("Commands:")[1]
+    commands, steps = prints().split("Commands:")[1].split("First steps")
+    assert "gpaco train photos/ --out runs/first\n" in steps
     assert "..." not in commands
     assert re.findall(r"^  (\w+)", commands, re.MULTILINE) == list(COMMANDS)
     summaries = re.split(r"^  \w+ +", commands, flags=re.MULTILINE)[1:]
@@ -240,7 +250,8 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     assert text.splitlines()[0] == line
     assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
     assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"
-    assert len(prints("predict", trained, *["one.png"] * 11, "--out", "more.csv").splitlines()) == 1
+    text = prints("predict", trained, *["one.png"] * 11, "--out", "more.csv")
+    assert text == f"  {row['class']} 11\n11 images: more.csv\n", "many answers are counted by class"
 
 
 def test_a_folder_of_runs_is_told_from_a_run(trained: Path, refuses: Command, tmp_path: Path) -> None:
@@ -279,7 +290,7 @@ def test_report_refuses_a_run_without_predictions_in_two_lines(trained: Path, re
     assert "ends in .html" in refuses("report", trained, "--out", tmp_path / "page")
 
 
-def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, tmp_path: Path) -> None:
+def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, refuses: Command) -> None:
     default = prints("show", "default")
     assert set(tomllib.loads(default)["method"]) == {field.name for field in fields(MethodSettings)}
     assert "margin of the rarest class" in prints("show", "ldam-drw")
@@ -287,6 +298,7 @@ def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Comm
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
     assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
+    assert "method 'gpacoo'; did you mean 'gpaco'?" in refuses("show", "gpacoo")
 
 
 def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by_a_word(prints: Command) -> None:
@@ -352,7 +364,7 @@ def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tm
     text = '[method]\nname = "supcon"\n[[stage]]\nname = "one"\n[[stage]]\nname = "two"\n'
     (tmp_path / "recipe.toml").write_text(text)
     message = refuses("train", "digits", "--recipe", tmp_path / "recipe.toml", "--out", tmp_path / "run")
-    assert "the last stage, 'two', trains features and no classifier (supcon)" in message
+    assert "the last stage, 'two', trains features but no classifier (supcon)" in message
 
 
 @pytest.mark.slow
@@ -365,7 +377,7 @@ def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Com
     message = refuses("train", *words, "--set", "stage.two.optimizer.lr=0.02")
     assert "holds another run: optimizer.lr was 0.01, now 0.02" in message
     (tmp_path / "recipe.toml").write_text(text)
-    assert "holds a run with other stages" in refuses("train", *words)
+    assert "holds a run with different stages" in refuses("train", *words)
 
 
 def main_exits(code: int, *words: str) -> None:
@@ -384,7 +396,7 @@ def test_without_images_to_evaluate_on_the_model_is_written_and_that_is_said(pri
         save(tmp_path / "data" / name / "0.png", seed=k, width=16, height=16)
     words = ("train", tmp_path / "data", "--epochs", 1, "--method", "ce", "--out", tmp_path / "run")
     text = prints(*words)
-    assert "there is no data to evaluate on: only the model was written" in text
+    assert "there is no data to evaluate on, so only the model was written" in text
     assert gpaco.load(tmp_path / "run").classes == ("flat", "round", "tall")
 
 

@@ -30,7 +30,7 @@ WRONG = [
     ("train nowhere --out OUT --weights none.safetensors", "there is no file none.safetensors"),
     ("train nowhere --out OUT --task segmentation --model upernet-resnt18", "no encoder 'resnt18'"),
     ("compare digits --out OUT --methods ce,gpaco,ce", "the method 'ce' is given twice"),
-    ("show defualt", "no recipe 'defualt'"),
+    ("show defualt", "no recipe, run or method 'defualt'; did you mean 'default'?"),
     ("recipes imagnet-lt", "did you mean 'imagenet-lt'?"),
     ("evaluate OUT", "OUT does not exist"),
     ("evaluate RUN --prior unifrom", "no file 'unifrom'; did you mean 'uniform'?"),
@@ -44,7 +44,7 @@ WRONG = [
     ("evaluate SEGMENTER --scales 1,inf", "scales must be numbers above 0"),
     ("evaluate SEGMENTER --window 32/64", "a stride of 64 pixels does not cover windows of 32"),
     ("evaluate SEGMENTER --prior uniform", "--tune-prior and --restrict are for classifiers"),
-    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is not one"),
+    ("predict SEGMENTER one.png --out rows.csv", "rows.csv is a file name"),
 ]
 
 
@@ -80,7 +80,7 @@ def test_a_wrong_word_is_exit_2_with_cause_and_remedy_and_nothing_is_written(
 
 def test_debug_shows_where_an_error_came_from_and_may_stand_anywhere(capfd: pytest.CaptureFixture[str]) -> None:
     for words in (["--debug", "show", "defualt"], ["show", "defualt", "--debug"]):
-        with pytest.raises(ValueError, match="no recipe 'defualt'"):
+        with pytest.raises(ValueError, match="no recipe, run or method 'defualt'"):
             main(words)
 
 

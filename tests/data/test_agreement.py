@@ -35,14 +35,14 @@ def scenario() -> Results:
     good = splits()
     renamed = replace(good, test=replace(good.train.subset(range(4)), names=("a", "b", "c", "d")))
     for different in (splits(train=6), splits(name="dog"), replace(good, test=None), renamed):
-        with pytest.raises(UserError, match="process 1 has other data than process 0") as error:
+        with pytest.raises(UserError, match="process 1 has different data than process 0") as error:
             check_same_everywhere(different if second else good)
         words.append(error.value.cause.partition(": ")[2])
     assert words == [
         "6 train images, process 0 has 9",
-        "other classes",
+        "different classes",
         "0 test images, process 0 has 4",
-        "other test images",
+        "different test images",
     ]
 
     read: list[int] = []
@@ -71,11 +71,11 @@ def trained(home: Path) -> Results:
             shutil.copy(folder / "train" / "cat" / "10.png", folder / "train" / "cat" / f"{k}.png")
     quick: dict[str, Any] = {"method": "ce", "model": "resnet8", "epochs": 1, "workers": 0, "say": quiet}
     settings = ["data.allow_leakage=true", "train.report=false"]
-    with pytest.raises(UserError, match=r"process 1 has other data than process 0: other .* images"):
+    with pytest.raises(UserError, match=r"process 1 has different data than process 0: different .* images"):
         gpaco.train(folder, out=home / "run", settings=settings, **quick)
     if second:
         (folder / "train" / "dog" / "7.png").unlink()
-    with pytest.raises(UserError, match="process 1 has other data than process 0: 39 train images"):
+    with pytest.raises(UserError, match="process 1 has different data than process 0: 39 train images"):
         gpaco.train(folder, out=home / "run", settings=settings, **quick)
     return {}
 

@@ -51,7 +51,7 @@ def test_cifar_100_is_read_from_its_folder_its_parent_and_its_archive(tmp_path: 
         np.testing.assert_array_equal(splits.train.images, expected)
         assert splits.test is not None
         assert splits.test.labels.tolist() == [2, 1]
-        assert splits.notes[-1] == "6 training and 2 test images, published are 50000 and 10000"
+        assert splits.notes[-1] == "6 training and 2 test images; the published set has 50000 and 10000"
         assert (len(splits.notes) == 2) == (path == packed)
     assert "its MD5 is not eb9058c3a382ffc7106e4002c42a8d85" in splits.notes[0]
 
@@ -117,7 +117,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     for payload in payloads:
         assert "which no array needs" in _with(folder, "train", payload).cause
         assert not canary.exists()
-    assert "asks for posix.mkdir" in _with(folder, "meta", payloads[0]).cause
+    assert "refers to posix.mkdir" in _with(folder, "meta", payloads[0]).cause
 
 
 def _with(folder: Path, file: str, content: bytes) -> UserError:
@@ -165,7 +165,7 @@ def test_archives_that_are_damaged_or_hold_something_else_are_refused(tmp_path: 
     path.parent.mkdir()
     for content in (b"", b"hello", whole[: len(whole) // 2], whole[:3000] + b"x" * 500 + whole[3500:]):
         path.write_bytes(content)
-        assert "is damaged or no archive" in refused(path).cause
+        assert "is damaged or not an archive" in refused(path).cause
     (folder / "meta").unlink()
     assert "'meta' is missing" in refused(archive(path, folder)).cause
     (folder / "test").unlink()
@@ -218,11 +218,11 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
     path = folder / "train-images-idx3-ubyte"
     data = path.read_bytes()
     for content, cause in (
-        (b"", "does not start as"),
-        (b"\0\0\x0d\x03" + data[4:], "does not start as"),
-        (data[:-1], "is not an idx file or damaged"),
-        (data + b"x", "is not an idx file or damaged"),
-        (data[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1) + data[16:], "is not an idx file or damaged"),
+        (b"", "its header is not that of"),
+        (b"\0\0\x0d\x03" + data[4:], "its header is not that of"),
+        (data[:-1], "is not an idx file, or damaged"),
+        (data + b"x", "is not an idx file, or damaged"),
+        (data[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1) + data[16:], "is not an idx file, or damaged"),
         (data[:4] + struct.pack(">3I", 3, 5, 4) + data[16:-20], "has 3 images but 4 labels of 'train'"),
     ):
         path.write_bytes(content)
@@ -232,7 +232,7 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
     for content in (b"hello", packed[:-12], packed[:-8] + b"\0" * 8):
         path.with_suffix(".gz").write_bytes(content)
         path.with_suffix(".gz").rename(folder / "train-images-idx3-ubyte.gz")
-        assert "is not an idx file or damaged" in refused(folder).cause
+        assert "is not an idx file, or damaged" in refused(folder).cause
 
 
 def test_gaps_in_idx_labels_are_refused_unless_allowed(tmp_path: Path) -> None:

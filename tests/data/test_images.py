@@ -166,7 +166,7 @@ def test_the_range_that_a_ppm_states_is_used(tmp_path: Path) -> None:
 def test_floats_and_wide_integers_are_refused(tmp_path: Path) -> None:
     for values in ([[0, 0.5, 1]], [[-1000, 0, 1000]], [[0, 1, 2 * 10**8]]):
         kind = np.float32 if 0.5 in values[0] else np.int32
-        assert "neither of 8 nor of 16 bits" in refused(saved(tmp_path / "a.tif", np.array(values, kind)))
+        assert "neither 8 nor 16 bits" in refused(saved(tmp_path / "a.tif", np.array(values, kind)))
 
 
 def test_of_several_frames_the_first_is_read(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_of_several_frames_the_first_is_read(tmp_path: Path) -> None:
         options = {"lossless": True} if suffix == "webp" else {}
         path = saved(tmp_path / f"a.{suffix}", frames[0], save_all=True, append_images=frames[1:], **options)
         assert (read_image(path) == 50).all()
-        assert "several frames of which only the first is used" in describe_image(path).odd
+        assert "several frames (only the first is used)" in describe_image(path).odd
 
 
 def test_a_wrong_suffix_is_read_by_its_contents_and_described(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.images import save
 
-from gpaco.data.class_maps import NUMBERS, class_map, in_words_of, is_imagenet, published_as
+from gpaco.data.class_maps import NUMBERS, class_map, is_imagenet, published_as, translate_classes
 from gpaco.data.corruption.corruptions import SEVERITIES
 from gpaco.data.corruption.published import Arrays, Tree, read_shifted
 from gpaco.data.images import read_image
@@ -70,9 +70,9 @@ def test_other_folders_are_not_taken_for_corruptions(tmp_path: Path) -> None:
 
 def test_a_misspelled_corruption_and_a_wrong_severity_are_named(tmp_path: Path) -> None:
     save(tree(tmp_path) / "forst" / "1" / "cat" / "0.png")
-    assert "a folder 'forst' that is none; did you mean 'frost'?" in refused(tmp_path)
+    assert "a folder 'forst' that is not one; did you mean 'frost'?" in refused(tmp_path)
     save(tree(tmp_path / "b") / "fog" / "6" / "cat" / "0.png")
-    assert "a folder '6', which is no severity" in refused(tmp_path / "b")
+    assert "a folder '6', which is not a severity" in refused(tmp_path / "b")
 
 
 def test_a_severity_with_other_images_is_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     np.save(arrays(tmp_path / "c") / "fog.npy", np.zeros((25, 32, 32, 3), np.uint8))
     assert "not 30 RGB images" in refused(tmp_path / "c")
     np.save(arrays(tmp_path / "d") / "frots.npy", np.zeros(3))
-    assert "frots.npy, which is no corruption; did you mean 'frost'?" in refused(tmp_path / "d")
+    assert "frots.npy, which is not a corruption; did you mean 'frost'?" in refused(tmp_path / "d")
     np.save(arrays(tmp_path / "e") / "labels.npy", np.array([{"a": 1}], object), allow_pickle=True)
     assert "cannot read" in refused(tmp_path / "e")
     (arrays(tmp_path / "f") / "fog.npy").write_bytes(b"")
@@ -135,9 +135,9 @@ def test_imagenet_is_known_by_id_and_by_number() -> None:
     assert is_imagenet(ids)
     assert is_imagenet(tuple(sorted(NUMBERS)))  # as a folder lists them: 0, 1, 10, 100, ...
     assert not is_imagenet(ids[:999])
-    assert in_words_of(["n01440764", "elsewhere"], NUMBERS) == ("0", "elsewhere")
-    assert in_words_of(["10", "2"], ids) == (ids[10], ids[2])
-    assert in_words_of(["10", "2"], ("2", "10")) == ("10", "2")
+    assert translate_classes(["n01440764", "elsewhere"], NUMBERS) == ("0", "elsewhere")
+    assert translate_classes(["10", "2"], ids) == (ids[10], ids[2])
+    assert translate_classes(["10", "2"], ("2", "10")) == ("10", "2")
     assert published_as(class_map("imagenet-a")) == "imagenet-a"
     assert published_as(tuple(sorted(NUMBERS))) == "imagenet-v2"
     assert published_as(ids) is published_as(class_map("imagenet-r")[:199]) is None
@@ -158,7 +158,7 @@ def test_classes_are_matched_by_name_and_others_left_out() -> None:
     assert found.there.tolist() == [False, True, True, False]
     assert found.dropped == 2
     assert match(np.array([1]), ("cow", "cat"), ("cat",)).unknown == ()  # a class without an image is not missed
-    with pytest.raises(UserError, match=r"no class that the model knows, but 'cta'; did you mean 'cat'\?"):
+    with pytest.raises(UserError, match=r"the model knows no class of the data, which has 'cta'; did you mean 'cat'\?"):
         match(np.array([0]), ("cta",), ("cat", "dog"))
 
 

@@ -107,7 +107,7 @@ def test_a_folder_with_splits_is_read_as_such(tmp_path: Path, val: str) -> None:
     assert splits.reader == "folder with splits"
     assert [(name, len(part)) for name, part in splits.parts()] == [("train", 5), ("val", 1), ("test", 2)]
     assert labeled(splits.val) == [(f"{val}/b/0.png", "b")]
-    assert splits.notes == ("left out, since train is here too: 'extra'",)
+    assert splits.notes == ("left out, since there is a train folder: 'extra'",)
 
 
 def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
@@ -161,6 +161,17 @@ def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
     assert "both 'val' and 'valid'" in refused(tmp_path / "two").cause
 
 
+def test_images_with_masks_in_split_folders_are_not_taken_for_classes(tmp_path: Path) -> None:
+    for name in ("train", "trainannot", "test", "testannot"):
+        save(tmp_path / "scenes" / name / "1.png")
+    error = refused(tmp_path / "scenes")
+    assert error.cause.endswith("train' has no class folders")
+    assert "--task segmentation" in error.remedy
+    for name in ("train", "car"):  # two things to ride in
+        save(tmp_path / "vehicles" / name / "1.png")
+    assert watched(tmp_path / "vehicles").classes == ("car", "train")
+
+
 def test_links_are_followed_once_and_dangling_ones_are_not_passed_over(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "d", {"a": 1})
     (root / "a" / "loop").symlink_to(root / "a")
@@ -198,7 +209,7 @@ def test_a_folder_that_vanished_is_a_named_error(tmp_path: Path) -> None:
 def test_unknown_paths_list_what_is_understood(tmp_path: Path) -> None:
     for name in ("a.zip", "a.bin"):
         (tmp_path / name).write_bytes(b"PK")
-        assert "understood are: a folder of class folders" in refused(tmp_path / name).remedy
+        assert "give a folder of class folders" in refused(tmp_path / name).remedy
     assert "is one image" in refused(save(tmp_path / "one.png")).cause
 
 

@@ -120,7 +120,7 @@ def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
         "no class for '1.png'": {"train-0.tar": {"1_png": png()}},
         "no image in": {"train-0.tar": {"1_cls": "a"}},
         "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
-        "of 'val' only": {"val-0.tar": {"a__1_png": png()}},
+        "only shards of 'val'": {"val-0.tar": {"a__1_png": png()}},
     }
     for number, (message, shards) in enumerate(cases.items()):
         folder = tmp_path / str(number)

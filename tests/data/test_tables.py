@@ -77,12 +77,12 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
         ("path,label,split\na.png,x,train\nb.png,x,trian\n", "not train, val or test; did you mean 'train'?"),
         ("path,label,split\na.png,x,train\nb.png,y,test\n", "class 'y' of line 3 of labels.csv is only in test"),
         ("path,label,split\na.png,x,test\n", "has no training images"),
-        ("path,lable\na.png,x\n", "no column of labels among 'path', 'lable'; did you mean 'lable'?"),
-        ("one,two\n1,2\n", "no column of paths among 'one', 'two'"),
+        ("path,lable\na.png,x\n", "no column with labels among 'path', 'lable'; did you mean 'lable'?"),
+        ("one,two\n1,2\n", "no column with paths among 'one', 'two'"),
         ('path,label\n"a.png,x\nb.png,y\n', "labels.csv: unexpected end of data"),
         ("", "is empty"),
-        ("path,label\n", "names no image"),
-        ("a.png,x\nb.png,y\n", "no column of paths among 'a.png', 'x'"),
+        ("path,label\n", "lists no images"),
+        ("a.png,x\nb.png,y\n", "no column with paths among 'a.png', 'x'"),
     ):  # fmt: skip
         assert cause in refused(table(tmp_path, text)).cause
     utf_16 = refused(table(tmp_path, "path,label\na.png,x\n".encode("utf-16")))
@@ -218,11 +218,11 @@ def test_trouble_in_a_list_is_named_with_its_line(tmp_path: Path) -> None:
         ("n 01/0 x.png 0\nn 01/1 x.png 0.5\n", "line 2 of x_train.txt: the label '0.5' is not a class index"),
         ("n 01/0 x.png 99999999999\n", "is not a class index"),
         ("n 01/0 x.png cat\n", "the label 'cat' is not a class index"),
-        ("n01/0x.png\n", "a path and a label are needed"),
+        ("n01/0x.png\n", "it needs a path and a label"),
         ("n 01/0 x.png 0\nn 01/9 x.png 0\n", "1 of 2 images in x_train.txt do not exist; the first is 'n 01/9 x.png'"),
         ("../n 01/0 x.png 0\n", "line 1 of x_train.txt leads out"),
         ("n 01/0 x.png 0\nn 01/0 x.png 1\n", "lines 1 and 2 of x_train.txt give 'n 01/0 x.png' two labels"),
-        ("\n\n", "names no image"),
+        ("\n\n", "lists no images"),
     ):  # fmt: skip
         assert cause in refused(lists(tmp_path, train=text)).cause
 

@@ -65,9 +65,9 @@ def measure(data: str, folder: Path, steps: int, seed: int) -> dict[str, list[in
             memory["own"].append(_resident(os.getpid()))
             memory["loaders"].append(max(map(_resident, children(os.getpid())), default=0))
 
-    images, size = ({"long_tail": 20}, 8) if data == "digits" else ({"size": 32}, 4)
+    images, size = ({"long_tail": 20}, 8) if data == "digits" else ({"size": 32}, 2)
     flags = {"method": "gpaco", "model": "resnet8", "batch_size": size, "seed": seed, "report": False, "workers": 2}
-    epochs = -(-steps // (50 if data == "digits" else 15))
+    epochs = -(-steps // (50 if data == "digits" else 30))
     settings = ["method.memory=64", "train.checkpoint_every=5"]
     train(data, out=folder / "run", epochs=epochs, show=show, say=quiet, settings=settings, **images, **flags)
     return memory

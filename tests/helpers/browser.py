@@ -51,7 +51,7 @@ class Tab:
 def opened(browser: Browser, place: Path | str, **options: Any) -> Iterator[Tab]:
     """Open a file, or the page of a server, in its own context and wait until it is drawn.
 
-    Fail at the end if there was trouble. A page may ask its own server, nobody else.
+    Fail at the end if there was trouble. A page may send requests only to its own server.
     """
     context = browser.new_context(**({"viewport": {"width": 1200, "height": 900}} | options))
     tab = Tab(context.new_page())

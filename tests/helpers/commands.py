@@ -1,4 +1,4 @@
-"""Run the command `gpaco` in a process of its own, as a user would."""
+"""Run the command `gpaco` in its own process, as a user would."""
 
 import json
 import re
@@ -15,7 +15,7 @@ ENVIRONMENT = dict(forked.ENVIRONMENT)
 def start(
     *words: object, ranks: int = 1, group: bool = False, more: dict[str, str] | None = None, cold: bool = False
 ) -> subprocess.Popen[str]:
-    """Start the command, under torchrun if there are several ranks, in a process group of its own if asked.
+    """Start the command, under torchrun if there are several ranks, optionally in its own process group.
 
     `more` goes into its environment. Unless `cold`, the process is forked from one that has imported everything.
     """
@@ -68,23 +68,23 @@ def fails(*words: object, code: int = 2, more: dict[str, str] | None = None) -> 
 
 
 def children(pid: int) -> list[int]:
-    """The processes that one has started."""
+    """Return the processes that a process has started."""
     return [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all that it and its children have started."""
+    """Return a process and all its descendants."""
     return [pid, *(below for child in children(pid) for below in tree(child))]
 
 
 def checkpoint_files(run_folder: Path) -> dict[str, bytes]:
-    """The tensors of the newest checkpoint, file by file."""
+    """Return the tensors of the newest checkpoint, by file."""
     newest = run_folder / "checkpoints" / (run_folder / "checkpoints" / "latest").read_text().strip()
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
 
 def history(folder: Path) -> list[dict[str, object]]:
-    """The rows of the log, without what depends on the clock."""
+    """Return the rows of the log, without times."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if key != "time"} for row in rows]
 

@@ -1,8 +1,8 @@
 """A process that has imported everything and forks: a new Python process in milliseconds instead of seconds.
 
-`forked.py` starts it and speaks to it. It never starts a thread and computes nothing, so a fork of it is like a new
-process whose imports are done. What a fork cannot have anew is what Python reads once at its start: the seed of
-string hashes and most environment variables. `forked.py` starts a process cold if those differ.
+`forked.py` starts it and sends it requests. It never starts a thread and computes nothing, so a fork of it is like a
+new process whose imports are done. A fork cannot change what Python reads once at startup: the seed of string hashes
+and most environment variables. `forked.py` starts a new process if those differ.
 """
 
 import atexit
@@ -62,7 +62,7 @@ def preload() -> None:
 
 
 def serve(requests: socket.socket) -> Request:
-    """Fork for each request. Return the request in the child; end the process when nobody can ask any more."""
+    """Fork for each request, and return the request in the child; exit when the client is gone."""
     children: dict[int, socket.socket] = {}
     woken, wake = socket.socketpair()
     for end in (woken, wake):
@@ -135,7 +135,7 @@ def become(request: Request) -> None:
 
 
 def execute(words: list[str]) -> None:
-    """What `python *words` does, for a module, a line of code or a script."""
+    """Do what `python *words` does, for a module, a line of code or a script."""
     if words[0] == "-m":
         sys.path[0], sys.argv = os.getcwd(), words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -148,7 +148,7 @@ def execute(words: list[str]) -> None:
 
 
 def exit_code(words: list[str]) -> int:
-    """Execute, and end as the interpreter does, but for taking every module apart, which lasts a second."""
+    """Execute, and exit like the interpreter, but without tearing down every module, which takes a second."""
     code = 0
     try:
         execute(words)

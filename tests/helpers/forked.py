@@ -22,14 +22,14 @@ PATIENCE = 200  # seconds for the server to import everything, on a busy machine
 
 
 def python(*words: object, env: dict[str, str], cold: bool = False, **options: Any) -> subprocess.Popen[str]:
-    """`python *words` with the options of Popen: a fork, or a new process if that is asked for or `env` needs it."""
+    """Run `python *words` with the options of Popen: a fork, or a new process on request or if `env` needs it."""
     different = {name for name, _ in ENVIRONMENT.items() ^ env.items()} - READ_LATE
     kind = subprocess.Popen if cold or different else Fork
     return kind([sys.executable, *map(str, words)], env=env, text=True, **options)
 
 
 def output_of(code: str, *words: object) -> str:
-    """What `python -c code *words` prints; it must exit with 0."""
+    """Return what `python -c code *words` prints; it must exit with 0."""
     with python("-c", code, *words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
@@ -64,7 +64,7 @@ server = cache(Server)
 
 
 class Fork(subprocess.Popen[str]):
-    """Popen whose process is a fork of the server. The server tells its number and, at its end, its exit code."""
+    """A Popen whose process is a fork of the server, which reports its pid and, at the end, its exit code."""
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]

@@ -20,7 +20,7 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """One model of timm, whatever it is asked for, and a list of what it was asked for."""
+    """Serves one timm model for any request, and records the requests."""
 
     def __init__(self, model: str, home: Path) -> None:
         self.asked: list[str] = []
@@ -64,6 +64,6 @@ def serving(model: str, home: Path) -> Iterator[Hub]:
 
 
 def use(**environment: str) -> None:
-    """Let this process read other variables of the hub's library, which it reads once."""
+    """Change the environment variables of the hub's library in this process, which reads them only once."""
     os.environ.update(environment)
     importlib.reload(huggingface_hub.constants)

@@ -1,4 +1,4 @@
-"""Images and data folders for tests, drawn on the spot, and `read` with a watch on the folder."""
+"""Images and data folders drawn for tests, and `read` with a check that the folder does not change."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from gpaco.errors import UserError
 
 
 def drawing(width: int = 40, height: int = 30, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """(height, width, 3): a smooth ground with a bright corner, so that no turn or flip leaves it as it is."""
+    """Return (height, width, 3): a gradient with a bright corner, so that every turn or flip changes it."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     ground = [x * 180 / width, y * 180 / height, (x + y) * 90 / (width + height)]
@@ -59,7 +59,7 @@ def save(path: Path, seed: int = 0, width: int = 12, height: int = 10) -> Path:
 
 
 def class_folders(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
-    """A folder per class with so many PNG images, all different."""
+    """Write a folder per class with this many PNG images, all different."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
@@ -69,7 +69,7 @@ def class_folders(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
 
 
 def tree_hash(root: Path) -> str:
-    """Names, contents and times of everything below a folder."""
+    """Return a hash of the names, contents and times of everything below a folder."""
     state = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         info = path.lstat()
@@ -80,7 +80,7 @@ def tree_hash(root: Path) -> str:
 
 
 def watched(path: Path, **options: Any) -> Splits:
-    """`read`, after which the data must be as before."""
+    """Call `read`, after which the data must be unchanged."""
     folder = path if path.is_dir() else path.parent
     before = tree_hash(folder)
     try:
@@ -90,7 +90,7 @@ def watched(path: Path, **options: Any) -> Splits:
 
 
 def refused(path: Path | str, **options: Any) -> UserError:
-    """The error, after checking that it has one line of cause and one of remedy."""
+    """Return the error, after checking that cause and remedy have one line each."""
     with pytest.raises(UserError) as caught:
         watched(Path(path), **options) if Path(path).exists() else read(path, **options)
     assert caught.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""Whether something asks for a network: the tests run without any beyond this machine."""
+"""Blocks network access beyond this machine."""
 
 import sys
 from ipaddress import ip_address
@@ -8,7 +8,7 @@ ASKS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.
 
 
 def beyond(event: str, arguments: tuple[Any, ...]) -> str:
-    """What an audit event of Python asks for if it is beyond this machine, else ""."""
+    """Return the address of a Python audit event if it is beyond this machine, else ""."""
     if event not in ASKS:
         return ""
     place = arguments[0] if event.startswith("socket.get") else arguments[1]

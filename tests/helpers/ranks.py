@@ -1,4 +1,4 @@
-"""Run a function in several gloo processes and bring their results home."""
+"""Run a function in several gloo processes and return their results."""
 
 import json
 import pickle

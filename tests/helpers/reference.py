@@ -1,8 +1,8 @@
-"""The losses as Python loops straight from the paper's equations: slow, and open to the eye.
+"""The losses as Python loops straight from the paper's equations: slow, but easy to check.
 
-`gpaco_anchor` is the equation of center learning rebalance, scaled by the sum of the weights as the paper says, for one
-anchor and one class; a row of probabilities costs the mixture of its classes. Everything is a scalar tensor, so that
-autograd gives the gradient of the loops.
+`gpaco_anchor` is the equation of center learning rebalance, scaled by the sum of the weights as in the paper, for one
+anchor and one class; the loss of a row of probabilities is the mixture over its classes. Everything is a scalar tensor,
+so that autograd computes the gradient of the loops.
 """
 
 import torch
@@ -30,7 +30,7 @@ def neg_log_softmax(score: Tensor, scores: list[Tensor]) -> Tensor:
 def gpaco_anchor(
     i: int, c: int, logits: Tensor, rows: Tensor, references: Tensor, alpha: float, t: float, s: float
 ) -> Tensor:
-    """What anchor i costs if its class is c."""
+    """Return the loss of anchor i if its class is c."""
     num_classes = logits.shape[1]
     others = [k for k in range(len(references)) if k != i]
     z = {k: similarity(references[i], references[k], t) for k in others}
@@ -59,7 +59,7 @@ def gpaco(
     label_smoothing: float,
     ignore_index: int,
 ) -> Tensor:
-    """Cost of each row, 0 for an ignored one."""
+    """Return the loss of each row, 0 for an ignored one."""
     num_classes = logits.shape[1]
     references = torch.cat([embeddings, memory])
     rows = torch.cat([as_rows(x, num_classes, ignore_index) for x in (labels, memory_labels)])
@@ -85,7 +85,7 @@ def supcon(
     ignore_index: int,
     log_prior: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Cost of each row, and the part of it that counts: that of its classes which have positives.
+    """Return the loss of each row, and its weight: the share of its classes that have positives.
 
     With a prior, exp(similarity) of each reference is multiplied by the frequency of its class: balanced softmax.
     """

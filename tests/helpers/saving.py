@@ -1,4 +1,4 @@
-"""Checkpoints that say which step they are of, what is in a folder, disks that are full, users without rights."""
+"""Checkpoints that identify their step, folder contents, full disks, and users without permissions."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from gpaco.training.checkpoint import save
 
 
 def parts(step: int, size: int = 50) -> dict[str, dict[str, Tensor]]:
-    """Tensors that say which step they are of."""
+    """Return tensors that identify their step."""
     return {
         "model": {"weight": torch.full((size, 3), float(step)), "count": torch.tensor(step)},
         "optimizer": {"0.momentum": torch.arange(size) + step},
@@ -43,7 +43,7 @@ def hidden(folder: Path) -> list[str]:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file may grow beyond that: what a full disk does, without one."""
+    """Limit the size of files, which acts like a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -54,7 +54,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @contextmanager
 def without_rights() -> Iterator[None]:
-    """As an ordinary user, if we are root, whom nothing is forbidden."""
+    """Act as an ordinary user if this is root, who may do anything."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

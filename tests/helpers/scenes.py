@@ -1,4 +1,4 @@
-"""Images and masks for tests, drawn on the spot: the color of a pixel says its class."""
+"""Images and masks drawn for tests: the color of a pixel shows its class."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ SMALL = (
 
 
 def scene(seed: int, size: tuple[int, int] = (40, 56), classes: int = 3) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A image of noisy blocks and its mask, the last class rare, some pixels of no class."""
+    """Return an image of noisy blocks and its mask; the last class is rare, and some pixels have no class."""
     draw = np.random.default_rng(seed)
     shares = 0.3 ** np.arange(classes)
     blocks = draw.choice(classes, (size[0] // 8 + 1, size[1] // 8 + 1), p=shares / shares.sum())
@@ -74,7 +74,7 @@ class TinyEncoder(nn.Module):
 
 
 class Last(nn.Module):
-    """A decoder that takes the last feature as it is."""
+    """A decoder that returns the last feature unchanged."""
 
     def forward(self, features: list[Tensor]) -> Tensor:
         return features[-1]

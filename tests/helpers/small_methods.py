@@ -18,13 +18,13 @@ COUNTS = torch.tensor([20.0, 8.0, 4.0])
 
 
 def of_method(name: str, changes: Iterable[str]) -> list[str]:
-    """Those changes that a method has."""
+    """Return the changes that apply to a method."""
     keys = {f"method.{key}" for key in used(name)}
     return [one for one in changes if one.partition("=")[0] in keys or not one.startswith("method.")]
 
 
 def make(name: str, *changes: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
-    """Return a method with those of the changes that it has, and its network."""
+    """Return a method with the changes that apply to it, and its network."""
     torch.manual_seed(0)
     usual = ["method.memory=16", "model.dim=8", "views.first=plain", "views.second=plain"]
     own = of_method(name, [*usual, *changes])

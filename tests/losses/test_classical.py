@@ -134,7 +134,7 @@ def test_each_refuses_bad_input(name: str, logits: torch.Tensor) -> None:
         (lambda x: focal_loss(x, LABELS, gamma=-1), "gamma must be at least 0"),
         (lambda x: focal_loss(x, LABELS, weight=torch.ones(3)), r"weight must be \(4,\), one per class, got \(3,\)"),
         (lambda x: focal_loss(x, LABELS, weight=torch.ones(9, 4)), r"weight must be \(4,\), .* got \(9, 4\)"),
-        (lambda x: focal_loss(x, LABELS, weight=-torch.ones(4)), "weight must be finite and not negative"),
+        (lambda x: focal_loss(x, LABELS, weight=-torch.ones(4)), "weight must be finite and nonnegative"),
         (lambda x: ldam_loss(x, LABELS, COUNTS, weight=torch.ones(1)), r"weight must be \(4,\)"),
         (lambda x: class_balanced_weights(COUNTS, beta=1.0), "beta must be at least 0 and below 1"),
         (lambda x: ldam_loss(x, LABELS, COUNTS, scale=0), "scale must be above 0"),

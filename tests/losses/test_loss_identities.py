@@ -181,6 +181,7 @@ def test_a_prior_may_differ_from_row_to_row() -> None:
     torch.testing.assert_close(gpaco_loss(logits, embeddings, labels, log_prior=prior), expected, **EXACT)
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_criterion_fills_its_memory_as_the_plain_one_does() -> None:

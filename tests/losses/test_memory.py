@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gpaco import GPaCoLoss, Memory, gpaco_loss
+from gpaco import GPaCoLoss, Memory, gpaco_loss, supcon_loss
 
 
 @pytest.mark.parametrize(("size", "batch"), list(product([1, 2, 3, 5, 8, 13, 64, 100], [1, 2, 7, 64, 150])))
@@ -39,9 +39,9 @@ def test_ignored_and_non_finite_rows_are_not_pushed() -> None:
     memory.push(torch.ones(1, 2), torch.tensor([7]))  # over the oldest row, as ever
     assert memory.read()[1].tolist() == [7, -100, -100, -100, 6]
 
-    soft = Memory(5, 2, num_classes=3)
+    soft = Memory(5, 2)
     soft.push(rows, F.one_hot(torch.tensor([0, 1, 2, 0, 1]), 3) * torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0]).unsqueeze(1))
-    assert soft.read()[1].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert as_rows(soft.read()[1], 3).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_a_skipped_slot_of_a_filling_memory_is_a_negative_of_similarity_zero() -> None:
@@ -57,11 +57,46 @@ def test_a_skipped_slot_of_a_filling_memory_is_a_negative_of_similarity_zero() -
     assert (gap < torch.tensor(1 / 3).log1p()).all()
 
 
-def test_labels_are_rows_of_probabilities_if_asked_and_indices_become_one_hot() -> None:
-    memory = Memory(4, 2, num_classes=3)
-    memory.push(torch.zeros(2, 2), torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.0, 1.0]]))
+def as_rows(pairs: torch.Tensor, num_classes: int) -> torch.Tensor:
+    rows = torch.zeros(len(pairs), num_classes)
+    return rows.scatter_add_(1, pairs[:, 0].long(), pairs[:, 1])
+
+
+def test_rows_of_probabilities_are_stored_as_their_two_most_likely_classes() -> None:
+    memory = Memory(5, 2)
     memory.push(torch.zeros(2, 2), torch.tensor([1, -100]))
-    torch.testing.assert_close(memory.read()[1], torch.tensor([[0.3, 0.7, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]))
+    memory.push(torch.zeros(3, 2), torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]]))
+    expected = torch.tensor([[0, 1, 0], [0, 0, 0], [0.3, 0.7, 0], [0, 0, 1], [0, 0.3, 0.5]])
+    torch.testing.assert_close(as_rows(memory.read()[1], 3), expected)
+    memory.push(torch.zeros(1, 2), torch.tensor([2]))
+    assert as_rows(memory.read()[1], 3)[0].tolist() == [0, 0, 1]
+    one = Memory(1, 2)
+    one.push(torch.zeros(1, 2), torch.ones(1, 1))
+    assert as_rows(one.read()[1], 1).tolist() == [[1]]
+
+
+@pytest.mark.slow
+def test_a_long_memory_of_mixed_images_is_small_and_the_losses_are_those_of_their_rows() -> None:
+    classes, memory = 5000, Memory(8192, 4).double()
+    mixed = torch.zeros(8192, classes, dtype=torch.float64)
+    mixed.scatter_add_(1, torch.randint(classes, (8192, 1)), torch.full((8192, 1), 0.6, dtype=torch.float64))
+    mixed.scatter_add_(1, torch.randint(classes, (8192, 1)), torch.full((8192, 1), 0.4, dtype=torch.float64))
+    past = F.normalize(torch.randn(8192, 4, dtype=torch.float64), dim=1)
+    memory.push(past, mixed)
+    assert sum(buffer.nbytes for buffer in memory.buffers()) < 1e6  # rows would take 328 MB
+    logits, embeddings = torch.randn(6, classes, dtype=torch.float64), past[:6].flip(0)
+    for labels in (mixed[:6], mixed[:6].argmax(1)):
+        torch.testing.assert_close(
+            gpaco_loss(logits, embeddings, labels, *memory.read()), gpaco_loss(logits, embeddings, labels, past, mixed)
+        )
+    prior = torch.rand(classes, dtype=torch.float64).log()
+    for log_prior in (None, prior):
+        torch.testing.assert_close(
+            supcon_loss(embeddings, mixed[:6], *memory.read(), log_prior=log_prior),
+            supcon_loss(embeddings, mixed[:6], past, mixed, log_prior=log_prior),
+        )
+    with pytest.raises(ValueError, match="pass labels as rows of probabilities"):
+        supcon_loss(embeddings, mixed[:6].argmax(1), *memory.read())
 
 
 def test_all_state_is_in_persistent_buffers_updated_in_place() -> None:
@@ -150,7 +185,7 @@ def test_pushing_between_forward_and_backward_changes_no_gradient() -> None:
     assert torch.equal(*gradients)
 
 
-def test_a_criterion_turns_to_rows_of_probabilities_when_they_come_and_resumes_so() -> None:
+def test_a_criterion_turns_to_mixed_labels_when_they_come_and_resumes_so() -> None:
     criterion = GPaCoLoss(3, dim=4, memory=6, class_counts=[3, 2, 1], prior="unbiased")
 
     def step(labels: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -160,7 +195,7 @@ def test_a_criterion_turns_to_rows_of_probabilities_when_they_come_and_resumes_s
     mixed = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]]).repeat(2, 1)
     criterion(*step(mixed))
     expected = torch.tensor([[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0], [0, 0.2, 0.8]])
-    torch.testing.assert_close(criterion.memory.read()[1], expected)
+    torch.testing.assert_close(as_rows(criterion.memory.read()[1], 3), expected)
 
     early = GPaCoLoss(3, dim=4, memory=6, class_counts=[3, 2, 1], prior="unbiased").state_dict()
     resumed = GPaCoLoss(3, dim=4, memory=6, class_counts=[3, 2, 1], prior="unbiased")

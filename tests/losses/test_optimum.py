@@ -105,6 +105,7 @@ def test_with_random_positives_the_same_holds_for_the_expectation_of_w(unbiased:
     )
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_the_positives_of_each_batch_itself_would_leave_the_logits_off() -> None:
     # Why w is a mean over steps: a prior that changes with the batch goes with the rest of its softmax.

@@ -127,7 +127,7 @@ def test_prior_and_memory_reach_the_loss() -> None:
         ({"masks": torch.full((2, 6, 6), 7)}, r"labels must be 0 to 3 or ignore_index \(255\), got 7"),
         ({"masks": torch.zeros(2, 6, 6)}, r"masks must be integers \(B, H, W\) for 2 images"),
         ({"masks": torch.zeros(3, 6, 6, dtype=torch.int64)}, r"for 2 images, at least one, got \(3, 6, 6\)"),
-        ({"embeddings": torch.zeros(2, 5, 3, 3)}, "of one height and width.*enlarge the smaller map"),
+        ({"embeddings": torch.zeros(2, 5, 3, 3)}, "with the same h and w.*enlarge the smaller map"),
         ({"pixels": 0}, "pixels must be at least 1, or -1 for all, got 0"),
     ],
 )

@@ -29,6 +29,7 @@ def names(c: int) -> list[str]:
     return [f"class {k}" for k in range(c)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "c"), [(2000, 10), (5000, 37), (300, 6), (4100, 5)])
 def test_a_summary_agrees_with_scikit_learn_and_torchmetrics(n: int, c: int) -> None:
     logits, labels, counts = case(n, c)

@@ -187,6 +187,7 @@ def test_two_processes_train_the_adapters_that_one_would() -> None:
     torch.testing.assert_close(first, alone, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_next_stage_starts_from_the_merged_network(tmp_path: Path) -> None:
     options = SMALL | {"epochs": 2, "method": "supcon", "settings": ["method.memory=64"]}
     result = gpaco.train("digits", out=tmp_path / "run", **options)

@@ -51,6 +51,7 @@ def page_data(page: Path) -> dict[str, Any]:
 # Summary
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_however_few_images_a_class_has() -> None:
     rng, tries = np.random.default_rng(5), 200
     group = {size: np.array(["few"] * size) for size in (5, 40)}
@@ -496,7 +497,7 @@ def test_runs_with_other_classes_are_not_put_on_one_page(tail: Run, tmp_path: Pa
 
 def test_a_page_needs_a_run_and_a_name_that_ends_in_html(tail: Run, tmp_path: Path) -> None:
     for function in (gpaco.report, gpaco.evaluate, gpaco.predict):
-        with pytest.raises(UserError, match="give one run or more"):
+        with pytest.raises(UserError, match="give one or more runs"):
             function([], tmp_path / "page.html")
     with pytest.raises(UserError, match=r"ends in \.html"):
         gpaco.report(tail, tmp_path / "page.pdf")

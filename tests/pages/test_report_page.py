@@ -223,7 +223,8 @@ def test_one_error_and_the_limits_of_groups_read_naturally(browser: Browser, tmp
     run = write_run(tmp_path / "run", 9 * np.eye(2)[[0, 1, 0]], [0, 1, 1], [50, 5])
     (run.folder / "metrics.json").write_text(json.dumps(run.metrics | {"cuts": {"many": 100.0, "few": 20.0}}))
     with opened(browser, gpaco.report(run, tmp_path / "page.html")) as tab:
-        assert "Of the one error in the group “few”" in tab.text("#pull")
+        assert tab.text("#pull") == "The one error in the group “few” goes to a class with more training images."
+        assert tab.page.locator("#matrix tbody td").all_inner_texts() == ["1", "", "1", "1"]
         assert "many above 100, few below 20" in tab.text("#summary")
 
 

@@ -89,7 +89,7 @@ def test_files_are_answered_and_the_slider_moves_to_every_prior_by_keyboard(
         page.keyboard.press("Tab")
         page.keyboard.press("Tab")
         page.keyboard.press("Space")
-        assert tab.text("#prior-text") == "All classes equally often."
+        assert tab.text("#prior-text") == "All classes are equally frequent."
         assert shares(tab, 0) == expected(20, uniform)
         page.locator("#clear").focus()
         page.keyboard.press("Enter")

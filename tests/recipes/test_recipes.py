@@ -344,6 +344,7 @@ def empty_backbone(model: str) -> backbones.Backbone:
 build_once = cache(backbones.build)  # on the meta device, where nothing is ever written to a backbone
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_each_network_has_the_parameters_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backbones, "build", build_once)
@@ -374,6 +375,7 @@ def test_each_network_has_the_parameters_of_its_architecture(monkeypatch: pytest
         assert counts == [backbone, backbone + classes * (wide + 1) + projector], name
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_resnets_of_timm_are_those_of_torchvision() -> None:
     """Names and shapes of every tensor. Torchvision has no ResNet-200 and ResNeXt-101-32x4d, but the parts of them."""
@@ -418,6 +420,7 @@ def architectures() -> list[tuple[str, str, list[str]]]:
     return [(model, part, list(chosen.values())) for (model, part), chosen in found.items()]
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "part", "names"), architectures(), ids=lambda value: value if isinstance(value, str) else ""

@@ -45,6 +45,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_a_loader_killed_in_mid_run_is_exit_3_and_the_same_command_goes_on_to_the_same_bits(
     photographs: Path, tmp_path: Path

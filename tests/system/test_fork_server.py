@@ -26,6 +26,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 @pytest.mark.parametrize("group", [False, True])
 def test_a_fork_finds_what_a_new_process_finds(group: bool, tmp_path: Path) -> None:
@@ -137,6 +138,7 @@ process.returncode = 0
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_a_run_of_a_new_process_and_of_a_fork_have_the_same_bits(tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 20, "--epochs", 1, "--batch-size", 64, "--set", "method.memory=64")

@@ -62,6 +62,7 @@ def test_a_folder_that_may_not_be_written_to_cannot_be_locked() -> None:
         Path(name).chmod(0o755)
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_gpaco_imports_without_what_windows_does_not_have() -> None:
     program = """

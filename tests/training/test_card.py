@@ -34,7 +34,7 @@ def test_whole_numbers_are_taken_for_floats_but_nothing_else_is_converted() -> N
     found = write_card(CARD)
     assert read_card(Card, found | {"share": 1}, "here").share == 1.0
     for wrong in ({"size": "3"}, {"size": True}, {"name": 3}, {"counts": [1, "2"]}, {"images": []}, {"palette": [1]}):
-        with pytest.raises(UserError, match=f"here has a wrong value of {next(iter(wrong))}"):
+        with pytest.raises(UserError, match=f"here has a wrong value for {next(iter(wrong))}"):
             read_card(Card, found | wrong, "here")
 
 

@@ -23,7 +23,7 @@ def test_a_manifest_must_name_exactly_the_files_that_were_written(tmp_path: Path
 
 def test_a_checkpoint_under_the_name_of_another_step_is_damaged(tmp_path: Path) -> None:
     save_step(tmp_path, 1).rename(tmp_path / "step-00000002")
-    with pytest.raises(UserError, match="is damaged: it is of step 1"):
+    with pytest.raises(UserError, match="is damaged: it is from step 1"):
         load(tmp_path / "step-00000002")
 
 
@@ -43,7 +43,7 @@ def test_a_folder_without_a_good_checkpoint_is_an_error_that_says_why(tmp_path: 
             load(empty)
     for step in (1, 2):
         (save_step(tmp_path, step) / "state.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is whole: .*step-00000002.*step-00000001") as error:
+    with pytest.raises(UserError, match=r"are damaged: .*step-00000002.*step-00000001") as error:
         load(tmp_path)
     assert error.value.exit_code == 2
 

@@ -87,7 +87,7 @@ def test_a_resumed_run_takes_no_more_threads_than_it_began_with_says_so_and_puts
     before = torch.get_num_threads()
     found = checkpoint.load(run.folder / "checkpoints")
     for began, now, note in (
-        (1, 3, "threads: 1, as when the run began; 3 are available"),
+        (1, 3, "threads: 1, as when the run started; 3 are available"),
         (64, 2, "results may differ slightly: threads was 64, is 2"),
     ):
         found.state["environment"]["threads"] = began

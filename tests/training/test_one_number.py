@@ -62,6 +62,7 @@ class Small:
         return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amp", ["off", "bf16"])
 def test_a_step_of_every_method_reads_one_number(amp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "save", lambda *parts, **options: None)  # a checkpoint is written after the last step

@@ -71,5 +71,5 @@ def test_a_state_of_another_optimizer_or_model_is_refused() -> None:
     sgd, adamw = (OPTIMIZERS[name](small_model()) for name in ("sgd", "adamw"))
     tensors, meta = pack_optimizer(sgd)
     for wrong in (adamw, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)):
-        with pytest.raises(UserError, match="the checkpoint is of SGD with parameters in groups of"):
+        with pytest.raises(UserError, match="the checkpoint is from SGD with parameters in groups of"):
             unpack_optimizer(wrong, tensors, meta)

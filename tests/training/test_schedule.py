@@ -204,5 +204,5 @@ def test_position_bias_tables_of_a_swin_are_spared_with_the_biases() -> None:
 
 
 def test_a_model_with_nothing_to_train_is_refused() -> None:
-    with pytest.raises(UserError, match="left to train"):
+    with pytest.raises(UserError, match="has no parameters to train"):
         parameter_groups(nn.Linear(2, 2).requires_grad_(False), Optimizer(lr=0.1, weight_decay=0.0))

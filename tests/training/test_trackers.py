@@ -72,7 +72,7 @@ def test_wandb_without_a_login_is_an_error_with_a_remedy(tmp_path: Path, monkeyp
     library = pytest.importorskip("wandb")
     library.teardown()  # it reads its variables once
     with (
-        pytest.raises(EnvironmentProblem, match=r"wandb does not start: .*\nwandb login, or WANDB_MODE=offline"),
+        pytest.raises(EnvironmentProblem, match=r"wandb cannot start: .*\nwandb login, or WANDB_MODE=offline"),
         wandb(Recipe(), tmp_path),
     ):
         pass

@@ -1,1 +1,1 @@
-"""The HTTP server of one model. Needs no torch of its own: an exported file is served without it."""
+"""The HTTP server of one model. It does not import torch itself, so an exported file is served without it."""

@@ -1,4 +1,4 @@
-"""Answers to images as JSON, for classifiers and segmenters."""
+"""The answer for an image as JSON, for classifiers and segmenters."""
 
 import base64
 import io
@@ -20,29 +20,31 @@ from gpaco.tasks.segmentation.masks import Segmenting
 Model = Answering | Segmenting
 
 
-class Asked(NamedTuple):
-    """What a request wants to know about its images."""
+class Query(NamedTuple):
+    """The parameters of a request."""
 
-    top: int  # classes
-    prior: Floats | None  # log of the class distribution to expect, (C,)
-    scores: bool  # whether it wants the logarithms of all probabilities
+    top: int  # number of classes to return
+    prior: Floats | None  # log of the expected class distribution, (C,)
+    scores: bool  # whether to return the logarithms of all probabilities
 
 
-def read_query(model: Answering, query: Mapping[str, str]) -> Asked:
-    """Return what a query asks for: `top`, how many classes; `prior`, "uniform" or "train"; `scores`."""
+def read_query(model: Answering, query: Mapping[str, str]) -> Query:
+    """Check and parse a query: `top`, the number of classes; `prior`, "uniform" or "train"; `scores`."""
     top, prior = query.get("top", "5"), query.get("prior")
     if not re.fullmatch("[1-9][0-9]{0,5}", top):
-        raise Refused(400, f"top is a number from 1 on, got {top[:20]!r}", "change it or leave it out")
-    return Asked(int(top), None if prior is None else log_shares(model, prior), bool(query.get("scores")))
+        raise Refused(400, f"top must be a positive whole number, got {top[:20]!r}", "change it or leave it out")
+    return Query(int(top), None if prior is None else log_shares(model, prior), bool(query.get("scores")))
 
 
 def log_shares(model: Answering, prior: str) -> Floats:
     if prior not in ("uniform", "train"):
         raise Refused(
-            400, f"prior is uniform or train, got {prior[:20]!r}{nearest(prior, ['uniform', 'train'])}", "change it"
+            400,
+            f"prior must be uniform or train, got {prior[:20]!r}{nearest(prior, ['uniform', 'train'])}",
+            "change it or leave it out",
         )
     if model.assumed is None or model.counts is None:
-        raise Refused(400, "this model does not know its training images, so it takes no prior", "leave out prior")
+        raise Refused(400, "this model does not know its class counts, so it takes no prior", "leave out prior")
     return wanted_prior(prior, model.classes, model.counts)
 
 
@@ -53,8 +55,8 @@ def logits_of(model: Answering, images: Sequence[Seen]) -> Floats:
     return np.asarray(logits, np.float64)
 
 
-def class_answer(model: Answering, logits: Floats, asked: Asked) -> dict[str, Any]:
-    """Return the most probable classes, each with its rarity."""
+def class_answer(model: Answering, logits: Floats, asked: Query) -> dict[str, Any]:
+    """Return the most probable classes, each with its group and training count."""
     if asked.prior is not None and model.assumed is not None:
         logits = np.asarray(adjust(logits, model.assumed, asked.prior))
     probabilities = softmax(logits[None])[0]

@@ -1,4 +1,4 @@
-"""The application: which address answers what."""
+"""The ASGI application: its routes, and how they answer."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.serving.answers import Asked, Model, class_answer, logits_of, mask_answer, read_query
+from gpaco.api.serving.answers import Model, Query, class_answer, logits_of, mask_answer, read_query
 from gpaco.api.serving.batching import Batcher
 from gpaco.api.serving.openapi import describe
 from gpaco.api.serving.uploads import Limits, Load, Refused, Upload, decoded
@@ -16,15 +16,15 @@ from gpaco.errors import Problem
 from gpaco.pages.server import server_page
 from gpaco.tasks.classification.rows import Answering
 
-BATCH = 32  # images at most that go through the model together
+BATCH = 32  # largest number of images per forward pass
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL) -> Any:
     """Return the ASGI application that answers for a model.
 
-    `hosts`: only requests to these names are answered, so that no other page in a browser can ask under a name that
-    leads here; None for any name.
+    Only requests to these `hosts` are answered, to prevent DNS rebinding: a web page elsewhere cannot reach the server
+    through a name that resolves to it. None allows any name.
     """
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -41,7 +41,7 @@ def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL
     async def predict(request: Request) -> Response:
         async with load.uploads(request) as uploads:
             asked = read_query(model, request.query_params) if isinstance(model, Answering) else None
-            # None is left at work when another fails: this request counts until all are done.
+            # Wait for all images even if one fails: the request counts as open until all are done.
             found = await asyncio.gather(*(answer(upload, asked) for upload in uploads), return_exceptions=True)
         for one in found:
             if isinstance(one, BaseException):
@@ -91,16 +91,14 @@ def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL
         if hosts is None or re.sub(r":\d*$", "", named).lower() in hosts:
             await app(scope, receive, send)
         else:
-            refused = refusal(
-                400, f"this server is not {named[:100]!r}", "use the address that it printed when it started"
-            )
+            refused = refusal(400, f"this server is not {named[:100]!r}", "use the address it printed at startup")
             await refused(scope, receive, send)
 
     return guarded
 
 
 def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
-    """Return a coroutine function that answers for one image. Few images are in memory as pixels at a time."""
+    """Return a coroutine function that answers for one image, with a limit on decoded images in memory."""
     pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decode")
 
     async def in_pool(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -117,7 +115,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
 
         classify: Batcher[Any, Any] = Batcher(work, BATCH)
 
-        async def class_of(upload: Upload, asked: Asked) -> dict[str, Any]:
+        async def class_of(upload: Upload, asked: Query) -> dict[str, Any]:
             async with room:
                 image = await in_pool(seen, upload)
                 logits = await classify(image)

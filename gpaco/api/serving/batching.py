@@ -1,4 +1,4 @@
-"""Images of different requests go through the model together."""
+"""Batches images of different requests for the model."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Item, Answer]):
-    """Answers items in a thread of its own: those that have come since the last batch, at most `most` of them.
+    """Answers items in its own thread, in batches of those that are waiting, at most `most` at a time.
 
     It never waits for a batch to fill, so a single item is answered at once.
     """
@@ -32,20 +32,20 @@ class Batcher(Generic[Item, Answer]):
         while True:
             batch = [self.waiting.get()]
             size = min(self.most, fitting(1 + self.waiting.qsize()))
-            batch += [self.waiting.get() for _ in range(size - 1)]  # nobody else takes any
+            batch += [self.waiting.get() for _ in range(size - 1)]  # this thread is the only consumer
             futures = [future for _, future in batch]
             answers: Sequence[Answer] = ()
             failure: Exception | None = None
             try:
                 answers = self.work([item for item, _ in batch])
-            except Exception as error:  # those who wait have to hear of it
+            except Exception as error:  # passed on to everyone who waits
                 failure = error
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the event loop is closed: nobody is waiting
                 futures[0].get_loop().call_soon_threadsafe(_tell, futures, answers, failure)
 
 
 def fitting(number: int) -> int:
-    """Return the largest power of two that is not above a number: networks prepare themselves for every new size.
+    """Return the largest power of two up to a number: backends prepare for each new batch size, so use few.
 
     >>> fitting(1), fitting(31), fitting(64)
     (1, 16, 64)

@@ -18,12 +18,12 @@ def describe(model: Model, limits: Limits) -> dict[str, Any]:
     rarity = {"group": _MAYBE, "train": {"type": ["integer", "null"]}}
     if classifies:
         best = {"class": classes, "probability": _NUMBER} | rarity
-        scores = {"type": "array", "items": _NUMBER, "description": "Logarithms of all probabilities, if asked for."}
+        scores = {"type": "array", "items": _NUMBER, "description": "Logarithms of all probabilities, if requested."}
         answer = {"image": _TEXT, **best, "top": _array(_object(best)), "scores": scores}
         asked = [
-            _query("top", "How many classes.", {"type": "integer", "minimum": 1, "default": 5}),
-            _query("prior", "Class distribution to expect.", {"type": "string", "enum": ["uniform", "train"]}),
-            _query("scores", "1: the logarithms of all probabilities too.", {"type": "string", "enum": ["1"]}),
+            _query("top", "Number of classes to return.", {"type": "integer", "minimum": 1, "default": 5}),
+            _query("prior", "Expected class distribution.", {"type": "string", "enum": ["uniform", "train"]}),
+            _query("scores", "1 to return the logarithms of all probabilities.", {"type": "string", "enum": ["1"]}),
         ]
     else:
         found = {"class": classes, "share": _NUMBER, "color": _TEXT} | rarity
@@ -38,8 +38,8 @@ def describe(model: Model, limits: Limits) -> dict[str, Any]:
         "408": "The upload was too slow.",
         "413": "Too many images or bytes.",
         "415": "Not multipart/form-data.",
-        "422": "A file is no image, damaged, or has too many pixels.",
-        "429": "The server is busy; Retry-After says when to come back.",
+        "422": "A file is not an image, is damaged, or has too many pixels.",
+        "429": "The server is busy; Retry-After says when to try again.",
     }
     error = {"content": _json({"$ref": "#/components/schemas/Error"})}
     return {
@@ -58,8 +58,8 @@ def describe(model: Model, limits: Limits) -> dict[str, Any]:
             },
             "/health": {
                 "get": {
-                    "summary": "Whether the server works",
-                    "responses": {"200": {"description": "It does.", "content": _json({"type": "object"})}},
+                    "summary": "Health check",
+                    "responses": {"200": {"description": "The server works.", "content": _json({"type": "object"})}},
                 }
             },
         },

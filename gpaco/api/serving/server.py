@@ -1,4 +1,4 @@
-"""A server from its first to its last request."""
+"""Runs the server: listens, answers requests, and stops on a signal."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ from gpaco.api.serving.app import LOCAL, make_app
 from gpaco.api.serving.uploads import Limits
 from gpaco.errors import EnvironmentProblem, UserError, installing
 from gpaco.system.progress import Say
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 from gpaco.tasks.classification.rows import Answering
 
 HOST, PORT = "127.0.0.1", 8000
@@ -27,7 +27,7 @@ NEEDED = ("jinja2", "starlette", "uvicorn", "python_multipart")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, or raise an error before a model is loaded for nothing."""
+    """Return a listening socket; raise an error before a model is loaded for nothing."""
     missing = [name.replace("_", "-") for name in NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentProblem(
@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"{installing('serve')}, or without torch: pip install {' '.join(missing)}",
         )
     if not 0 <= port <= 65535:
-        raise UserError(f"there is no port {port}", "choose one from 1 to 65535, or 0 for any that is free")
+        raise UserError(f"there is no port {port}", "choose one from 1 to 65535, or 0 for any free one")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=256)
@@ -56,16 +56,16 @@ _OWN = "give an address of this machine, such as --host 127.0.0.1"
 def serve_model(
     model: Model, listener: socket.socket, say: Say, limits: Limits | None = None, host: str = HOST
 ) -> None:
-    """Answer requests until a signal comes, then finish those that are open. `host` is another name of this machine."""
+    """Answer requests until a signal arrives, then finish open ones. `host` is an additional name for this machine."""
     import uvicorn
 
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # who sends nonsense is told, the log is not
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # clients get its errors
     limits = limits or Limits()
     address, port = listener.getsockname()[:2]
     local = ipaddress.ip_address(address).is_loopback
     shown = f"[{address}]" if ":" in address else address
     blank = np.zeros((64, 64, 3), np.uint8)
-    if isinstance(model, Answering):  # a model that does not work should fail now
+    if isinstance(model, Answering):  # a broken model should fail now
         model.probabilities([model.see(blank)])
     else:
         mask_answer(model, blank)
@@ -88,17 +88,17 @@ def serve_model(
     with signals_stop(server):
         say(f"serving {model.name} on http://{shown}:{port} (Ctrl+C stops it)")
         if not local:
-            say("anybody who reaches this address can use the model: it asks for no password")
+            say("anyone who can reach this address can use the model: there is no password")
         still_open = asyncio.run(run())
-    unanswered = f"{counted(still_open, 'client')} did not get an answer"
+    unanswered = f"{plural(still_open, 'client')} did not get an answer"
     say(f"stopped; {unanswered if still_open else 'all requests were answered'}")
 
 
 @contextmanager
 def signals_stop(server: Any) -> Iterator[None]:
-    """SIGINT and SIGTERM stop a server, before it has started as well; uvicorn sends them again after it has stopped.
+    """Stop a server on SIGINT and SIGTERM, even before it has started; uvicorn raises them again after it has stopped.
 
-    Python takes signals in its main thread only: in another one, nothing changes.
+    Python handles signals only in the main thread; in other threads, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpaco.data.images import BadImageError, Pixels, decode_image
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 
 FEWER, EXAMPLE = "send fewer images at a time", "for example: curl -F images=@photo.jpg ADDRESS/predict"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server takes."""
+    """What the server accepts."""
 
-    upload: int = 32 * 2**20  # bytes of a request
-    images: int = 64  # of a request
-    pixels: int = 50_000_000  # of an image
-    seconds: float = 60.0  # in which a request has to arrive
-    requests: int = 128  # at a time; more are asked to come back
+    upload: int = 32 * 2**20  # bytes per request
+    images: int = 64  # per request
+    pixels: int = 50_000_000  # per image
+    seconds: float = 60.0  # for a request to arrive
+    requests: int = 128  # at a time; further ones get a 429
     bytes: int = 2**29  # of all requests at a time
     decoded: int = 128  # images in memory at a time
-    connections: int = 1024  # at a time; more are closed at once, with a 503
-    patience: float = 5.0  # seconds in which a client that is asked to come back may finish sending
-    ending: int = 90  # seconds in which open requests are answered after a signal
+    connections: int = 1024  # at a time; further ones get a 503
+    patience: float = 5.0  # seconds for a client that gets a 429 to finish sending
+    ending: int = 90  # seconds to answer open requests after a signal
 
 
 class Refused(Exception):
-    """A request that is not answered: the status and what to tell."""
+    """A refused request: HTTP status, error and remedy."""
 
     def __init__(self, status: int, error: str, remedy: str) -> None:
         super().__init__(error)
@@ -44,14 +44,14 @@ class Upload(NamedTuple):
 
 
 class Load:
-    """How much the server has to do at a time."""
+    """The requests and bytes that the server is working on."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.requests, self.bytes = limits, 0, 0
 
     @asynccontextmanager
     async def uploads(self, request: Any) -> AsyncIterator[list[Upload]]:
-        """Yield the files of a request, which counts as long as they are in use."""
+        """Yield the files of a request, which counts toward the load while they are in use."""
         from starlette.requests import ClientDisconnect
 
         if self.requests >= self.limits.requests:
@@ -85,7 +85,7 @@ class Load:
 
 
 def wrong_names() -> Refused:
-    return Refused(400, "the name of a file is not text", "send names in UTF-8")
+    return Refused(400, "a file name is not valid text", "send names in UTF-8")
 
 
 def too_large(limits: Limits) -> Refused:
@@ -112,7 +112,7 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         raise Refused(400, "the upload ended early", "send it again") from None
     except HTTPException as error:
         if "Too many files" in error.detail:
-            raise Refused(413, f"the upload has more than {counted(limits.images, 'image')}", FEWER) from None
+            raise Refused(413, f"the upload has more than {plural(limits.images, 'image')}", FEWER) from None
         raise Refused(400, f"the upload cannot be read: {error.detail}", EXAMPLE) from None
     except UnicodeError:
         raise wrong_names() from None
@@ -121,7 +121,7 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         if not files:
             raise Refused(400, "there is no image in the request", EXAMPLE)
         names = [file.filename or f"image {k}" for k, file in enumerate(files, 1)]
-        "".join(names).encode()  # half of a pair of surrogates cannot be sent back
+        "".join(names).encode()  # a lone surrogate cannot be sent back
         return [Upload(name, await file.read()) for name, file in zip(names, files, strict=True)]
     except UnicodeError:
         raise wrong_names() from None

@@ -1,6 +1,6 @@
-"""Corrupted images: the 15 corruptions of ImageNet-C at 5 severities, seeded image by image.
+"""Corrupted images: the 15 corruptions of ImageNet-C at 5 severities, with a seed per image.
 
-There are two tables of constants, of ImageNet-C (images of 224 pixels) and of CIFAR-10-C and -100-C (32 pixels).
+There are two tables of constants: for ImageNet-C (224 pixels) and for CIFAR-10-C and -100-C (32 pixels).
 """
 
 from typing import Any
@@ -19,12 +19,12 @@ KINDS = {
 }
 CORRUPTIONS = tuple(name for kind in KINDS.values() for name in kind)
 SEVERITIES = (1, 2, 3, 4, 5)
-SMALLEST = 32  # pixels: what the definitions need
-VERSION = 1  # of the images: results made of others are not used again
+SMALLEST = 32  # pixels that the definitions need
+VERSION = 1  # of the corrupted images: results with another version are not reused
 
-_WIDE = 80  # pixels; up to there a side is nearer to 32 than to 224, as a ratio
+_WIDE = 80  # pixels; up to here a side is closer to 32 than to 224, as a ratio
 
-# The function of that name in distortions.py says what each number means.
+# The functions with these names in distortions.py say what each number means.
 CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "imagenet": {
         "gaussian_noise": (0.08, 0.12, 0.18, 0.26, 0.38),
@@ -45,7 +45,7 @@ CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
         "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
         "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
         "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-        # The script says 244 times these shares, of images of 224 pixels.
+        # The released script multiplies by 244, for images of 224 pixels.
         "elastic_transform": (
             (488, 170.8, 24.4, 224),
             (488, 19.52, 48.8, 224),
@@ -91,15 +91,15 @@ CONSTANTS: dict[str, dict[str, tuple[Any, ...]]] = {
 def corrupt(
     image: Pixels, name: str, severity: int, *, seed: int = 0, index: int = 0, constants: str | None = None
 ) -> Pixels:
-    """A corrupted copy of an image (H, W, 3) uint8, sides of at least 32 pixels.
+    """Return a corrupted copy of an image (H, W, 3) uint8 with sides of at least 32 pixels.
 
-    It is a function of its arguments and of nothing else: the same in any process, in any order.
+    The result depends only on the arguments: it is the same in any process and in any order.
 
     Args:
         name: one of `CORRUPTIONS`.
         severity: 1 to 5.
-        seed, index: of the whole set and of this image in it.
-        constants: "imagenet" or "cifar"; by the size of the image unless given.
+        seed, index: seed of the whole set, and index of this image in it.
+        constants: "imagenet" or "cifar"; by default chosen by the size of the image.
 
     >>> corrupt(np.full((32, 32, 3), 100, np.uint8), "brightness", 3)[0, 0].tolist()
     [138, 138, 138]
@@ -110,12 +110,12 @@ def corrupt(
 
 
 def constants_for(side: int) -> str:
-    """The table for images whose shorter side has so many pixels: that of the nearer of 32 and 224, as a ratio."""
+    """Return the table for a shorter side of this many pixels: that of 32 or 224, whichever is closer as a ratio."""
     return "cifar" if side <= _WIDE else "imagenet"
 
 
 def corruption_names(words: str | None) -> tuple[str, ...]:
-    """The corruptions that a list of words names: names or kinds; all of them for None.
+    """Return the corruptions in a comma-separated list of names or kinds; all of them for None.
 
     >>> corruption_names("fog,noise")
     ('gaussian_noise', 'shot_noise', 'impulse_noise', 'fog')

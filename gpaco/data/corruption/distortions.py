@@ -1,8 +1,8 @@
-"""The fifteen ways in which an image is corrupted, as Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
+"""The fifteen corruptions with which Hendrycks and Dietterich (2019) made ImageNet-C and CIFAR-10-C.
 
-Each is a function of an image (H, W, 3) uint8, its constants (corruptions.py has them) and a random generator, for any
-size from 32 x 32 on. Values are cut off, not rounded, to whole numbers, as in the released scripts; where those called
-ImageMagick (motion blur) they are rounded.
+Each is a function of an image (H, W, 3) uint8, its constants (in corruptions.py) and a random generator, for any size
+of at least 32 x 32. Values are truncated to whole numbers, as in the released scripts; where those called ImageMagick
+(motion blur), they are rounded.
 """
 
 import math
@@ -33,7 +33,7 @@ def shot_noise(image: Pixels, photons: float, draw: Generator) -> Pixels:
 
 
 def impulse_noise(image: Pixels, share: float, draw: Generator) -> Pixels:
-    """Salt and pepper, in each color by itself."""
+    """Salt and pepper, separately for each color channel."""
     hit, white = draw.random(image.shape) <= share, draw.random(image.shape) <= 0.5
     return np.where(hit, np.where(white, np.uint8(255), np.uint8(0)), image)
 
@@ -43,7 +43,7 @@ def defocus_blur(image: Pixels, lens: tuple[float, float], draw: Generator) -> P
 
 
 def glass_blur(image: Pixels, glass: tuple[float, int, int], draw: Generator) -> Pixels:
-    """Every pixel takes the place of a near one, between two blurs."""
+    """Between two blurs, move every pixel to a nearby place."""
     sigma, reach, times = glass
     image = _bytes(_smooth(_unit(image), sigma))
     for _ in range(times):
@@ -56,7 +56,7 @@ def motion_blur(image: Pixels, motion: tuple[int, float], draw: Generator) -> Pi
 
 
 def zoom_blur(image: Pixels, zoom: tuple[float, float], draw: Generator) -> Pixels:
-    """The mean of the image and of what a lens shows that zooms in."""
+    """The mean of the image and of increasingly zoomed versions."""
     x = _unit(image).astype(np.float32)
     factors = np.arange(1, *zoom)
     total = x.copy()
@@ -76,7 +76,7 @@ def snow(image: Pixels, flakes: tuple[float, float, float, float, int, float, fl
 
 
 def frost(image: Pixels, ice: tuple[float, float, float], draw: Generator) -> Pixels:
-    """A part of one of five photographs of ice on top of the image."""
+    """A crop from one of five photographs of ice on top of the image."""
     keep, strength, scale = ice
     height, width = image.shape[:2]
     photo = _ice(int(draw.integers(5)), scale)
@@ -99,7 +99,7 @@ def fog(image: Pixels, mist: tuple[float, float], draw: Generator) -> Pixels:
 
 
 def brightness(image: Pixels, more: float, draw: Generator) -> Pixels:
-    """The largest of the three colors raised, hue and saturation kept."""
+    """Raise the value of HSV; keep hue and saturation."""
     x = _unit(image)
     value = x.max(2, keepdims=True)
     brighter = np.clip(value + more, 0, 1)
@@ -113,9 +113,9 @@ def contrast(image: Pixels, share: float, draw: Generator) -> Pixels:
 
 
 def elastic_transform(image: Pixels, rubber: tuple[float, float, float, int], draw: Generator) -> Pixels:
-    """A random affine map, then every pixel moved a little, its neighbors nearly as much.
+    """A random affine map, then a small smooth displacement of every pixel.
 
-    The three lengths are in pixels of an image with the side that comes last, and grow with the image.
+    The first three constants are lengths in pixels for an image whose side is the last one, and scale with the image.
     """
     from scipy.ndimage import map_coordinates
 
@@ -146,7 +146,7 @@ def jpeg_compression(image: Pixels, quality: int, draw: Generator) -> Pixels:
 
 
 def frost_folder() -> Path:
-    """Where the photographs of ice are: in imagecorruptions-imaug, which is not imported for it."""
+    """Return the folder of the photographs of ice: in imagecorruptions-imaug, which need not be imported."""
     found = find_spec("imagecorruptions")
     if found is None or not found.submodule_search_locations:
         raise EnvironmentProblem(
@@ -168,7 +168,7 @@ def _ice(number: int, scale: float) -> Pixels:
 
 @lru_cache(maxsize=10)
 def _disk(radius: float, blur: float) -> Floats:
-    """A blurred disk whose values add up to 1."""
+    """Return a blurred disk that sums to 1."""
     reach, side = (8, 3) if radius <= 8 else (int(radius), 5)
     line = np.arange(-reach, reach + 1)
     disk = (line**2 + line[:, None] ** 2 <= radius**2).astype(np.float32)
@@ -176,16 +176,17 @@ def _disk(radius: float, blur: float) -> Floats:
 
 
 def _smooth(x: Floats, sigma: float) -> Floats:
-    """A Gaussian of four standard deviations over rows and columns; beyond the border is what is at the border."""
+    """Blur rows and columns with a Gaussian cut at four standard deviations; border pixels are repeated."""
     from scipy.ndimage import gaussian_filter
 
     return np.asarray(gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4.0))
 
 
 def _spread(x: Floats, sigma: float) -> Floats:
-    """A Gaussian of three standard deviations over rows and columns, which are mirrored at their ends.
+    """Blur rows and columns with a Gaussian cut at three standard deviations; the image is mirrored at the border.
 
-    The widest one reaches beyond the image. For cosines, mirrored at the ends, it is a factor: hence the transform.
+    The widest one is larger than the image. With mirrored borders, it multiplies each cosine by a factor, so the blur
+    is done on the discrete cosine transform.
     """
     from scipy.fft import dctn, idctn
 
@@ -196,7 +197,7 @@ def _spread(x: Floats, sigma: float) -> Floats:
 
 
 def _damping(side: int, sigma: float) -> Floats:
-    """What a Gaussian of three standard deviations leaves of each cosine of a line, (side,)."""
+    """Return the factor by which a Gaussian cut at three standard deviations damps each cosine of a line, (side,)."""
     steps = np.arange(-int(3 * sigma + 0.5), int(3 * sigma + 0.5) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     around = np.bincount(steps % (2 * side), weights / weights.sum(), minlength=2 * side)
@@ -204,11 +205,11 @@ def _damping(side: int, sigma: float) -> Floats:
 
 
 def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:
-    """From the last pixel to the first, each replaced by one at most `reach` away, as that one then is.
+    """Replace each pixel, from the last to the first, by the current value of one at most `reach` away.
 
-    (The released loop means to swap the two, but what it swaps are views of the image: the other one stays.)
-    Which pixel ends up where is found for all at once: a pointer from each pixel to its source, either as it was
-    before (shifted by the number of pixels) or as it has become, is followed until nothing changes.
+    (The released loop means to swap the two, but it swaps views of the image, so the other one stays.)
+    All pixels are resolved at once: a pointer from each pixel to its source, which is either an original pixel (index
+    shifted by the number of pixels) or a replaced one, is followed until nothing changes.
     """
     height, width = image.shape[:2]
     pixels = height * width
@@ -226,7 +227,7 @@ def _scattered(image: Pixels, reach: int, draw: Generator) -> Pixels:
 
 
 def _moved(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:
-    """Half a Gaussian along a line, as ImageMagick blurs motion; beyond the border is what is at the border."""
+    """Blur with half a Gaussian along a line, as ImageMagick's motion blur; border pixels are repeated."""
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     weights = (weights / weights.sum()).astype(np.float32)
@@ -243,7 +244,7 @@ def _moved(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:
 
 
 def _zoomed(x: Floats, factor: float) -> Floats:
-    """The middle of an image, enlarged by `factor` to its size: between two pixels in a straight line."""
+    """Return the center of an image, enlarged by `factor` to the same size with linear interpolation."""
     for axis in (0, 1):
         first, share = _between(x.shape[axis], factor)
         here = x.take(first, axis)
@@ -256,7 +257,7 @@ def _zoomed(x: Floats, factor: float) -> Floats:
 
 @lru_cache(maxsize=200)
 def _between(side: int, factor: float) -> tuple[NDArray[np.int64], Floats]:
-    """Where the pixels of a line that is enlarged around its middle come from: after which one, and how far."""
+    """Return the source of each pixel of a line that is enlarged around its middle: index and fraction after it."""
     part = math.ceil(side / factor)
     whole = round(part * factor)
     places = (side - part) // 2 + (np.arange(side) + (whole - side) // 2) * ((part - 1) / (whole - 1))
@@ -265,7 +266,7 @@ def _between(side: int, factor: float) -> tuple[NDArray[np.int64], Floats]:
 
 
 def _clouds(side: int, decay: float, draw: Generator) -> Floats:
-    """A landscape of heights from 0 to 1, by the diamond-square method on a torus of the next power of two."""
+    """Return fractal noise from 0 to 1, by the diamond-square method on a torus whose side is a power of two."""
     size = 1 << (side - 1).bit_length()
     land = np.zeros((size, size))
     step, bump = size, 100.0

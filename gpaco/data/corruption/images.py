@@ -17,7 +17,7 @@ from gpaco.errors import UserError
 
 @dataclass(frozen=True)
 class Corrupting:
-    """How images are corrupted: for a model with this view, with these constants, by this seed."""
+    """How images are corrupted: for a model with this view, with these constants and this seed."""
 
     view: TestView
     constants: str
@@ -26,9 +26,9 @@ class Corrupting:
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images as they are, or corrupted as ImageNet-C was made: photographs once they have the size of the model.
+    """Images as they are, or corrupted as in ImageNet-C: photographs after they are resized for the model.
 
-    Small images that a model sees whole are corrupted at their own size, as CIFAR-C was made.
+    Small images that a model sees whole are corrupted at their own size, as in CIFAR-C.
     """
 
     samples: Samples
@@ -67,11 +67,11 @@ Source = Images | Tree | Arrays
 
 
 def corrupted(image: Pixels, corruption: Callable[[Pixels], Pixels]) -> Pixels:
-    """Return the image after a corruption that needs 32 x 32 pixels.
+    """Apply a corruption that needs 32 x 32 pixels.
 
-    A smaller image is enlarged first: each pixel becomes a square, and a border of the outermost pixels fills the
-    rest of 32 x 32. Afterwards the border is cut off and the squares are averaged. An image that no corruption changed
-    comes back exactly, which no interpolation can promise.
+    A smaller image is enlarged first: each pixel becomes a square, and the outermost pixels are repeated up to 32 x 32.
+    Afterwards the border is cropped and the squares are averaged. So an image that the corruption does not change comes
+    back exactly, which interpolation cannot guarantee.
     """
     height, width = image.shape[:2]
     if min(height, width) >= SMALLEST:
@@ -87,10 +87,10 @@ def corrupted(image: Pixels, corruption: Callable[[Pixels], Pixels]) -> Pixels:
 
 
 def corrupted_side(samples: Samples, view: TestView) -> int:
-    """Return the shorter side of an image when it is corrupted: that of the first that can be read."""
+    """Return the shorter side of images when they are corrupted, from the first readable one."""
     if not view.whole:
         return max(view.size, SMALLEST)
     for i in range(len(samples)):
         with suppress(UserError):
             return int(max(min(samples.load(i).shape[:2]), SMALLEST))
-    raise UserError("no image can be read", "check the files")
+    raise UserError("no image could be read", "check the files")

@@ -1,4 +1,4 @@
-"""Published sets of corrupted images as they come: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
+"""Published sets of corrupted images: the folders of ImageNet-C, the arrays of CIFAR-10-C and -100-C."""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Condition = tuple[str, int]  # a corruption and its severity
 CLEAN: Condition = ("clean", 0)
 
 _LEVELS = tuple(map(str, SEVERITIES))
-# The published archives have four more corruptions, which no mean includes: they are not read.
+# The published archives have four more corruptions that no mean includes. They are not read.
 _UNUSED = ("extra", "speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 
@@ -32,7 +32,7 @@ class Tree:
     labels: Labels
     classes: tuple[str, ...]  # the class folders, sorted
     names: tuple[str, ...]  # `class/image`
-    homes: dict[Condition, Path]  # the folder of each condition that is there, in their usual order
+    homes: dict[Condition, Path]  # the folder of each condition that exists, in the usual order
     reader = "imagenet-c"
 
     @property
@@ -45,7 +45,7 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """CIFAR-10-C or -100-C: `corruption.npy` of (5 N, 32, 32, 3), mild ones first, and `labels.npy`."""
+    """CIFAR-10-C or -100-C: `corruption.npy` of (5 N, 32, 32, 3), mildest first, and `labels.npy`."""
 
     labels: Labels
     classes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Arrays:
 
 
 def read_shifted(path: Path, show: Progress | None = None) -> Tree | Arrays | None:
-    """The corrupted set in a folder; None if it holds none."""
+    """Return the corrupted set in a folder, or None."""
     if not path.is_dir():
         return None
     if (path / "labels.npy").is_file():
@@ -76,7 +76,7 @@ def read_shifted(path: Path, show: Progress | None = None) -> Tree | Arrays | No
 
 
 def _homes(path: Path) -> dict[str, Path]:
-    """Corruption folders, here or one folder further down (noise, blur, ... as the archives are called)."""
+    """Return the corruption folders, here or one level down (in noise, blur, ..., named as the archives)."""
     found: dict[str, Path] = {}
     for folder in [path, *(path / kind for kind in KINDS if (path / kind).is_dir())]:
         for name in sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()):
@@ -89,7 +89,7 @@ def _homes(path: Path) -> dict[str, Path]:
     for name in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
         if name not in (*found, *KINDS, *_UNUSED):
             raise UserError(
-                f"{path} has corruptions, and a folder {name!r} that is none{nearest(name, CORRUPTIONS)}",
+                f"{path} has corruptions, and a folder {name!r} that is not one{nearest(name, CORRUPTIONS)}",
                 "fix its name, or move it elsewhere",
             )
     return {name: found[name] for name in CORRUPTIONS if name in found}
@@ -101,9 +101,9 @@ def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> T
     for folder in folders.values():
         odd = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name not in _LEVELS)
         if odd:
-            raise UserError(f"{folder} has a folder {odd[0]!r}, which is no severity", "they are called 1 to 5")
+            raise UserError(f"{folder} has a folder {odd[0]!r}, which is not a severity", "severities are named 1 to 5")
     if not homes:
-        raise UserError(f"the corruptions in {path} have no severities", "their folders are called 1 to 5")
+        raise UserError(f"the corruptions in {path} have no severities", "their folders are named 1 to 5")
     names: list[str] = []
     first: Path | None = None
     for number, home in enumerate(homes.values(), 1):
@@ -124,7 +124,7 @@ def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> T
 
 
 def _listing(home: Path) -> list[str]:
-    """`class/image` of all images below a severity, sorted."""
+    """Return `class/image` for all images below a severity, sorted."""
     found = []
     for folder in os.scandir(home):
         if folder.is_dir() and not folder.name.startswith("."):
@@ -135,7 +135,7 @@ def _listing(home: Path) -> list[str]:
 
 def _differs(home: Path, own: set[str], first: Path, names: set[str]) -> UserError:
     missing, more = sorted(names - own), sorted(own - names)
-    what = f"lacks {missing[0]!r}, which {first} has" if missing else f"has {more[0]!r}, which {first} has not"
+    what = f"lacks {missing[0]!r}, which {first} has" if missing else f"has {more[0]!r}, which {first} lacks"
     count = len(missing) + len(more) - 1
     return UserError(
         f"{home} {what}{f', and {count} more images differ' if count else ''}",
@@ -149,14 +149,14 @@ def _read_arrays(path: Path) -> Arrays:
     odd = sorted(p.stem for p in path.glob("*.npy") if p.stem not in (*CORRUPTIONS, *_UNUSED, "labels"))
     if odd:
         hint = nearest(odd[0], CORRUPTIONS)
-        raise UserError(f"{path} has {odd[0]}.npy, which is no corruption{hint}", "fix its name, or move it elsewhere")
+        raise UserError(f"{path} has {odd[0]}.npy, which is not a corruption{hint}", "fix its name, or move it away")
     if not files:
         raise UserError(f"{path} has labels but no corrupted images", "unpack CIFAR-10-C or CIFAR-100-C there")
     total = len(_mapped(next(iter(files.values()))))
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) not in (total, total // 5) or total % 5:
         raise UserError(
             f"{path}: labels of shape {labels.shape} do not fit {total} images of five severities",
-            "labels.npy has a number for each image, all severities one after the other",
+            "labels.npy needs a number for each image, for all severities in turn",
         )
     labels = labels.astype(np.int64)
     if len(labels) == total and not (labels.reshape(5, -1) == labels[: total // 5]).all():
@@ -176,7 +176,7 @@ def _read_arrays(path: Path) -> Arrays:
 
 
 def _array(path: Path) -> NDArray[Any]:
-    """The array in a file, read where it is needed, and never unpickled."""
+    """Return the array in a file, memory-mapped and never unpickled."""
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:

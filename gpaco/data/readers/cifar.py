@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 as published: pickles in a folder or in the `.tar.gz`, which is read and never unpacked.
 
-A pickle is a program: the ones here may build arrays and plain values and call nothing else.
+A pickle can run code: these may build only arrays and plain values.
 """
 
 import gzip
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 
-_AGAIN = "download the data set again from where it is published"
+_AGAIN = "download the data set again from its website"
 
 
 class _Layout(NamedTuple):
@@ -59,7 +59,7 @@ _FILES = frozenset(name for layout in _LAYOUTS for name in (*layout.train, layou
 
 
 def cifar_folder(path: Path) -> Path | None:
-    """The folder with the pickles: this one or one in it; None if there is none."""
+    """Return the folder with the pickles: this one or one in it; otherwise None."""
     places = [path, *(path / layout.folder for layout in _LAYOUTS)]
     found = [place for place in places if _layout_of({name for name in _FILES if (place / name).is_file()})]
     if len(found) > 1:
@@ -68,7 +68,7 @@ def cifar_folder(path: Path) -> Path | None:
 
 
 def is_cifar(path: Path) -> bool:
-    """Whether the first file of a tar archive is in the folder of CIFAR's pickles; also if it cannot be opened."""
+    """Return whether the first file of a tar archive is a CIFAR pickle; also True if it cannot be opened."""
     try:
         with tarfile.open(path) as archive:
             first = next((member.name for member in archive if member.isreg()), "")
@@ -78,14 +78,14 @@ def is_cifar(path: Path) -> bool:
 
 
 def read_cifar(path: Path) -> Splits:
-    """CIFAR-10 or CIFAR-100 (fine labels) from the folder of pickles or the archive, all images in memory."""
+    """Read CIFAR-10 or CIFAR-100 (fine labels) from a folder of pickles or an archive, with all images in memory."""
     packed = path.is_file()
     files = (
         _unpacked(path) if packed else {file.name: file.read_bytes() for file in path.iterdir() if file.name in _FILES}
     )
     layout = _layout_of(files)
     if layout is None:
-        remedy = "unpack other archives and give the folder of class folders"
+        remedy = "unpack other archives, and give the folder of class folders"
         raise UserError(f"{str(path)!r} has no files of CIFAR-10 or CIFAR-100", remedy)
     names = _load(files, layout.meta).get(layout.names)
     if not isinstance(names, list) or not names:
@@ -99,7 +99,7 @@ def read_cifar(path: Path) -> Splits:
     if packed and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != layout.md5:
         notes.append(f"{path.name} is not the published archive: its MD5 is not {layout.md5}")
     if (len(train), len(test)) != (50_000, 10_000):
-        notes.append(f"{len(train)} training and {len(test)} test images, published are 50000 and 10000")
+        notes.append(f"{len(train)} training and {len(test)} test images; the published set has 50000 and 10000")
     return Splits(train, None, test, layout.name, tuple(notes))
 
 
@@ -127,7 +127,7 @@ def _wrong(name: str, what: str) -> UserError:
     return UserError(f"{name!r} is not a CIFAR file: {what}", _AGAIN)
 
 
-# All that the pickle of an array names. NumPy warns about the numbers that old pickles pass to dtype after its name.
+# Everything that the pickle of an array refers to. The extra arguments that old pickles pass to dtype make NumPy warn.
 _KNOWN: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): lambda name, *_: np.dtype(name),
@@ -140,29 +140,29 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _KNOWN.get((module.replace("numpy.core", "numpy._core"), name))
         if found is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no array needs")
         return found
 
 
 def _load(files: dict[str, bytes], name: str) -> dict[str, Any]:
-    """The dictionary in a pickle, its keys as text."""
+    """Return the dictionary in a pickle, with its keys as text."""
     if name not in files:
-        raise UserError(f"CIFAR is not complete: {name!r} is missing", _AGAIN)
+        raise UserError(f"CIFAR is incomplete: {name!r} is missing", _AGAIN)
     try:
         content = _Unpickler(io.BytesIO(files[name]), encoding="bytes").load()
         return {key.decode() if isinstance(key, bytes) else str(key): item for key, item in content.items()}
-    except Exception as error:  # a damaged pickle fails in any way
+    except Exception as error:  # a damaged pickle can raise anything
         reason = (str(error).splitlines() or [""])[0]
         raise _wrong(name, f"it cannot be unpickled ({type(error).__name__}: {reason[:200]})") from error
 
 
 def _layout_of(files: Container[str]) -> _Layout | None:
-    """The data set whose training and test files are there. The two have no names in common."""
+    """Return the data set whose training and test files are present. The two have no file names in common."""
     return next((layout for layout in _LAYOUTS if layout.train[0] in files and layout.test in files), None)
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    """The files of an archive, one after another as they come."""
+    """Read the files of an archive, in one pass."""
     files = {}
     try:
         with tarfile.open(path) as archive:
@@ -174,5 +174,5 @@ def _unpacked(path: Path) -> dict[str, bytes]:
             while archive.fileobj and archive.fileobj.read(1 << 20):  # the checksum comes last
                 pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"the archive {str(path)!r} is damaged or no archive", _AGAIN) from error
+        raise UserError(f"the archive {str(path)!r} is damaged or not an archive", _AGAIN) from error
     return files

@@ -7,7 +7,7 @@ from gpaco.data.samples import Samples, Splits
 
 
 def read_digits() -> Splits:
-    """1,797 images of 8 x 8 pixels, values 0 to 16 scaled to 0 to 255; the same quarter is always the test part."""
+    """Return 1,797 images of 8 x 8 pixels, scaled from 0 to 16 to 0 to 255; a fixed quarter is the test split."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

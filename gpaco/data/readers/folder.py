@@ -1,4 +1,4 @@
-"""Folders of class folders: one folder per class, or `train`, `val` and `test` with class folders each."""
+"""Folders of images: one folder per class, or `train`, `val` and `test` with class folders in each."""
 
 import os
 from collections import Counter
@@ -16,11 +16,11 @@ from gpaco.system.words import printable, some
 
 
 def read_folder(path: Path) -> Splits:
-    """The images below each class folder, at any depth; classes are the folder names, sorted.
+    """Read the images below each class folder, at any depth; classes are the folder names, sorted.
 
-    Names that look the same are the same: macOS may write a letter with an accent as two characters, Linux as one.
+    Names are compared after Unicode normalization: macOS may store an accented letter as two characters, Linux as one.
 
-    Hidden files and files without an image's suffix are left out. Nothing is opened.
+    Hidden files and files without an image suffix are left out. No file is opened.
     """
     splits = _split_folders(path)
     skipped, notes = Counter[str](), _beside(path)
@@ -35,7 +35,7 @@ def read_folder(path: Path) -> Splits:
         return Splits(train, None, None, "folder of class folders", (*notes, *_left_out(skipped)))
     others = sorted(set(_folders(path)) - {folder.name for folder in splits.values()})
     if others:
-        notes.append(f"left out, since train is here too: {some(others)}")
+        notes.append(f"left out, since there is a train folder: {some(others)}")
     classes = _classes(splits["train"])
     _refuse_masks(splits["train"], classes)
     parts = {}
@@ -57,7 +57,7 @@ def read_folder(path: Path) -> Splits:
 
 
 def _split_folders(path: Path) -> dict[str, Path] | None:
-    """The folders of the splits; None where the folders are classes (a class may be called train)."""
+    """Return the folders of the splits; None if the folders are classes (a class may be named train)."""
     found: dict[str, Path] = {}
     names = _folders(path)
     for name in names:
@@ -68,22 +68,30 @@ def _split_folders(path: Path) -> dict[str, Path] | None:
             found[split] = path / name
     if "train" not in found:
         if found and len(found) == len(names):
-            raise UserError(f"{str(path)!r} has {some(names)} but no train folder", "add it, or give the class folders")
+            raise UserError(
+                f"{str(path)!r} has {some(names)} but no train folder", "add it, or give a folder of class folders"
+            )
         return None
     train = found["train"]
+    own = tuple(folder.name for folder in found.values())
+    if len(found) > 1 and not _folders(train) and all(name.startswith(own) for name in names):  # also trainannot
+        raise UserError(
+            f"{str(train)!r} has no class folders",
+            "put the images of each class into a folder of its own; images with masks need --task segmentation",
+        )
     if not _folders(train) or any(_is_image(entry.name) for entry in _entries(train) if not entry.is_dir()):
         return None
     return found
 
 
 def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
-    """Raise where the only two folders are called as images and masks are: as classes they would teach nonsense."""
+    """Raise an error if the only two folders are named like images and masks, which make no sense as classes."""
     words = {name.lower() for name in classes}
     images, masks = ({word.lower() for word in known} for known in (IMAGE_WORDS, MASK_WORDS))
     if len(classes) == 2 and words & images and words & masks:
         raise UserError(
-            f"{str(path)!r} looks like images and masks, not like classes: it has {some(classes)} and nothing else",
-            "train a segmenter: --task segmentation; if they are classes after all, rename one of the two",
+            f"{str(path)!r} looks like images and masks, not classes: it has only {some(classes)}",
+            "to train a segmenter: --task segmentation; if they are classes after all, rename one of them",
         )
 
 
@@ -101,7 +109,7 @@ def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counte
 
 
 def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
-    """The image files at any depth, sorted. Links are followed, a folder is visited once."""
+    """Return the image files at any depth, sorted. Links are followed, and each folder is visited once."""
     found, waiting, seen = [], [str(folder)], set()
     while waiting:
         current = waiting.pop()
@@ -112,7 +120,7 @@ def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
         for entry in _entries(current):
             if entry.is_dir():
                 waiting.append(entry.path)
-            elif _is_image(entry.name):  # a dangling link too: it is found to be a bad image, not passed over
+            elif _is_image(entry.name):  # including dangling links, which become bad images
                 found.append(entry.path)
             else:
                 skipped[os.path.splitext(entry.name)[1].lower() or "no suffix"] += 1
@@ -120,7 +128,7 @@ def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
 
 
 def _by_class(path: Path) -> dict[str, list[str]]:
-    """The class folders, by the names of their classes."""
+    """Return the class folders by class name."""
     found: dict[str, list[str]] = {}
     for name in _folders(path):
         found.setdefault(normalize("NFC", name), []).append(name)
@@ -140,7 +148,7 @@ def _entries(path: str | Path) -> list["os.DirEntry[str]"]:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"]
     except PermissionError:
-        raise UserError(f"folder {str(path)!r} may not be read by this user", "change its permissions") from None
+        raise UserError(f"this user may not read the folder {str(path)!r}", "change its permissions") from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read folder {str(path)!r}: {error.strerror}", "check the disk") from error
 
@@ -167,4 +175,4 @@ def _no_classes(path: Path) -> UserError:
             f"{str(path)!r} has no class folders", f"to read a table or list, give the file itself: {path / tables[0]}"
         )
     what = "images but no class folders" if any(map(_is_image, names)) else "no class folders"
-    return UserError(f"{str(path)!r} has {what}", "put the images of each class into a folder of its own")
+    return UserError(f"{str(path)!r} has {what}", "put the images of each class into their own folder")

@@ -1,4 +1,4 @@
-"""MNIST-style idx files, packed or not: MNIST, Fashion-MNIST, KMNIST and others in their form."""
+"""MNIST-style idx files, gzipped or not: MNIST, Fashion-MNIST, KMNIST and others in this format."""
 
 import gzip
 import zlib
@@ -12,14 +12,14 @@ from gpaco.errors import UserError
 
 
 def idx_folder(path: Path) -> Path | None:
-    """The folder with the training images: this one or `raw` in it, or the one of the file given; None if none."""
+    """Return the folder with the training images: this one, `raw` in it, or that of the given file; otherwise None."""
     if path.is_file():
         return path.parent if "idx" in path.name and _file(path.parent, "train", "images", 3) else None
     return next((folder for folder in (path, path / "raw") if _file(folder, "train", "images", 3)), None)
 
 
 def read_idx(folder: Path) -> Splits:
-    """The images of `train-images-idx3-ubyte[.gz]` and its companions, gray as RGB; test files if they are there.
+    """Read `train-images-idx3-ubyte[.gz]` and its companions, gray as RGB, and the test files if there are any.
 
     Classes are named by their number.
     """
@@ -41,7 +41,7 @@ def _read_pair(folder: Path, part: str) -> tuple[Pixels, Pixels]:
     if len(images) != len(labels):
         raise UserError(
             f"{str(folder)!r} has {len(images)} images but {len(labels)} labels of {part!r}",
-            "take both files from one data set",
+            "take both files from the same data set",
         )
     return images, labels
 
@@ -52,15 +52,15 @@ def _file(folder: Path, part: str, what: str, dims: int) -> Path | None:
 
 
 def _read(folder: Path, part: str, what: str, dims: int) -> Pixels:
-    """The array of a file, whose size must be exactly what its header says."""
+    """Return the array in a file, whose size must match its header."""
     path = _file(folder, part, what, dims)
     if path is None:
         raise UserError(f"{str(folder)!r} has no {what} of {part!r}", f"add {part}-{what}-idx{dims}-ubyte")
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if data[:4] != bytes((0, 0, 8, dims)):
-            raise ValueError(f"it does not start as a file of bytes with {dims} dimensions")
+            raise ValueError(f"its header is not that of bytes with {dims} dimensions")
         shape = np.frombuffer(data, ">u4", dims, 4)
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dims).reshape(tuple(shape))
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{str(path)!r} is not an idx file or damaged: {error}", "download the file again") from error
+        raise UserError(f"{str(path)!r} is not an idx file, or damaged: {error}", "download the file again") from error

@@ -1,4 +1,4 @@
-"""List files: lines of `relative/path.jpg 17`, as ImageNet-LT, Places-LT and iNaturalist 2018 come."""
+"""List files: lines of `relative/path.jpg 17`, as for ImageNet-LT, Places-LT and iNaturalist 2018."""
 
 import io
 import re
@@ -17,10 +17,10 @@ _MAX_CLASSES = 1_000_000
 
 
 def read_list(path: Path, root: Path, allow_outside: bool) -> Splits:
-    """The images of a list, and of the validation and test lists beside a list with `train` in its name.
+    """Read the images of a list, and of the validation and test lists beside a list with `train` in its name.
 
-    The label is what comes after the last blank of a line, so names may have blanks. Classes are named by their
-    number. Paths start at `root`.
+    The label comes after the last blank of a line, so names may contain blanks. Classes are named by their number.
+    Paths are relative to `root`.
     """
     lists = {"train": path} | _siblings(path)
     notes = [f"{split} list: {file.name}" for split, file in lists.items() if split != "train"]
@@ -39,7 +39,7 @@ def read_list(path: Path, root: Path, allow_outside: bool) -> Splits:
 
 
 def _siblings(path: Path) -> dict[str, Path]:
-    """The lists whose names differ from this one's in the last `train` only."""
+    """Return the lists whose names differ from this one only in the last `train`."""
     match = re.search(r"train(?!.*train)", path.name)
     if match is None:
         return {}
@@ -58,7 +58,7 @@ def _rows(text: str, file: Path, split: str) -> Iterator[ListedImage]:
             continue
         parts = content.rsplit(None, 1)
         if len(parts) != 2:
-            raise _bad_line(file, line, content, "a path and a label are needed")
+            raise _bad_line(file, line, content, "it needs a path and a label")
         if not parts[1].isdecimal() or int(parts[1]) >= _MAX_CLASSES:
             raise _bad_line(file, line, content, f"the label {parts[1]!r} is not a class index, 0, 1, 2, ...")
         yield ListedImage(line, parts[0], parts[1], split)
@@ -68,5 +68,5 @@ def _bad_line(file: Path, line: int, content: str, why: str) -> UserError:
     shown = content if len(content) <= 80 else content[:77] + "..."
     return UserError(
         f"line {line} of {file.name}: {why}: {shown!r}",
-        "lines look like folder/image.jpg 17; for class names or other columns use a CSV table",
+        "lines look like folder/image.jpg 17; for class names or other columns, use a CSV table",
     )

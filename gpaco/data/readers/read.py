@@ -1,4 +1,4 @@
-"""`read`: the right reader for a path, found by looking at it."""
+"""`read`: finds the right reader for a path."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ from gpaco.errors import EnvironmentProblem, UserError, nearest
 _LISTS = (".txt", ".lst", ".list")
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
-UNDERSTOOD = (
-    "understood are: a folder of class folders; a folder with train, val and test; a .csv, .tsv or .parquet table of "
+SUPPORTED = (
+    "give a folder of class folders; a folder with train, val and test; a .csv, .tsv or .parquet table of "
     "path,label[,split]; a .txt list of 'path label' lines; tar shards, one or a folder of them; CIFAR-10/100, "
     "folder or .tar.gz; idx files; the word digits"
 )
@@ -33,31 +33,31 @@ def read(
     allow_outside: bool = False,
     index: Path | None = None,
 ) -> Splits:
-    """The data set at a path, or scikit-learn's digits for the word `digits` (a folder of that name is `./digits`).
+    """Read the data set at a path, or scikit-learn's digits for the word `digits` (for a folder, give `./digits`).
 
     Args:
-        path: a folder or file; what is understood is in `UNDERSTOOD`.
-        root: where the relative paths of a table or list start; its own folder unless given.
+        path: a folder or file, as described in `SUPPORTED`.
+        root: folder that the paths in a table or list are relative to; by default its own folder.
         allow_empty_classes: keep classes without a training image instead of refusing them.
         allow_outside: let tables and lists name absolute paths and `..`.
-        index: file in which the index of tar shards is kept; without it they are read through every time.
+        index: file that stores the index of tar shards; without it, they are scanned every time.
     """
     if str(path) == "digits":
         return read_digits()
     place = Path(path).expanduser().absolute()
     start = None if root is None else Path(root).expanduser().absolute()
     if start is not None and not start.is_dir():
-        raise UserError(f"the root {str(start)!r} is not a folder", "give the folder that the paths start from")
+        raise UserError(f"the root {str(start)!r} is not a folder", "give the folder that the paths are relative to")
     try:
         if not place.exists():
             raise _absent(place)
         splits = _read(place, start or place.parent, allow_outside, index)
     except PermissionError as error:
-        raise UserError(
-            f"{str(error.filename or place)!r} may not be read by this user", "change its permissions"
-        ) from None
+        raise UserError(f"this user may not read {str(error.filename or place)!r}", "change its permissions") from None
     except FileNotFoundError as error:
-        raise UserError(f"{str(error.filename or place)!r} vanished while it was read", "is it being moved?") from None
+        raise UserError(
+            f"{str(error.filename or place)!r} disappeared while it was read", "is something moving it?"
+        ) from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {str(place)!r}: {error.strerror or error}", "check the disk") from error
     return with_training_images(splits, allow_empty_classes)
@@ -66,7 +66,7 @@ def read(
 def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Splits:
     folder, name = path.is_dir(), path.name.lower()
     if folder and (path / "recipe.toml").is_file():
-        raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give the data that it should use")
+        raise UserError(f"{str(path)!r} is a run, not data: it has a recipe.toml", "give a folder or file of images")
     if folder and (cifar := cifar_folder(path)):
         return read_cifar(cifar)
     if not folder and name.endswith(TABLES):
@@ -82,8 +82,8 @@ def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Sp
     if folder:
         return read_folder(path)
     if path.suffix.lower() in SUFFIXES:
-        raise UserError(f"{str(path)!r} is one image, not a data set", UNDERSTOOD)
-    raise UserError(f"cannot tell what {str(path)!r} is", UNDERSTOOD)
+        raise UserError(f"{str(path)!r} is one image, not a data set", SUPPORTED)
+    raise UserError(f"cannot tell what {str(path)!r} is", SUPPORTED)
 
 
 def _absent(path: Path) -> UserError:
@@ -91,4 +91,4 @@ def _absent(path: Path) -> UserError:
         beside = os.listdir(path.parent)
     except OSError:
         return UserError(f"{str(path)!r} does not exist, nor does its folder", "check the spelling of the path")
-    return UserError(f"{str(path)!r} does not exist{nearest(path.name, [*beside, 'digits'])}", UNDERSTOOD)
+    return UserError(f"{str(path)!r} does not exist{nearest(path.name, [*beside, 'digits'])}", SUPPORTED)

@@ -1,4 +1,4 @@
-"""From rows of a table or list file, `path label split`, to samples."""
+"""Turns rows of a table or list file, `path label split`, into samples."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from gpaco.errors import UserError
 from gpaco.system.words import printable
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes
-_MISSING_SHOWN = 100  # missing files after which the rest is not checked
+_MISSING_SHOWN = 100  # stop checking after this many missing files
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class ListedImages:
 
     rows: list[ListedImage]
     paths: list[Path]
-    seen: int  # rows read, with those that were dropped
+    seen: int  # rows read, including those that were dropped
     notes: list[str]
 
     def samples(self, split: str, labels: npt.NDArray[np.int64], classes: tuple[str, ...]) -> Samples:
-        """Return the samples of one split; `labels` are for all rows."""
+        """Return the samples of one split; `labels` are those of all rows."""
         own = [i for i, row in enumerate(self.rows) if row.split == split]
         names = tuple(printable(self.rows[i].path) for i in own)
         return Samples(labels[own], classes, paths=tuple(self.paths[i] for i in own), names=names)
 
 
 def read_text(path: Path) -> tuple[str, list[str]]:
-    """Return the text of a file, UTF-8 with or without a byte order mark or else Latin-1, and notes on the decoding."""
+    """Return the text of a file, decoded as UTF-8 (with or without BOM) or else Latin-1, and notes about it."""
     data = path.read_bytes()
     if b"\0" in data:
         raise UserError(f"{str(path)!r} is not UTF-8 text: it has zero bytes", "save it as UTF-8 text")
@@ -56,10 +56,9 @@ def read_text(path: Path) -> tuple[str, list[str]]:
 def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: bool) -> ListedImages:
     """Return the rows with the files they name.
 
-    Paths that lead out of `root` and `..` are refused unless allowed; absolute ones below it are made relative. A
-    letter with an accent may be one character or two, as systems differ in that. Missing files are an error that counts
-    them; a row that repeats another is dropped with a note, and one that gives a file of its split a second label is an
-    error.
+    Paths that lead out of `root`, and `..`, are refused unless allowed; absolute ones below it are made relative. An
+    accented letter may be one character or two. Missing files are an error that counts them; a row that repeats another
+    is dropped with a note, and one that gives a file in the same split a second label is an error.
     """
     kept: list[ListedImage] = []
     paths: list[Path] = []
@@ -97,12 +96,12 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     if missing:
         raise _missing(missing, seen, len(kept), source, root)
     if not kept:
-        raise UserError(f"{str(source)!r} names no image", "it needs one line per image")
+        raise UserError(f"{str(source)!r} lists no images", "it needs one line per image")
     return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
 
 
 def there(folder: Path, name: str) -> Path | None:
-    """Return the file of this name, whose letters with accents may be one character or two; None if there is none."""
+    """Return the file of this name, in which an accented letter may be one character or two; otherwise None."""
     for form in dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name))):
         if os.path.isfile(path := os.path.join(folder, form)):
             return Path(path)
@@ -110,7 +109,7 @@ def there(folder: Path, name: str) -> Path | None:
 
 
 def _below(path: str, roots: Iterable[str]) -> str:
-    """Return an absolute path below one of the roots relative to it, any other as it is."""
+    """Make an absolute path below one of the roots relative to it; leave others unchanged."""
     for root in roots if os.path.isabs(path) and ".." not in Path(path).parts else ():
         if Path(path).is_relative_to(root):
             return os.path.relpath(path, root)
@@ -123,5 +122,5 @@ def _missing(missing: list[ListedImage], seen: int, kept: int, source: Path, roo
     first = f"the first is {missing[0].path!r} on line {missing[0].line}"
     return UserError(
         f"{what} in {source.name} {'do not exist' if kept else 'exists'}; {first}",
-        f"paths start at {str(root)!r}: if the images are elsewhere, pass their folder as root (--root)",
+        f"paths are relative to {str(root)!r}; if the images are elsewhere, give their folder with --root",
     )

@@ -4,10 +4,10 @@
     train-001.tar    ...
     val-000.tar      ...
 
-The class of an image is the text of its `.cls` file, or "label", "cls" or "class" in its `.json`, or the text of its
-`.txt`, the first that there is; without them, the folder that the image is in. An archive is read once, for an index of
-names, offsets and classes; after that an image is a part of the archive's bytes, so shards can be read in any order,
-like files.
+The class of an image is the text of its `.cls` file, or else "label", "cls" or "class" in its `.json`, or else the text
+of its `.txt`; without any of them, the folder that the image is in. An archive is scanned once, for an index of names,
+offsets and classes; after that, an image is a range of the archive's bytes, so images can be read in any order, like
+files.
 """
 
 import json
@@ -32,7 +32,7 @@ Entry = dict[str, Any]  # size and time of an archive, and the rows of its image
 
 
 def shards_at(path: Path) -> list[Path]:
-    """Return the shards that a path names: one archive, or those in a folder without folders; [] if there are none."""
+    """Return the shards at a path: one archive, or those in a folder without subfolders."""
     if path.is_dir():
         inside = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         return [] if any(map(Path.is_dir, inside)) else [file for file in inside if file.suffix.lower() == ".tar"]
@@ -40,11 +40,11 @@ def shards_at(path: Path) -> list[Path]:
 
 
 def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
-    """Return the images of shards in the order of their classes and names, whatever shard they are in.
+    """Return the images of shards, sorted by class and name across all shards.
 
     Args:
-        shards: archives. The split is the word that a name begins with, such as train-000.tar; else all are training.
-        index: JSON file in which the index of all archives is kept, if there is one.
+        shards: archives. The first word of a name is its split, as in train-000.tar; other names are training data.
+        index: JSON file that stores the index of all archives, if any.
     """
     known = _stored(index)
     found = {str(shard): _entry(shard, known.get(str(shard))) for shard in shards}
@@ -59,7 +59,7 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
             own.append((Member(shard, name, offset, size, entry["modified"]), label))
     if "train" not in rows:
         remedy = "name those for training train-000.tar and so on"
-        raise UserError(f"the shards are of {some(sorted(rows))} only", remedy)
+        raise UserError(f"there are only shards of {some(sorted(rows))}", remedy)
     labels = {label for split in rows.values() for _, label in split}
     classes = sorted(labels, key=int) if all(label.isdecimal() for label in labels) else sorted(labels)
     parts = {split: _samples(own, classes) for split, own in rows.items()}
@@ -71,7 +71,7 @@ def _samples(rows: list[tuple[Member, str]], classes: list[str]) -> Samples:
     rows = sorted(rows, key=lambda row: (number[row[1]], row[0].name))
     twice = [name for name, count in Counter(member.name for member, _ in rows).items() if count > 1]
     if twice:
-        raise UserError(f"two shards have {some(twice, 3)}", "give every image a name of its own")
+        raise UserError(f"two shards have {some(twice, 3)}", "give every image a unique name")
     return Samples(
         np.array([number[label] for _, label in rows]),
         tuple(map(printable, classes)),
@@ -81,7 +81,7 @@ def _samples(rows: list[tuple[Member, str]], classes: list[str]) -> Samples:
 
 
 def _stored(index: Path | None) -> dict[str, Entry]:
-    """Return what an index has; nothing if it is damaged, since it can be made again."""
+    """Return the stored index; an empty one if it is damaged, since it can be rebuilt."""
     try:
         stored = json.loads(index.read_text()) if index is not None and index.is_file() else {}
     except ValueError:
@@ -97,7 +97,7 @@ def _whole(entry: object) -> bool:
 
 
 def _entry(shard: Path, known: Entry | None) -> Entry:
-    """Return the index of an archive: the one that is known, unless the archive has changed since."""
+    """Return the index of an archive: the stored one, unless the archive has changed since."""
     found = shard.stat()
     if known is not None and (known["size"], known["modified"]) == (found.st_size, found.st_mtime_ns):
         return known
@@ -116,5 +116,5 @@ def _labeled(shard: Path) -> list[Row]:
             )
         rows.append([name, offset, size, label])
     if not rows:
-        raise UserError(f"there is no image in {shard}", "shards have the files 1.jpg and 1.cls, and so on")
+        raise UserError(f"there is no image in {shard}", "a shard has files such as 1.jpg and 1.cls")
     return rows

@@ -1,4 +1,4 @@
-"""Tables with a row per image: CSV, TSV or Parquet, `path,label[,split]` under the names that people give them."""
+"""Tables with a row per image: CSV, TSV or Parquet with `path,label[,split]`, under common column names."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from gpaco.data.samples import SPLIT_WORDS, Splits
 from gpaco.errors import UserError, installing, nearest
 from gpaco.system.words import some
 
-# Column names, the likeliest first.
+# Column names, the most likely first.
 _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")
 _LABEL = ("label", "class", "target", "species", "category", "labels", "classes", "y")
 _SPLIT = ("split", "subset", "fold", "set", "partition", "usage")
@@ -24,10 +24,10 @@ _Columns = tuple[int, int, int | None]  # of paths, labels and splits
 
 
 def read_table(path: Path, root: Path, allow_outside: bool) -> Splits:
-    """The images of a table. Relative paths start at `root`.
+    """Read the images of a table. Relative paths start at `root`.
 
-    The first line names the columns. Classes are the labels that occur, whole numbers in numeric order, anything else
-    sorted as text. Without a split column everything is training data.
+    The first line names the columns. Classes are the labels that occur: whole numbers in numeric order, anything else
+    sorted as text. Without a split column, everything is training data.
     """
     kind = "Parquet table" if path.suffix.lower() in (".parquet", ".pq") else f"{path.suffix[1:].upper()} table"
     lines, notes = (_parquet_lines(path), []) if kind == "Parquet table" else _text_lines(path)
@@ -69,7 +69,7 @@ def _rows(lines: Iterator[_Cells], columns: _Columns, path: Path) -> Iterator[Li
 
 
 def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
-    """Which column is which by the first line, and a note about the guess."""
+    """Return the columns, found by their names in the first line, and a note about the choice."""
     _, cells = next(lines, (0, []))
     if not cells:
         raise UserError(f"{str(path)!r} is empty", "it needs a row per image: path,label")
@@ -79,7 +79,7 @@ def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
         what, known = ("paths", _PATH) if file is None else ("labels", _LABEL)
         typo = next((hint for name in known[:6] if (hint := nearest(name, words))), "")
         raise UserError(
-            f"{path.name} has no column of {what} among {some(cells, 12)}{typo}",
+            f"{path.name} has no column with {what} among {some(cells, 12)}{typo}",
             "name the columns in the first line: path,label",
         )
     note = f"columns: path = {cells[file]!r}, label = {cells[label]!r}"
@@ -89,7 +89,7 @@ def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
 
 
 def _place(words: Sequence[str], known: Sequence[str]) -> int | None:
-    """The column that has one of the known names, or else one of the main ones as a part of its name."""
+    """Return the column with one of the known names, or else with one of the main ones as part of its name."""
     exact = next((words.index(name) for name in known if name in words), None)
     if exact is not None or known is _SPLIT:
         return exact
@@ -116,15 +116,15 @@ def _csv_lines(text: str, mark: str, path: Path) -> Iterator[_Cells]:
             if len(cells) > width and any(cell.strip() for cell in cells[width:]):
                 raise UserError(
                     f"line {reader.line_num} of {path.name} has {len(cells)} columns, the first has {width}",
-                    'put names with a separator in them into quotes: "a, b.jpg",cat',
+                    'put quotes around names that contain a separator: "a, b.jpg",cat',
                 )
             yield reader.line_num, [cell.strip() for cell in cells]
     except csv.Error as error:
-        raise UserError(f"line {reader.line_num} of {path.name}: {error}", "check the quotes around there") from None
+        raise UserError(f"line {reader.line_num} of {path.name}: {error}", "check the quotes near this line") from None
 
 
 def _parquet_lines(path: Path) -> Iterator[_Cells]:
-    """Row 0 has the names of the columns that hold text or numbers; others, such as images, are not read."""
+    """Yield the rows of text and number columns, names first; other columns, such as images, are not read."""
     try:
         from pyarrow import parquet, types  # type: ignore[import-untyped]
     except ImportError:
@@ -138,7 +138,7 @@ def _parquet_lines(path: Path) -> Iterator[_Cells]:
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     line += 1
                     yield line, ["" if cell is None else str(cell).strip() for cell in cells]
-    except Exception as error:  # Arrow's own and the system's
+    except Exception as error:  # from Arrow or the system
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot read {str(path)!r} as Parquet: {reason}", "write the table again") from error
 

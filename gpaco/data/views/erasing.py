@@ -13,13 +13,13 @@ from gpaco.data.views.policies import Box
 _AREA = 0.02, 1 / 3  # least and greatest share of the image
 _LOG_ASPECT = math.log(0.3)
 _TRIES = 10
-DRAWS_OF_ERASING = 2 * _TRIES + 4  # whether; area and aspect of each try; place; seed of the noise
+DRAWS_OF_ERASING = 2 * _TRIES + 4  # whether to erase; area and aspect of each try; position; seed of the noise
 
 
 def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
-    """The images (B, 3, H, W), changed in place: some with a rectangle of noise, normal for each value of each pixel.
+    """Replace a rectangle of some images (B, 3, H, W) by Gaussian noise, in place.
 
-    u: (B, DRAWS_OF_ERASING) uniform numbers; what happens to an image depends on its own row only.
+    u: (B, DRAWS_OF_ERASING) uniform numbers; the result for an image depends only on its own row.
     """
     where, noise = torch.zeros(len(images), 1, *images.shape[2:], dtype=torch.bool), torch.zeros(images.shape)
     for k, (whether, *draws, seed) in enumerate(u.tolist()):
@@ -30,12 +30,12 @@ def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
             noise[k, :, rows, columns] = torch.randn(
                 3, box.height, box.width, generator=torch.Generator().manual_seed(int(seed * 2**53))
             )
-    device = images.device  # two copies to it for the batch, not one for each image
+    device = images.device  # two copies per batch, not one per image
     return images.copy_(noise.to(device, images.dtype).where(where.to(device), images))
 
 
 def erased_box(height: int, width: int, draws: Sequence[float]) -> Box | None:
-    """A rectangle of 2 % to 33 % of the area and an aspect of 0.3 to 1 / 0.3; None if ten tries do not fit."""
+    """Return a rectangle of 2 % to 33 % of the area and an aspect of 0.3 to 1 / 0.3; None if ten tries do not fit."""
     for area, aspect in zip(draws[0 : 2 * _TRIES : 2], draws[1 : 2 * _TRIES : 2], strict=True):
         pixels = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * area)
         ratio = math.exp(_LOG_ASPECT * (1 - 2 * aspect))

@@ -1,4 +1,4 @@
-"""The view of an image that a network is tested on: resized whole, or the center of the resized image."""
+"""The view of an image for testing: the whole image resized, or the center of the resized image."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Operations on one image, (H, W, 3) uint8 RGB, with OpenCV: what Pillow gives, within a gray level or two.
+"""Operations on one image, (H, W, 3) uint8 RGB, with OpenCV: the results of Pillow within a gray level or two.
 
 Results do not depend on the number of threads.
 """
@@ -22,7 +22,7 @@ _RESAMPLE = {"nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR, "bicubi
 
 
 def apply(image: Array, step: Step) -> Array:
-    """The image after one step."""
+    """Return the image after one step."""
     if step.name in _ENHANCE:
         return _ENHANCE[step.name](image, step.value)
     if step.name in GEOMETRIC:
@@ -31,23 +31,23 @@ def apply(image: Array, step: Step) -> Array:
 
 
 def resized_crop(image: Array, box: Box, height: int, width: int, resample: str = "bilinear") -> Array:
-    """The part of the image inside the box, resized as Pillow does: "bilinear" (a triangle filter) or "bicubic"."""
+    """Return the part of an image in a box, resized as in Pillow: "bilinear" (a triangle filter) or "bicubic"."""
     part = image[box.top : box.top + box.height, box.left : box.left + box.width]
     if box.height <= height and box.width <= width and resample == "bilinear":
         return cv2.resize(part, (width, height), interpolation=cv2.INTER_LINEAR)
-    # To shrink, the filter has to widen; OpenCV's does not. PyTorch's is Pillow's, and fast if channels come last.
+    # To shrink, the filter must widen; OpenCV's does not. PyTorch's matches Pillow, and is fast with channels last.
     planes = torch.from_numpy(part.copy()).unsqueeze(0).permute(0, 3, 1, 2)
     small = F.interpolate(planes, (height, width), mode=resample, antialias=True)
     return small[0].permute(1, 2, 0).numpy()
 
 
 def warp(image: Array, matrix: Matrix, resample: str, fill: Fill) -> Array:
-    """Output pixel (x, y) shows the input at matrix * (x, y, 1), see `affine`; outside it is the fill."""
+    """Show the input at matrix * (x, y, 1) in output pixel (x, y), see `affine`; outside the image, the fill."""
     a, b, c, d, e, f = matrix
     height, width = image.shape[:2]
     # OpenCV puts the first pixel's center at (0, 0).
     centered = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
-    # Bytes in fours take half the time of bytes in threes; in bicubic resampling floats are faster than bytes.
+    # Four channels of bytes take half the time of three; in bicubic resampling, floats are faster than bytes.
     wide = image.astype(np.float32) if resample == "bicubic" else cv2.cvtColor(image, cv2.COLOR_RGB2RGBA)
     flags = _RESAMPLE[resample] | cv2.WARP_INVERSE_MAP
     out = cv2.warpAffine(wide, centered, (width, height), flags=flags, borderValue=fill)
@@ -76,14 +76,14 @@ def color(image: Array, factor: float) -> Array:
 
 
 def hue(image: Array, shift: float) -> Array:
-    """Hues turned by a share of the circle."""
+    """Rotate hues by a share of the circle."""
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
     hsv[..., 0] += np.uint8(int(shift * 255) % 256)
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)
 
 
 def sharpness(image: Array, factor: float) -> Array:
-    """0 is a 3 x 3 smoothing (Pillow's SMOOTH), 1 the image itself, more is sharper; the border stays."""
+    """0 is a 3 x 3 smoothing (Pillow's SMOOTH), 1 the image itself, more is sharper; the border is unchanged."""
     smooth = cv2.addWeighted(cv2.blur(image, (3, 3)), 9 / 13, image, 4 / 13, 0)
     out = cv2.addWeighted(image, factor, smooth, 1 - factor, 0)
     for edge in np.s_[:1], np.s_[-1:], np.s_[:, :1], np.s_[:, -1:]:
@@ -98,7 +98,7 @@ def blur(image: Array, sigma: float) -> Array:
 
 
 def blur_kernel(sigma: float) -> list[float]:
-    """The weights of Pillow's Gaussian, an odd number: a box with soft ends, three times. At most 13 up to sigma 2."""
+    """Return the weights of Pillow's Gaussian: a box with soft ends, applied three times. At most 13 up to sigma 2."""
     variance = sigma * sigma / 3  # of each box
     inner = int((math.sqrt(12 * variance + 1) - 1) / 2)
     share = (2 * inner + 1) * (inner * (inner + 1) - 3 * variance) / (6 * (variance - (inner + 1) ** 2))
@@ -113,7 +113,7 @@ def blur_kernel(sigma: float) -> list[float]:
 
 
 def cutout(image: Array, row: int, column: int, side: int) -> Array:
-    """The image with a black square around (row, column), which may hang over the border."""
+    """Return the image with a black square around (row, column), clipped at the border."""
     top, left = row - side // 2, column - side // 2
     image = image.copy()
     image[max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 0
@@ -121,7 +121,7 @@ def cutout(image: Array, row: int, column: int, side: int) -> Array:
 
 
 def autocontrast_tables(histograms: Array) -> Array:
-    """Tables (N, 256) that stretch the range of values in each of the histograms (N, 256) to 0 .. 255."""
+    """Return tables (N, 256) that stretch the range of values in each histogram (N, 256) to 0 .. 255."""
     present = histograms > 0
     low = present.argmax(1)[:, None]
     high = 255 - present[:, ::-1].argmax(1)[:, None]
@@ -131,7 +131,7 @@ def autocontrast_tables(histograms: Array) -> Array:
 
 
 def equalize_tables(histograms: Array) -> Array:
-    """Tables (N, 256) that make values of each of the histograms (N, 256) about equally frequent, as Pillow does."""
+    """Return tables (N, 256) that make the values in each histogram (N, 256) about equally frequent, as Pillow does."""
     histograms = histograms.astype(np.int64)
     last = np.take_along_axis(histograms, 255 - (histograms > 0)[:, ::-1].argmax(1)[:, None], 1)
     step = (histograms.sum(1, keepdims=True) - last) // 255
@@ -141,7 +141,7 @@ def equalize_tables(histograms: Array) -> Array:
 
 
 def _by_table(image: Array, step: Step) -> Array:
-    """An operation that treats each value by itself: a new value for each of the 256 values, or of 256 per channel."""
+    """Apply a lookup table: a new value for each of the 256 values, the same or different for each channel."""
     value = step.value
     match step.name:
         case "autocontrast":

@@ -1,8 +1,8 @@
-"""What is to be done to an image, drawn from uniform numbers: crops, color jitter, RandAugment, AutoAugment.
+"""Augmentations drawn from uniform numbers: crops, color jitter, RandAugment, AutoAugment.
 
-Nothing here touches a pixel. A draw takes numbers in [0, 1) and gives a box or a list of `Step`s; photo_ops.py carries
-them out. Tables and constants are those of the released code: old timm's RandAugment ("rand-n{n}-m{m}-mstd0.5", level
-maps that do not all grow with m; MAE's "inc1" has those that do) and the AutoAugment policy found on CIFAR-10.
+Nothing here touches a pixel. A draw takes numbers in [0, 1) and returns a box or a list of `Step`s; photo_ops.py
+applies them. Tables and constants are those of the released code: old timm's RandAugment ("rand-n{n}-m{m}-mstd0.5",
+where not all effects grow with m; in MAE's "inc1" they do) and the AutoAugment policy found on CIFAR-10.
 """
 
 import math
@@ -18,7 +18,7 @@ IMAGENET_MEAN: Fill = (124, 116, 104)  # the released fill, on other data sets t
 
 
 class Step(NamedTuple):
-    """One operation. `resample` and `fill` matter to geometric ones only, `moves` to the warp."""
+    """One operation. `resample` and `fill` are only for geometric ones, `moves` only for the warp."""
 
     name: str
     value: float = 0.0
@@ -37,11 +37,11 @@ class Box(NamedTuple):
 
 
 GEOMETRIC = frozenset({"rotate", "shear_x", "shear_y", "translate_x", "translate_y"})
-ENHANCING = ("color", "contrast", "brightness", "sharpness")  # 1 leaves the image as it is
+ENHANCING = ("color", "contrast", "brightness", "sharpness")  # 1 leaves the image unchanged
 
 # RandAugment: the value of each operation at level 0 and at level 10, linear between. Rotation in degrees, translation
-# as a share of the side, posterize in bits kept, solarize as a threshold. Whole numbers are rounded down: at m = 10
-# posterize keeps 4 bits if the level was clipped to 10, which is half of the time, and 3 otherwise.
+# as a share of the side, posterize in bits kept, solarize as a threshold. Whole numbers are rounded down: at m = 10,
+# posterize keeps 4 bits if the level was clipped to 10, which happens half of the time, and 3 otherwise.
 RAND_AUGMENT: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("autocontrast", "equalize", "invert"), (0, 0)),
     "rotate": (0, 30),
@@ -52,7 +52,7 @@ RAND_AUGMENT: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("shear_x", "shear_y"), (0, 0.3)),
     **dict.fromkeys(("translate_x", "translate_y"), (0, 0.45)),
 }
-# The same where a higher level is always a stronger effect. Enhancements are 1 plus or minus the value.
+# The same, but a higher level is always a stronger effect. Enhancements are 1 plus or minus the value.
 RAND_INCREASING = RAND_AUGMENT | {"posterize": (4, 0), "solarize": (256, 0), **dict.fromkeys(ENHANCING, (0, 0.9))}
 RAND_PROBABILITY = 0.5
 RAND_DEVIATION = 0.5  # of the level
@@ -107,23 +107,23 @@ _NORMAL = NormalDist()
 
 
 def rand_value(name: str, level: float, increasing: bool = False) -> float:
-    """The value of a RandAugment operation at a level of 0 to 10, without its sign."""
+    """Return the value of a RandAugment operation at a level of 0 to 10, without its sign."""
     low, high = (RAND_INCREASING if increasing else RAND_AUGMENT)[name]
     change = (high - low) * (level / 10)
     return low + int(change) if name in ("posterize", "solarize", "solarize_add") else low + change
 
 
 def auto_value(name: str, level: int) -> float:
-    """The value of an AutoAugment operation at a level of 0 to 9, without its sign."""
+    """Return the value of an AutoAugment operation at a level of 0 to 9, without its sign."""
     low, high = AUTO_AUGMENT[name]
     value = low + (high - low) * (level / 9)
     return round(value) if name == "posterize" else value
 
 
 def rand_augment(draws: Sequence[float], ops: int, magnitude: float, increasing: bool = False) -> list[Step]:
-    """`ops` operations drawn with replacement, each done with probability 0.5 at a level near `magnitude`.
+    """Draw `ops` operations with replacement, each applied with probability 0.5 at a level near `magnitude`.
 
-    `increasing` takes the levels that all grow with the magnitude, and bicubic resampling only, as MAE does.
+    With `increasing`, all effects grow with the magnitude and resampling is always bicubic, as in MAE.
     """
     names = list(RAND_AUGMENT)
     steps = []
@@ -142,7 +142,7 @@ def rand_augment(draws: Sequence[float], ops: int, magnitude: float, increasing:
 
 
 def auto_augment(draws: Sequence[float]) -> list[Step]:
-    """At most two operations: one of the 25 pairs of the CIFAR-10 policy."""
+    """Draw one of the 25 pairs of the CIFAR-10 policy: at most two operations."""
     pair = CIFAR10_POLICY[int(draws[0] * len(CIFAR10_POLICY))]
     steps = []
     for (name, probability, level), whether, sign in zip(pair, draws[1:5:2], draws[2:5:2], strict=True):
@@ -158,7 +158,7 @@ def auto_augment(draws: Sequence[float]) -> list[Step]:
 
 
 def color_jitter(order: Sequence[float], factors: Sequence[float], hue: float) -> list[Step]:
-    """Brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a share `hue` of the circle, in any order."""
+    """Change brightness, contrast and saturation by 0.6 to 1.4 and hue by up to `hue` of the circle, in any order."""
     names = ("brightness", "contrast", "color")
     steps = [Step(name, 1 + 0.4 * (2 * factor - 1)) for name, factor in zip(names, factors, strict=False)]
     if hue:
@@ -167,9 +167,9 @@ def color_jitter(order: Sequence[float], factors: Sequence[float], hue: float) -
 
 
 def crop_box(height: int, width: int, scale: tuple[float, float], draws: Sequence[float]) -> Box:
-    """A random part of the image: `scale` is the range of its share of the area, its aspect ratio 3/4 to 4/3.
+    """Return a random crop: `scale` is the range of its share of the area; the aspect ratio is 3/4 to 4/3.
 
-    As torchvision's RandomResizedCrop: ten tries, then the largest central part with an aspect ratio in the range.
+    As in torchvision's RandomResizedCrop: ten tries, then the largest center crop with an aspect ratio in the range.
     """
     for area, aspect in zip(draws[0 : 2 * CROP_TRIES : 2], draws[1 : 2 * CROP_TRIES : 2], strict=True):
         pixels = height * width * (scale[0] + (scale[1] - scale[0]) * area)
@@ -186,7 +186,7 @@ def crop_box(height: int, width: int, scale: tuple[float, float], draws: Sequenc
 def affine(name: str, value: float, height: int, width: int) -> Matrix:
     """(a, b, c, d, e, f): output (x, y) shows input (a x + b y + c, d x + e y + f), in Pillow's coordinates.
 
-    There the first pixel's center is (0.5, 0.5). Rotation is about the image's center and counter-clockwise.
+    There, the center of the first pixel is (0.5, 0.5). Rotation is counterclockwise around the center of the image.
     """
     if name == "rotate":
         cos, sin = math.cos(math.radians(value)), math.sin(math.radians(value))

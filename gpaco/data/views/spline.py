@@ -1,8 +1,8 @@
-"""The warp of SimAugment (Khosla et al., 2020): four points of an image are moved, and the rest follows smoothly.
+"""The warp of SimAugment (Khosla et al., 2020): four points of an image move, and the rest follows smoothly.
 
-As in their code: the points are at a third and two thirds of each side, all moves of an image have one standard
-deviation, drawn between 0 and 23 pixels of 224, and a thin-plate spline through them says how far every other pixel
-moves. Pixels from beyond the border repeat the border.
+As in their code: the points are at a third and two thirds of each side, all moves of an image have the same standard
+deviation, drawn between 0 and 23 pixels of 224, and a thin-plate spline through them determines how far every other
+pixel moves. Border pixels are repeated.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def spline_warp(image: Array, moves: Sequence[float]) -> Array:
 
 
 def spline_flow(moves: Array, height: int, width: int) -> Array:
-    """Return how far each pixel moves, (H, W, 2): the thin-plate spline with the moves at the points moved to."""
+    """Return how far each pixel moves, (H, W, 2): the thin-plate spline with these moves at the end points."""
     ends = _POINTS + moves
     system = np.zeros((7, 7))
     system[:4, :4] = _bending(ends, ends)

@@ -1,4 +1,4 @@
-"""The view of an image that a network is tested on. This file needs no torch: exported models are used without it."""
+"""The view of an image for testing. Needs no torch: exported models are used without it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ Resize = Callable[[Array, int, int, str], Array]  # image, height, width, "bilin
 
 @dataclass(frozen=True)
 class TestView:
-    """How an image gets the size of a model."""
+    """How an image is resized for a model."""
 
     size: int  # side of the result, in pixels
-    resize: int  # the shorter side of the image before its center is cut out
-    whole: bool  # resize all of the image instead, as for small images in memory
+    resize: int  # shorter side of the image before the center crop
+    whole: bool  # resize the whole image instead, as for small images in memory
     interpolation: str  # "bilinear" or "bicubic"
 
     @property
     def least(self) -> int:
-        """Pixels of the shorter side that the view uses."""
+        """The pixels of the shorter side that the view uses."""
         return self.size if self.whole else self.resize
 
 
@@ -43,7 +43,7 @@ def sized(image: Array, view: TestView, resize: Resize) -> Array:
 
 
 def resized_by_pillow(image: Array, height: int, width: int, resample: str) -> Array:
-    """Return a resized image, within a gray level of what `photo_ops.resized_crop` gives."""
+    """Return a resized image, within one gray level of `photo_ops.resized_crop`."""
     if image.shape[0] <= height and image.shape[1] <= width and resample == "bilinear":
         return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling[resample.upper()]))

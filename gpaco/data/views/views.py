@@ -1,4 +1,4 @@
-"""Views: the random versions of an image that a network is trained on, by name.
+"""Views: the random augmentations that a network is trained on, by name.
 
     sim             crop, color jitter, gray, blur                          (photographs: "sim" of the released code)
     sim_warp        crop, color jitter, gray, warp, blur                     (SimAugment of Khosla et al., with "sim")
@@ -12,10 +12,10 @@
     plain           crop (photographs) or shift (images in memory)
 
 All mirror half of the images. Order and constants are those of the released code, except that mirroring always comes
-right after the crop; the one released view in which it comes last (sim) has no step between that tells left from right.
+right after the crop; in the one released view where it comes last (sim), no step in between depends on left or right.
 
-A view is a pure function of the image and of a row of uniform numbers (counter_random.py), so it is the same in any
-batch and for any number of workers. Every decision has its own column, whatever the view.
+A view is a pure function of the image and a row of uniform numbers (counter_random.py), so it is the same in any batch
+and for any number of workers. Every random decision has its own column, the same for all views.
 """
 
 import math
@@ -46,7 +46,7 @@ from gpaco.data.views.tested import TestView, sized
 
 Array = npt.NDArray[Any]
 
-# Columns of uniform numbers. A shift uses the last two of the crop, its place.
+# Columns of uniform numbers. A shift uses the last two of the crop, its position.
 _PLACE = slice(DRAWS_OF_CROP - 2, DRAWS_OF_CROP)
 _FLIP = DRAWS_OF_CROP
 _JITTERED = _FLIP + 1
@@ -63,24 +63,24 @@ _TINY = 12  # pixels; the built-in digits are smaller, and a mirrored digit is n
 
 @dataclass(frozen=True)
 class View:
-    """A view by name, and its settings, which a recipe has checked."""
+    """A view by name, and its settings, as checked by a recipe."""
 
     name: str
     size: int  # side of the result, in pixels
     crop_scale: tuple[float, float] | None = None  # least and largest share of the area in a crop; None: the view's own
     ops: int = 2  # n of RandAugment
     magnitude: float = 10  # m of RandAugment
-    flip: bool = True  # mirror half of the images; those of at most 12 pixels never are
+    flip: bool = True  # mirror half of the images, except those of at most 12 pixels
 
     @property
     def least(self) -> int:
-        """Pixels of the shorter side of an image that the smallest crop needs."""
+        """The pixels that the smallest crop needs of the shorter side of an image."""
         scale = self.crop_scale or VIEWS[self.name].scale
         return math.ceil(self.size / math.sqrt(scale[0])) if scale else self.size
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers the view needs for one image."""
+        """The number of uniform numbers that the view needs for one image."""
         return _POLICY + max(DRAWS_OF_AUTO_AUGMENT, DRAWS_PER_RAND_STEP * self.ops, DRAWS_OF_WARP)
 
 
@@ -93,9 +93,9 @@ class _Kind:
 
 
 def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -> Array:
-    """The view (size, size, 3) uint8 of one image (H, W, 3) uint8. u: (view.draws,) uniform numbers, or more.
+    """Return the view (size, size, 3) uint8 of an image (H, W, 3) uint8. u: at least (view.draws,) uniform numbers.
 
-    in_memory: it is one of many small images of the same size: `plain` shifts it, and no part is cut off to resize it
+    in_memory: it is one of many small images of the same size: `plain` shifts it, and it is resized without cropping.
     """
     draws = u.tolist()
     kind, size = VIEWS[view.name], view.size
@@ -120,7 +120,7 @@ def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -
 
 
 def batch_view(images: Array, view: View, u: Array) -> Tensor:
-    """The views (B, 3, size, size) uint8 of images (B, H, W, 3) uint8 in memory. u: (B, view.draws), or more."""
+    """Return the views (B, 3, size, size) uint8 of images (B, H, W, 3) uint8 in memory. u: at least (B, view.draws)."""
     out = np.empty((len(images), view.size, view.size, 3), np.uint8)
     for target, image, row in zip(out, images, u, strict=True):
         target[:] = photo_view(image, view, row, in_memory=True)
@@ -128,8 +128,8 @@ def batch_view(images: Array, view: View, u: Array) -> Tensor:
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(images / 255 - mean) / std as float32. images: (B, 3, H, W) uint8; mean, std: one number per channel."""
-    # A whole image in the same memory layout: if channels come last, to repeat three numbers is slow.
+    """Return (images / 255 - mean) / std as float32. images: (B, 3, H, W) uint8; mean, std: one number per channel."""
+    # Constants as a whole image in the same memory layout: with channels last, broadcasting three numbers is slow.
     shift, scale = (torch.empty_like(images[:1], dtype=torch.float32) for _ in range(2))
     shift.copy_(255 * torch.tensor(mean).view(-1, 1, 1))
     scale.copy_(1 / (255 * torch.tensor(std).view(-1, 1, 1)))
@@ -186,12 +186,12 @@ VIEWS = {
 
 
 def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """The image with its shorter side resized to `resize`, and of that the central (size, size, 3); size <= resize."""
+    """Resize the shorter side of an image to `resize`, and return the center (size, size, 3); size <= resize."""
     return sized(image, TestView(size, resize, whole=False, interpolation=resample), resized_whole)
 
 
 def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
-    """All of the image as (size, size, 3), its sides squeezed if they differ."""
+    """Return the whole image as (size, size, 3), squeezed if it is not square."""
     return sized(image, TestView(size, size, whole=True, interpolation=resample), resized_whole)
 
 

@@ -1,1 +1,1 @@
-"""Weights from elsewhere: files, the hub, other layouts."""
+"""Pretrained weights from files, packages, the hub and other code."""

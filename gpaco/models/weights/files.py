@@ -1,4 +1,4 @@
-"""Reading weight files: safetensors only."""
+"""Reads weight files: only safetensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise unless this is a safetensors file; only its header is read."""
+    """Raise an error unless this is a safetensors file; only its header is read."""
     from safetensors import safe_open
 
     with _explained(path), safe_open(path, "pt"):

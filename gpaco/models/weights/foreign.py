@@ -1,4 +1,4 @@
-"""Reading checkpoints of other programs, which may be pickled, without running code in them."""
+"""Reads checkpoints of other code, which may be pickled, without executing code in them."""
 
 import argparse
 import hashlib
@@ -24,13 +24,13 @@ class Foreign:
 
     path: Path
     sha256: str
-    tensors: dict[str, Tensor]  # by their names in it
-    keys: list[str]  # of everything else in it
-    values: dict[str, Any]  # the strings and numbers among it, together with those of its "args"
+    tensors: dict[str, Tensor]  # by their names in the file
+    keys: list[str]  # of everything else in the file
+    values: dict[str, Any]  # strings and numbers in the file and in its "args"
 
 
 def read_foreign(path: Path) -> Foreign:
-    """Read a file without running code in it: only tensors, plain values and `args` are allowed."""
+    """Read a file without executing code in it: only tensors, plain values and `args` are allowed."""
     if not path.is_file():
         raise UserError(f"there is no file {path}", "give the path of a .pth, .pt, .bin or .tar file")
     if path.suffix == ".safetensors":
@@ -56,7 +56,7 @@ def read_foreign(path: Path) -> Foreign:
     }
     if not tensors:
         raise UserError(
-            f"{path} has no tensors by name, at its top or under {', '.join(_STATES)}",
+            f"{path} has no named tensors at the top level or under {', '.join(_STATES)}",
             "save the state dict alone: torch.save(model.state_dict(), FILE)",
         )
     with path.open("rb") as file:
@@ -69,7 +69,7 @@ def read_foreign(path: Path) -> Foreign:
 
 
 def _refused(path: Path, error: Exception) -> UserError:
-    """The error for a file that torch refuses, with the names of the functions and classes that it needs."""
+    """Return the error for a file that torch refuses, with the functions and classes that it needs."""
     try:
         names = sorted(get_unsafe_globals_in_checkpoint(path))
     except Exception:  # not a zip file, or damaged
@@ -78,10 +78,10 @@ def _refused(path: Path, error: Exception) -> UserError:
     if not names:
         reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:200]
         return UserError(
-            f"{path} is damaged, or torch.save did not write it: {reason or type(error).__name__}",
+            f"{path} is damaged, or was not written by torch.save: {reason or type(error).__name__}",
             "download it again, or ask for safetensors",
         )
     return UserError(
         f"{path} is refused: loading it would run code or build objects ({', '.join(names)[:300]})",
-        "nothing of it was run; if you trust it, load it with torch.load(weights_only=False) and save its state_dict()",
+        "no code was executed; if you trust it, load it with torch.load(weights_only=False) and save its state_dict()",
     )

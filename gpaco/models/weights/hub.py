@@ -1,11 +1,11 @@
-"""Pretrained weights and shared models from the Hugging Face hub, downloaded only when asked for."""
+"""Pretrained weights and shared models from the Hugging Face hub, downloaded only on request."""
 
 import re
 from pathlib import Path
 
 from gpaco.errors import EnvironmentProblem, UserError
 
-FILE = "model.safetensors"  # never another file: those are pickled
+FILE = "model.safetensors"  # other files are pickled
 
 
 def is_hub(weights: str | Path) -> bool:

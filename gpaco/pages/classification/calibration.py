@@ -1,4 +1,4 @@
-"""Calibration: reliability by group and by class, and how much one temperature would fix."""
+"""Calibration: reliability by group and class, and how much temperature scaling would help."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from gpaco.pages.render import Facts
 
 BINS = 15
 EVERY = ("all", *GROUPS)
-_FITTED = 4000  # images that a temperature is fitted on; more change its third digit
+_FITTED = 4000  # images used to fit a temperature; more change its third digit
 
 
 def reliability(one: Evidence) -> list[Facts]:
@@ -62,8 +62,8 @@ def classwise_ece(one: Evidence) -> float | None:
     size = len(one.counts)
     if not len(one.labels):
         return None
-    total = np.bincount(one.labels, minlength=size).astype(float)  # in the end, the sum of (right - p) over all images
-    upper = np.zeros(size * BINS)  # the same for each bin above the first, which has most of the entries
+    total = np.bincount(one.labels, minlength=size).astype(float)  # becomes the sum of (right - p) over all images
+    upper = np.zeros(size * BINS)  # the same for each bin except the first, which has most of the entries
     for rows in blocks(len(one.labels)):
         p = probabilities(one.logits[rows])
         total -= p.sum(0)
@@ -77,7 +77,7 @@ def classwise_ece(one: Evidence) -> float | None:
 
 
 def overconfidence(one: Evidence) -> Facts:
-    """Return the mean confidence of errors that take an image of a rare class for a more frequent one."""
+    """Return the mean confidence of errors in which a rare class is mistaken for a more frequent one."""
     up = one.counts[one.predictions] > one.counts[one.labels]
     mine = up & (one.groups[one.labels] == "few")
     return {"images": int(mine.sum()), "confidence": float(one.confidence[mine].mean()) if mine.any() else None}

@@ -10,7 +10,7 @@ from gpaco.errors import Problem
 from gpaco.pages.render import thumbnail, write_html
 
 MARK = '<meta name="generator" content="gpaco mine">'  # of the page
-SIDE, QUALITY = 84, 75  # pixels of the longer side at most; JPEG quality
+SIDE, QUALITY = 160, 75  # pixels of the longer side at most; JPEG quality
 
 
 def write_candidates(
@@ -26,7 +26,7 @@ def write_candidates(
 
     Args:
         files: the file of each path in the rows.
-        counts: training images by class; empty if they are not known.
+        counts: training images by class; empty if unknown.
         pool: number of images that the candidates were chosen from.
     """
     by_class: dict[str, list[dict[str, Any]]] = {}
@@ -39,5 +39,5 @@ def write_candidates(
 def _thumbnail(file: File) -> str:
     try:
         return thumbnail(read_image(file, SIDE), SIDE, QUALITY)
-    except Problem:  # it was there a moment ago
+    except Problem:  # it has disappeared since
         return ""

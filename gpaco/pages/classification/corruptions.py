@@ -1,4 +1,4 @@
-"""Errors on corrupted images by corruption, severity and group, and how they differ from those of the first run."""
+"""Errors on corrupted images by corruption, severity and group, and their differences from the first run."""
 
 from collections.abc import Iterable, Sequence
 from math import hypot
@@ -12,14 +12,14 @@ from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts, percent
 from gpaco.pages.runs import read_robustness
-from gpaco.system.words import listed
+from gpaco.system.words import join_words
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
 KEYS = {"all": "error", **{name: name for name in GROUPS}}  # group on the page: key in robustness.json
 
 
 def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
-    """Return the content of each run's robustness.json, None without one; an empty list if no run has one."""
+    """Return the content of each run's robustness.json, or None; an empty list if no run has one."""
     files = [read_robustness(one.run.folder) for one in found]
     if all(file is None for file in files):
         return []
@@ -55,7 +55,7 @@ def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file:
 
 
 def _panel(file: Facts, group: str, named: Iterable[str], images: Facts | None, against: Facts | None) -> Facts:
-    """Return the errors of one group: rows of five severities and their mean, with intervals if they are known."""
+    """Return the errors of one group: rows of five severities and their mean, with intervals if known."""
     known = _overall(file, group)
     errors = _errors(file, group, named)
     effective: float | None = None if images is None else images["effective"]
@@ -96,10 +96,10 @@ def _errors(file: Facts, group: str, named: Iterable[str]) -> list[list[float | 
 
 
 def images_by_group(one: Evidence, file: Facts) -> dict[str, Facts | None]:
-    """Return the corrupted images of each group, and their effective number; None where that is not known.
+    """Return the number of corrupted images in each group, and their effective number; None if unknown.
 
-    They are the run's test images, or the subset of them that the same seed selects again. The error of a group is the
-    mean over its K classes. Its variance is that of an error over K^2 / (1/n_1 + ... + 1/n_K) images.
+    They are the run's test images, or the subset that the same seed selects. The error of a group is the mean over its
+    K classes, with the variance of an error over K^2 / (1/n_1 + ... + 1/n_K) images.
     """
     labels = one.labels
     if file["subset"] is not None and len(labels):
@@ -125,8 +125,8 @@ def _interval(rate: float | None, images: float | None) -> list[float] | None:
 def combined(terms: list[tuple[int, float | None, float | None]]) -> tuple[float | None, float | None, float | None]:
     """Return a sum of rates and its 95 % interval; each term is a sign, a rate and a number of images.
 
-    The distances to the ends of the Wilson intervals add up as squares (Newcombe, 1998), as for independent rates.
-    Errors with and without corruption are on the same images and correlate, so the interval is rather too wide.
+    The distances to the ends of the Wilson intervals are added as squares (Newcombe, 1998), as for independent rates.
+    Errors with and without corruption are on the same images and correlated, so the interval is somewhat too wide.
 
     >>> [round(value, 3) for value in combined([(1, 0.5, 100), (-1, 0.2, 100)])]
     [0.3, 0.169, 0.417]
@@ -144,7 +144,7 @@ def combined(terms: list[tuple[int, float | None, float | None]]) -> tuple[float
 
 
 def _against(one: Evidence, file: Facts, first: Evidence, other: Facts | str | None) -> tuple[Facts | None, str | None]:
-    """Return the file of the first run if both saw the same corrupted images, and otherwise why there is none."""
+    """Return the file of the first run if both were tested on the same corrupted images, or the reason why not."""
     if one is first:
         return None, None
     if not isinstance(other, dict):
@@ -169,7 +169,7 @@ def _settings(file: Facts) -> str:
 
 
 def _doubts(one: Evidence, file: Facts) -> list[str]:
-    """Return a note if the clean error is not the one in metrics.json, though nothing explains it."""
+    """Return a note if the clean error differs from metrics.json and no setting explains it."""
     here, top1 = file["clean_error"], one.metrics["top1"]
     plain = file["subset"] is None and file["prior"] is None and not file["unbiased"] and not file["skipped"]
     if not plain or here is None or top1 is None or abs(here - (1 - top1)) <= max(0.005, 2 / file["n"]):
@@ -181,7 +181,7 @@ def _doubts(one: Evidence, file: Facts) -> list[str]:
 
 
 def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
-    """Say which classes corruption hits harder; an empty string where it may be chance."""
+    """Return a sentence on which classes corruption hits harder; empty if it may be chance."""
     hits = {name: hit for name, one in zip(names, found, strict=False) if (hit := _hit(one))}
     if len(names) == 1 and hits:
         (hit,) = hits.values()
@@ -193,9 +193,9 @@ def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
             f"{', which had less to lose' if hit['less_to_lose'] else ''}."
         )
     rare, frequent = ([name for name, hit in hits.items() if hit["rare"] == wanted] for wanted in (True, False))
-    parts = [f"rare classes harder than frequent ones for {listed(rare)}"] if rare else []
+    parts = [f"rare classes harder than frequent ones for {join_words(rare)}"] if rare else []
     if frequent:
-        parts.append(f"frequent {'ones' if rare else 'classes'} harder than rare ones for {listed(frequent)}")
+        parts.append(f"frequent {'ones' if rare else 'classes'} harder than rare ones for {join_words(frequent)}")
     return f"Corruption hits {', '.join(parts)} (see Robustness)." if parts else ""
 
 

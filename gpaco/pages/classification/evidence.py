@@ -1,4 +1,4 @@
-"""What the page knows about a run: its metrics, its predictions and the other files of its folder."""
+"""What the page uses of a run: its metrics, its predictions and other files in its folder."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class Evidence:
 
     @cached_property
     def counts(self) -> Ints:
-        """Training images of each class, (C,)."""
+        """The number of training images per class, (C,)."""
         return np.asarray(self.metrics["counts"], np.int64)
 
     @cached_property
@@ -93,7 +93,7 @@ def confidence(logits: NDArray[np.float32]) -> Floats:
 
 
 def blocks(number: int, size: int = 2048) -> Iterator[slice]:
-    """Split rows into blocks, so that copies stay small."""
+    """Split rows into blocks, to keep copies small."""
     return (slice(start, start + size) for start in range(0, number, size))
 
 
@@ -119,7 +119,7 @@ def gather(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Evid
 def _evidence(run: Run, name: str) -> Evidence:
     metrics = run.metrics
     path = run.folder / "predictions.npz"
-    again = f"remove {run.folder / 'metrics.json'} and rerun the train command: it only evaluates"
+    again = f"remove {run.folder / 'metrics.json'} and rerun the train command, which then only evaluates"
     if not path.is_file():
         raise UserError(f"{run.folder} has no predictions.npz, which the page needs", again)
     try:

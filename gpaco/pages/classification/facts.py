@@ -1,4 +1,4 @@
-"""Everything that the page shows, in one dictionary that is ready for JSON."""
+"""Everything that the page shows, in one dictionary, ready for JSON."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from gpaco.pages.render import Facts
 
 
 def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
-    """Return what the page shows; `data` holds the data of each run, or why there is none."""
+    """Return what the page shows; `data` has the data of each run, or the reason why it is missing."""
     first = found[0]
     counts = first.counts
     album = Album()
@@ -76,6 +76,7 @@ def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) 
         "high": [row["interval"] and row["interval"][1] for row in rows],
         "curve": smooth(one.counts, [row["recall"] for row in rows]),
         "flows": flows.flows(one),
+        "confusion": flows.confusion(one),
         "pull": flows.head_pull(one),
         "pairs": flows.strongest_pairs(one, pairs),
         "neighbors": flows.neighbors(pairs, len(rows)),
@@ -93,7 +94,7 @@ def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) 
 
 
 def _notes(found: Sequence[Evidence], differences: Sequence[Facts | None]) -> list[str]:
-    """Return what a reader has to know before comparing numbers."""
+    """Return what a reader needs to know before comparing numbers."""
     notes = []
     first = found[0]
     for one, difference in zip(found[1:], differences[1:], strict=True):

@@ -1,4 +1,4 @@
-"""Where errors go: between groups, between classes, and how many go to more frequent classes."""
+"""Where errors go: between groups, between classes, and toward more frequent classes."""
 
 import numpy as np
 
@@ -8,11 +8,12 @@ from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts
 
 PAIRS = 30
+MATRIX = 40  # classes at most for showing the whole matrix
 _NEIGHBORS = 5
 
 
 def flows(one: Evidence) -> list[Facts]:
-    """Return for each group its test images, how many are right, and the predicted groups of the others."""
+    """Return the test images of each group, how many are right, and the predicted groups of the others."""
     true, taken = one.groups[one.labels], one.groups[one.predictions]
     right = one.predictions == one.labels
     return [
@@ -26,11 +27,21 @@ def flows(one: Evidence) -> list[Facts]:
     ]
 
 
+def confusion(one: Evidence) -> list[list[int]] | None:
+    """Return how many images of each class (row) were taken for each class; None if the page has no room for it."""
+    size = len(one.counts)
+    if size > MATRIX:
+        return None
+    pairs = np.bincount(size * one.labels + one.predictions, minlength=size**2)
+    found: list[list[int]] = pairs.reshape(size, size).tolist()
+    return found
+
+
 def head_pull(one: Evidence) -> dict[str, Facts]:
     """Return the share of each group's errors that go to a more frequent class, and the share expected by chance.
 
-    By chance, an error goes to every other class alike. For the rarest class all others are more frequent, so a high
-    share means nothing by itself.
+    By chance, an error goes to every other class equally often. For the rarest class, all others are more frequent, so
+    a high share means nothing by itself.
     """
     counts = one.counts
     wrong = one.predictions != one.labels
@@ -52,17 +63,17 @@ def head_pull(one: Evidence) -> dict[str, Facts]:
 
 
 def confused_pairs(one: Evidence) -> dict[tuple[int, int], int]:
-    """Return how often a class was taken for another one: {(class, predicted class): images}."""
+    """Return how often each class was mistaken for another: {(class, predicted class): images}."""
     wrong = one.predictions != one.labels
     places, times = np.unique(one.labels[wrong] * len(one.counts) + one.predictions[wrong], return_counts=True)
     return {divmod(int(place), len(one.counts)): int(number) for place, number in zip(places, times, strict=True)}
 
 
 def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Facts]:
-    """Return the pairs in which a class is most often taken for a more frequent one.
+    """Return the pairs in which a class is most often mistaken for a more frequent one.
 
     They are sorted by the lower end of the Wilson interval, so that 1 of 1 image does not rank above 10 of 20.
-    `asymmetry` is how much more often a pair is confused upward than back, from -1 to 1.
+    `asymmetry` is how much more often a pair is confused in this direction than in the other, from -1 to 1.
     """
     test = np.bincount(one.labels, minlength=len(one.counts))
     rows: list[Facts] = []
@@ -88,7 +99,7 @@ def strongest_pairs(one: Evidence, pairs: dict[tuple[int, int], int]) -> list[Fa
 
 
 def neighbors(pairs: dict[tuple[int, int], int], num_classes: int) -> list[Facts]:
-    """Return for each class the five it is most often taken for, and the five most often taken for it."""
+    """Return for each class the five it is most often mistaken for, and the five most often mistaken for it."""
     rows: list[Facts] = [{"to": [], "by": []} for _ in range(num_classes)]
     for (true, taken), number in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
         rows[true]["to"].append([taken, number])

@@ -17,11 +17,11 @@ from gpaco.tasks.classification.splits import splits_of
 CLASSES, MISSED, BESIDE = 6, 4, 3
 LISTED, SHOWN = 100, 8  # suspect labels
 SIDE, QUALITY = 72, 72  # pixels of the longer side at most; JPEG quality
-_SURE = 5  # test images, half of them right: with fewer, a miss tells more about the model than about the label
+_SURE = 5  # test images, half of them right: with fewer, a miss says more about the model than about the label
 
 
 class Album:
-    """Thumbnails as data URIs, each once, until the page has no room left."""
+    """Thumbnails as data URIs without duplicates, up to a total size."""
 
     def __init__(self, room: int = 1_500_000) -> None:
         self.room = room  # bytes
@@ -84,7 +84,7 @@ def suspects(one: Evidence) -> list[int]:
 
     Classes count as equally likely. The probability of another class must reach nine tenths of its mean over that
     class's own images, and the probability of the label must be below a tenth of its mean over the label's own images.
-    Both classes need five test images, half of them recognized: nothing can be said about a class that is not learned.
+    Both classes need five test images, half of them right: a model cannot judge classes that it has not learned.
     """
     if not len(one.labels):
         return []
@@ -112,7 +112,7 @@ def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> lis
         recipe = one.run.recipe
         if splits is None and recipe.data not in known:
             say(f"reading {recipe.data.path} for its images (--no-images skips this)")
-            try:  # an unreadable image is left out here, so none is searched for
+            try:  # the page skips unreadable images itself
                 known[recipe.data] = splits_of(replace(recipe, data=replace(recipe.data, on_bad_image="error")))
             except Problem as problem:
                 known[recipe.data] = f"the data cannot be read: {problem.cause}"
@@ -120,7 +120,7 @@ def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> lis
 
 
 def missed_images(one: Evidence, album: Album, source: Splits | str) -> Facts:
-    """Return the confused classes and suspect labels with the numbers of their thumbnails, and why there are none."""
+    """Return confused classes and suspect labels with the numbers of their thumbnails, or why there are none."""
     odd = suspects(one)
     confused = confused_classes(one, set(odd))
     listed: list[Facts] = [

@@ -21,7 +21,7 @@ SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "co
 def write_page(
     runs: Sequence[Run], page: Path, *, names: Sequence[str] | None, with_images: bool, splits: Splits | None, say: Say
 ) -> Path:
-    """Write the page about runs with the same classes; `splits` saves reading their data."""
+    """Write the page about runs with the same classes; `splits` is their data, if already read."""
     found = gather(runs, names)
     data = collect(found, read_data(found, splits, say) if with_images else ["--no-images was given"] * len(found))
     text = safe_json(data)

@@ -11,7 +11,7 @@ from gpaco.training.run import TUNING, Run, select_checkpoint
 
 
 def provenance(one: Evidence) -> Facts:
-    """Return how a run was made; None for what is not known."""
+    """Return how a run was made; None for anything unknown."""
     folder = one.run.folder
     recipe, tuning = folder / "recipe.toml", folder / TUNING
     return {
@@ -30,7 +30,7 @@ def provenance(one: Evidence) -> Facts:
 
 
 def weights_hash(run: Run) -> Facts | None:
-    """Return step and SHA-256 of the evaluated weights; None if the checkpoint is gone."""
+    """Return the step and SHA-256 of the evaluated weights; None if the checkpoint is gone."""
     try:
         found = select_checkpoint(run)
         files = checkpoint.hashes(found.path)

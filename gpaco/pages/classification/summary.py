@@ -9,7 +9,7 @@ from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.intervals import intervals, paired_intervals
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts, percent
-from gpaco.system.words import counted, listed
+from gpaco.system.words import join_words, plural
 
 FIGURES = {"top1": "all images", "macro": "all classes", "many": "many", "medium": "medium", "few": "few"}
 _HOW_OFTEN = (
@@ -38,7 +38,7 @@ def summary(one: Evidence) -> Facts:
 
 
 def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
-    """How much better `other` is than `first` on the same images, with 95 % intervals; None if the images differ.
+    """Return how much better `other` is than `first` on the same images, with 95 % intervals; None if images differ.
 
     Images are matched by name. Groups are those of the first run.
     """
@@ -66,7 +66,7 @@ def matched(first: Sequence[str], other: Sequence[str]) -> Ints | None:
 
 
 def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, float]]:
-    """Return recall as a smooth function of the training images: a Gaussian kernel mean on the log axis."""
+    """Return recall as a smooth function of the number of training images: a Gaussian kernel mean on the log axis."""
     seen = np.array([recall is not None for recall in recalls])
     if len(set(counts[seen].tolist())) < 3:
         return []
@@ -79,7 +79,7 @@ def smooth(counts: Ints, recalls: Sequence[float | None]) -> list[dict[str, floa
 
 
 def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
-    """Say what stands out."""
+    """Return a few sentences on what stands out."""
     if not found[0].metrics["n"]:
         return "There are no test images, so there is nothing to report."
     return _compared(found) if len(found) > 1 else _described(found[0].metrics, summaries[0])
@@ -104,7 +104,7 @@ def _described(metrics: Facts, one: Facts) -> str:
             f"by chance it would be {percent(pull['expected'], 0)} %."
         )
     if one["never"]:
-        words.append(f"Never recognized: {len(one['never'])} of {counted(len(metrics['per_class']), 'class')}.")
+        words.append(f"Never recognized: {len(one['never'])} of {plural(len(metrics['per_class']), 'class')}.")
     if metrics["ece"] > 0.1:
         words.append(f"On average, the model's confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)
@@ -119,20 +119,20 @@ def _compared(found: Sequence[Evidence]) -> str:
     tied = [one for one, gain in gains if gain["low"] <= 0]
 
     def scores(some: Sequence[Evidence]) -> str:
-        return listed([f"{percent(one.metrics[key], 0)} %" for one in some])
+        return join_words([f"{percent(one.metrics[key], 0)} %" for one in some])
 
     if not behind:
         return f"On {what}, the runs do not differ significantly: {scores(found)} recognized."
-    lead = f"On {what}, {listed([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
+    lead = f"On {what}, {join_words([one.name for one in (best, *tied)])} {'are' if tied else 'is'} best"
     lead += " without a significant difference" if tied else ""
     nearest, gain = max(behind, key=lambda pair: pair[0].metrics[key] or 0)
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = listed([f"{percent(one.metrics[key], 0)} % by {one.name}" for one, _ in behind])
+    rest = join_words([f"{percent(one.metrics[key], 0)} % by {one.name}" for one, _ in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} ahead"
     return f"{lead}: {scores([best, *tied])} recognized, against {rest} ({whom} on the same images)."
 
 
 def _gain(first: Evidence, other: Evidence, key: str) -> Facts:
-    """Return the paired difference of one metric; 0 to 0 where there is none."""
+    """Return the interval of the paired difference of one metric; 0 to 0 without one."""
     none = {"low": 0.0, "high": 0.0}
     return next((row for row in paired(first, other) or [] if row["figure"] == key and row["low"] is not None), none)

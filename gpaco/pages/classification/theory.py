@@ -1,4 +1,4 @@
-"""Gradients at the class centers, and the probabilities at the optimum of the loss beside the measured ones."""
+"""Gradients at the class centers, and probabilities: at the optimum of the loss, and measured."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def gradients(one: Evidence) -> Facts | None:
 
 
 def settings_of(one: Evidence) -> tuple[Facts, bool]:
-    """Return the settings of the run's contrastive loss and True, or those of the paper and False if it has none."""
+    """Return the settings of the run's contrastive loss and True, or, if it has none, those of the paper and False."""
     found = (one.analysis or {}).get("settings") or {}
     if one.analysis is None and one.metrics["method"] in ("gpaco", "paco"):
         recipe = one.run.recipe

@@ -1,4 +1,4 @@
-"""What other class distributions at test time would change, exactly, at each position of the slider.
+"""The exact effect of other class distributions at test time, at each position of the slider.
 
 Adjusting logits to a class distribution adds its log to each class. Between equally likely classes (t = 0) and a
 distribution (t = 1), on a log scale, the score of class c is logit_c + t * log prior_c: a straight line. An image is
@@ -15,7 +15,7 @@ STEPS = 100  # positions of the slider from one named distribution to the next
 
 
 def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> tuple[Floats, Floats]:
-    """Return the interval of t in which each image is right with slopes * t added to its logits; empty if low > high.
+    """Return the interval of t where each image is right with slopes * t added to its logits; empty if low > high.
 
     >>> logits = np.array([[1, 0], [0, 2]], np.float32)
     >>> low, high = right_between(logits, np.array([1, 1]), np.array([0.0, 2.0]))
@@ -33,7 +33,7 @@ def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> 
             meet = behind / gain
         low[rows] = np.where(gain > 0, meet, -np.inf).max(1)
         high[rows] = np.where(gain < 0, meet, np.inf).min(1)
-        # For every t: the slopes are the same.
+        # With equal slopes, the order is the same for every t.
         beaten = (gain == 0) & ((behind > 0) | ((behind == 0) & (columns < own)))
         high[rows][beaten.any(1)] = -np.inf
     return low, high
@@ -42,8 +42,8 @@ def right_between(logits: NDArray[np.float32], labels: Ints, slopes: Floats) -> 
 def along(one: Evidence, counts: Ints) -> Ints:
     """Return how many images of each class are right at each position of the slider, (C, 201).
 
-    Position 0 is the training distribution (of `counts`), 100 is equally likely classes, 200 is the training
-    distribution reversed. At the position that raw logits assume, predictions are the raw ones, ties included.
+    Position 0 is the training distribution (of `counts`), 100 is equally likely classes, 200 is the reversed training
+    distribution. At the position that raw logits assume, predictions are the raw ones, including ties.
     """
     priors = log_priors(counts)
     result = np.zeros((len(counts), 2 * STEPS + 1), np.int64)
@@ -60,7 +60,7 @@ def along(one: Evidence, counts: Ints) -> Ints:
 
 
 def raw_position(one: Evidence, counts: Ints) -> int | None:
-    """Return the position of the distribution that raw logits assume; None if the slider does not pass it."""
+    """Return the position of the distribution that raw logits assume; None if it is not on the slider."""
     train, assumed = (logs - logs.mean() for logs in (log_priors(counts)["train"], one.assumed))
     length = float(train @ train)
     weight = float(assumed @ train) / length if length else 0.0
@@ -70,7 +70,7 @@ def raw_position(one: Evidence, counts: Ints) -> int | None:
 
 
 def changes(right: Ints) -> list[list[int]]:
-    """Shorten the result of `along`: for each class the first number, then pairs of a position and the change there.
+    """Compress the result of `along`: for each class the first number, then pairs of a position and the change there.
 
     >>> changes(np.array([[3, 3, 5, 4], [0, 0, 0, 0]]))
     [[3, 2, 2, 3, -1], [0]]

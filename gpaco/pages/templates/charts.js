@@ -1,5 +1,5 @@
 // Drawing: elements, a frame with axes, marks of different shapes, lines of different dashes, and hover.
-// Text from data is only ever set as text, never parsed as HTML.
+// Text from data is always set as text, never parsed as HTML.
 "use strict";
 
 const DASHES = ["", "10 5", "3 4", "14 4 3 4", "6 3", "1 4"];
@@ -33,7 +33,7 @@ function draw(tag, attributes = {}, ...children) {
 const percent = (value, digits = 1) => (value === null ? "none" : (100 * value).toFixed(digits));
 const points = (value) => (value < -0.0005 ? "−" : "+") + (100 * Math.abs(value)).toFixed(1);
 const number = (value) => value.toLocaleString("en");
-const counted = (n, word) => `${number(n)} ${word}${n === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
+const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
 const share = (k, n) => `${number(k)} of ${number(n)}`;
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 const lowest = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
@@ -56,7 +56,7 @@ function shape(kind, x, y, s) {
     `M${x - s},${y - b / 2}h${b}v${-b}h${b}v${b}h${b}v${b}h${-b}v${b}h${-b}v${-b}h${-b}Z`, // plus
   ][kind % 6];
 }
-// Six colors and six shapes: runs 7 to 12 have the colors of the first six with other shapes and dashes.
+// Six colors and six shapes: runs 7 to 12 have the colors of the first six, with other shapes and dashes.
 const turn = (r) => (r + Math.floor(r / 6)) % 6;
 const runShape = (r, x, y, s) => shape(turn(r), x, y, s);
 const runColor = (r) => `r${r % 6}`;
@@ -84,7 +84,7 @@ function logTicks(low, high) {
   }
   return ticks;
 }
-// The width of a text in pixels, as charts write it.
+// The width of a text in a chart, in pixels.
 const canvas = document.createElement("canvas").getContext("2d");
 function measure(text, strong = false) {
   canvas.font = `${strong ? 600 : 400} 12px ${getComputedStyle(document.body).fontFamily}`;

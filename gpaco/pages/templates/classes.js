@@ -5,6 +5,7 @@ const { runs, classes, groups } = data;
 const GROUPS = ["many", "medium", "few"];
 const FIGURES = Object.keys(data.figures);
 const NUMBERS = classes.map((_, c) => c);
+const RANK = [...NUMBERS].sort((a, b) => data.train[b] - data.train[a]); // most frequent first
 const crowded = classes.length > 60, huge = classes.length > 300;
 const state = { run: 0, chosen: null, position: 100, settings: null };
 
@@ -66,9 +67,9 @@ function about(c) {
     const words = run.recall[c] === null ? "no test images" : found;
     return runs.length > 1 ? `${run.name}: ${words}` : words;
   });
-  return [classes[c], `${counted(data.train[c], "training image")}, ${groups[c]}`, ...lines].join("\n");
+  return [classes[c], `${plural(data.train[c], "training image")}, ${groups[c]}`, ...lines].join("\n");
 }
-// Hundreds of classes: those with the same images and accuracy, which would be one mark, are spread beside each other.
+// With hundreds of classes, those with the same images and accuracy would share one mark: spread them side by side.
 function spreadPiles(spots, chart) {
   const columns = [...new Set(spots.map((spot) => spot.x))].sort((a, b) => a - b), piles = new Map();
   for (const spot of spots) {
@@ -137,12 +138,12 @@ function openCard(c) {
   const by = run.neighbors[c].by.map(([other, k]) => [name(other), `: ${number(k)}`]);
   put("#card",
     el("h3", {}, name(c), close),
-    el("p", {}, `${counted(data.train[c], "training image")} (${groups[c]}), ${counted(data.test[c], "test image")}.`),
+    el("p", {}, `${plural(data.train[c], "training image")} (${groups[c]}), ${plural(data.test[c], "test image")}.`),
     el("div", { class: "scroll" },
       el("table", { class: "numbers" }, el("thead", {}, row(head)), el("tbody", {}, body))),
     el("div", { class: "two" },
-      el("div", {}, el("h4", {}, "Taken for", runs.length > 1 ? ` (${run.name})` : ""), list(to)),
-      el("div", {}, el("h4", {}, "Taken for it"), list(by))),
+      el("div", {}, el("h4", {}, "Mistaken for", runs.length > 1 ? ` (${run.name})` : ""), list(to)),
+      el("div", {}, el("h4", {}, "Mistaken for it"), list(by))),
     entry && entry.own ? imageRow(entry) : null);
   card.hidden = false;
   ringChosen();
@@ -188,7 +189,6 @@ function sortBy(k) {
 // Data
 
 function counts() {
-  const rank = [...NUMBERS].sort((a, b) => data.train[b] - data.train[a]);
   const named = classes.length <= 20, last = classes.length, y = [0.5, highest([...data.train, 1]) * 1.4];
   const ends = [{ at: 0, text: "most frequent", anchor: "start" }, { at: last, text: "rarest", anchor: "end" }];
   const chart = frame("#counts", {
@@ -196,7 +196,7 @@ function counts() {
     xtitle: `${number(last)} classes`, ytitle: "training images",
     label: "Training images of each class, most frequent first",
   });
-  const spots = rank.map((c, k) => ({ x: chart.X(k + 0.5), y: chart.Y(count(data.train[c])), c, text: about(c) }));
+  const spots = RANK.map((c, k) => ({ x: chart.X(k + 0.5), y: chart.Y(count(data.train[c])), c, text: about(c) }));
   const gap = last > 120 ? 0 : 0.12, letters = Math.max(2, Math.floor((chart.right - chart.left) / last / 8));
   const bars = spots.map(({ y }, k) => {
     const from = chart.X(k + gap), to = chart.X(k + 1 - gap);

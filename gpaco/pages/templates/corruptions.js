@@ -1,4 +1,4 @@
-// Robustness: errors by corruption and severity, one panel per group, and differences to the first run.
+// Robustness: errors by corruption and severity, one panel per group, and differences from the first run.
 
 const TITLES = { all: "all images" };
 const plain = (word) => word.replaceAll("_", " ");
@@ -23,7 +23,7 @@ function places(found, width) {
   return { left, across, cell, lines, high, start, top, width: step, height: high * Math.ceil(4 / across) };
 }
 
-// `of` gives for a panel its clean value and its rows; `paint` a color class and an opacity; `words` the hover text.
+// `of` returns the clean value and the rows of a panel, `paint` a color class and an opacity, `words` the hover text.
 function heatMap(host, found, { label, of, paint, inside, words }) {
   const at = places(found, Math.max(300, Math.floor($(host).clientWidth || 700)));
   const chart = frame(host, { height: at.height, left: at.left, right: 0, top: 0, bottom: 0, x: [0, 1], y: [0, 1],
@@ -67,7 +67,7 @@ function heatMap(host, found, { label, of, paint, inside, words }) {
   interactive(chart, spots, spots, () => {}, true);
 }
 
-// Texts of cells
+// Text in cells
 
 const place = (found, { clean, k, s }) => (clean ? "clean"
   : `${plain(found.names[k])}, ${s < 5 ? `severity ${s + 1}` : "mean over severities"}`);

@@ -7,7 +7,7 @@ function sankey() {
   if (!rows.length) return put("#sankey", el("p", {}, run.n ? "There are no errors." : "There are no test images."));
   const rate = (flow, to) => flow.to[to] / flow.images;
   const targets = GROUPS.filter((to) => rows.some((flow) => flow.to[to]));
-  const scale = 190 / rows.reduce((sum, flow) => sum + flow.wrong, 0);
+  const scale = Math.min(190 / rows.reduce((sum, flow) => sum + flow.wrong, 0), 1000); // a percent has 10 pixels at most
   const stack = (sizes) => {
     let foot = 6;
     const starts = sizes.map((size) => { const at = foot; foot += Math.max(size * scale, 46) + 12; return at; });
@@ -33,7 +33,7 @@ function sankey() {
       if (!size) return;
       const there = `M${a},${y}C${m},${y} ${m},${y2} ${b},${y2}v${size}`;
       const back = `C${m},${y2 + size} ${m},${y + size} ${a},${y + size}Z`;
-      const title = `${flow.from} taken for ${to}: ${words} % (${share(flow.to[to], flow.images)} images)`;
+      const title = `${flow.from} mistaken for ${to}: ${words} % (${share(flow.to[to], flow.images)} images)`;
       node.append(draw("path", { class: "flow", d: there + back }, draw("title", {}, title)));
       if (size > 11) chart.text(a + 6, y + size / 2 + 4, words, { class: "strong halo" });
       y += size;
@@ -45,15 +45,16 @@ function sankey() {
   });
   targets.forEach((to, t) => {
     block(to, b, ends.starts[t], into[t]);
-    chart.text(chart.right + 8, ends.starts[t] + 12, "taken for");
+    chart.text(chart.right + 8, ends.starts[t] + 12, "mistaken for");
     chart.text(chart.right + 8, ends.starts[t] + 27, to, { class: "strong" });
   });
 }
 function pairs(shown = 10) {
   const run = runs[state.run], rare = ["few", "medium", "many"].find((key) => run.pull[key].errors > 0);
-  const pull = rare && run.pull[rare], errors = pull?.errors === 1 ? "one error" : `${number(pull?.errors ?? 0)} errors`;
-  $("#pull").textContent = !pull ? "" : `Of the ${errors} in the group “${rare}”, `
-    + `${percent(pull.share)} % go to a class with more training images. `
+  const pull = rare && run.pull[rare];
+  $("#pull").textContent = !pull ? ""
+    : pull.errors === 1 ? `The one error in the group “${rare}” goes to a class with ${pull.share ? "more" : "no more"} training images.`
+    : `Of the ${number(pull.errors)} errors in the group “${rare}”, ${percent(pull.share)} % go to a class with more training images. `
     + `If errors were spread evenly over all other classes, it would be ${percent(pull.expected)} %.`;
   const lines = run.pairs.slice(0, shown).map((pair) => row(
     cell(name(pair.class)), el("td", { class: "left" }, name(pair.taken_for)), cell(share(pair.images, pair.of)),
@@ -62,6 +63,19 @@ function pairs(shown = 10) {
   put("#pairs tbody", lines.length ? lines : row(el("td", { colspan: 6 }, "None.")));
   $("#more-pairs").hidden = run.pairs.length <= shown;
   $("#more-pairs").textContent = `Show all ${run.pairs.length}`;
+}
+
+function matrix() { // classes from the most frequent one on
+  const counts = runs[state.run].confusion;
+  if (!counts) return;
+  put("#matrix thead", row(cell(), RANK.map((c) => el("th", { scope: "col", title: classes[c] }, name(c)))));
+  put("#matrix tbody", RANK.map((c) => row(rowHead(name(c)), RANK.map((to) => {
+    const n = counts[c][to], whole = counts[c].reduce((a, b) => a + b, 0), part = n / Math.max(whole, 1);
+    const color = c === to ? "accent" : "r1", depth = n ? Math.round(15 + 45 * part) : 0;
+    const style = `background: color-mix(in srgb, var(--${color}) ${depth}%, var(--page))`;
+    const title = `${classes[c]} predicted as ${classes[to]}: ${share(n, whole)}`;
+    return el("td", { style, title }, n ? number(n) : "");
+  }))));
 }
 
 // Missed images
@@ -85,11 +99,11 @@ function missed() {
   const run = runs[state.run], found = run.suspects_found, odd = run.suspects.slice(0, 8);
   $("#no-images").hidden = !run.no_images;
   $("#no-images").textContent = `No images: ${run.no_images}.`;
-  const inWords = (image) => [el("bdi", {}, image.name), " taken for ", name(image.taken_for),
+  const inWords = (image) => [el("bdi", {}, image.name), " mistaken for ", name(image.taken_for),
     ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
   put("#confused", run.confused.map((entry) => {
-    const trained = counted(data.train[entry.class], "training image");
-    const words = `${share(entry.missed, entry.test)} missed, most often taken for `;
+    const trained = plural(data.train[entry.class], "training image");
+    const words = `${share(entry.missed, entry.test)} missed, ${entry.missed > 1 ? "most often " : ""}mistaken for `;
     return el("div", {}, el("h3", {}, name(entry.class)),
       el("p", { class: "small" }, words, name(entry.taken_for), `; ${trained}`),
       entry.own ? imageRow(entry) : list(entry.images.map(inWords)));
@@ -103,7 +117,7 @@ function missed() {
 
 // Calibration
 
-// Both charts end where the confidence does: that of a thousand classes may stay below a fifth.
+// Both charts end at the highest confidence: with a thousand classes, it may stay below a fifth.
 const surest = (run) => Math.min(1, Math.ceil(10 * highest([0.2, ...run.reliability.map((bin) => bin.confidence)])) / 10);
 function reliability() {
   const run = runs[state.run], end = surest(run);
@@ -121,7 +135,7 @@ function reliability() {
     chart.group(`g${g}`, bins.map((bin) => {
       const sure = `confidence ${percent(bin.confidence)}, ${percent(bin.accuracy)} right`;
       const d = shape(g, ...spot(bin), 2.5 + 4 * Math.sqrt(bin.images / most)), kind = bin.images < 5 ? "open" : "mark";
-      return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${counted(bin.images, "image")} with ${sure}`));
+      return draw("path", { class: kind, d }, draw("title", {}, `${group}: ${plural(bin.images, "image")} with ${sure}`));
     }));
   });
   const known = GROUPS.filter((group) => run.reliability.some((bin) => bin.group === group));
@@ -145,7 +159,7 @@ function confidences() { // how many images there are at each confidence
   chart.group("g1", bins.map((bin) => {
     const from = width * (Math.ceil(bin.confidence / width - 1e-9) - 1), y = chart.Y(bin.images / total);
     const [x1, x2] = [chart.X(Math.max(from, 0)) + 0.5, chart.X(Math.min(from + width, end)) - 0.5];
-    const words = `${counted(bin.images, "image")} with confidence ${percent(bin.confidence)} on average`;
+    const words = `${plural(bin.images, "image")} with confidence ${percent(bin.confidence)} on average`;
     return draw("rect", { class: "bars", x: x1, y, width: Math.max(x2 - x1, 1), height: chart.base - y },
       draw("title", {}, words));
   }));
@@ -159,6 +173,6 @@ function temperature() {
   put("#temperature tbody",
     known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),
     row(cell("mean of per-class errors"), cell(percent(run.classwise_ece, 2)), cell()));
-  $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is taken for a more "
-    + `frequent one, the mean confidence is ${percent(over.confidence, 0)} % (${number(over.images)} images).`;
+  $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is mistaken for a more "
+    + `frequent one, the mean confidence is ${percent(over.confidence, 0)} % (${plural(over.images, "image")}).`;
 }

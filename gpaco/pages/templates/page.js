@@ -3,7 +3,7 @@
 const CHARTS = [forest, scatter, sankey, along, reliability, confidences, corruptions, norms, optimum, extraLoss, counts];
 function details() {
   for (const node of all(".of")) node.replaceChildren(...(runs.length > 1 ? ["– ", runName(runs[state.run])] : []));
-  const parts = [sankey, pairs, missed, along, outcome, reliability, confidences, temperature, corruptions, optimum, extraLoss];
+  const parts = [sankey, pairs, matrix, missed, along, outcome, reliability, confidences, temperature, corruptions, optimum, extraLoss];
   for (const part of parts) part();
 }
 function chooseRun(r) {

@@ -13,7 +13,7 @@ function styled(node, parent = null) {
   }
   return copy;
 }
-// Return keys and words of a legend at their places on the page, with `foot` as its lower end.
+// Return the keys and words of a legend at their positions on the page, with `foot` as its lower end.
 function legendParts(box, foot) {
   const corner = box.getBoundingClientRect(), words = document.createTreeWalker(box, NodeFilter.SHOW_TEXT), parts = [];
   for (const key of box.querySelectorAll("svg")) {

@@ -1,13 +1,12 @@
-// Drop images, see classes. The server answers with the scores of all classes, so that the slider asks it nothing.
+// Drop images, see classes. The server returns the scores of all classes, so that the slider needs no more requests.
 
 const data = JSON.parse($("#data").textContent);
 const SHOWN = 5, AT_ONCE = 4;
 const cards = [], waiting = [];
 let running = 0, position = data.priors?.start ?? null;
 
-// Numbers as words
+// Numbers as text
 
-const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
 const inPercent = (p) => (p >= 0.9995 && p < 1 ? "> 99.9 %" : p > 0 && p < 0.0005 ? "< 0.1 %" : `${percent(p)} %`);
 function rarity(c) {
   if (!data.groups) return null;
@@ -18,9 +17,9 @@ function rarity(c) {
 function priorInWords() {
   if (position === null) return "The class distribution that the server was started with.";
   const weight = Math.abs(position - 100), training = position < 100;
-  if (weight === 0) return "All classes equally often.";
-  if (weight === 100) return training ? "Classes as often as in training." : "Rare classes as often as frequent ones were in training, and the other way around.";
-  return `${weight} % of the way from equally often to ${training ? "as in training" : "reversed"}, on a log scale.`;
+  if (weight === 0) return "All classes are equally frequent.";
+  if (weight === 100) return training ? "Classes are as frequent as in training." : "Rare classes are as frequent as frequent ones were in training, and vice versa.";
+  return `${weight} % of the way from equally frequent to ${training ? "as in training" : "reversed"}, on a log scale.`;
 }
 
 // The class distribution
@@ -99,7 +98,7 @@ async function ask(card) {
     card.answer = found.images[0];
     show(card);
   } catch (error) {
-    const gone = error instanceof TypeError ? "The server does not answer. Is it still running?" : error.message;
+    const gone = error instanceof TypeError ? "The server does not respond. Is it still running?" : error.message;
     card.body.replaceChildren(el("p", { class: "wrong" }, gone));
     card.failed = true;
   }

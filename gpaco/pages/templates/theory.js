@@ -1,9 +1,9 @@
-// Gradients at the class centers, and optimal probabilities beside measured ones.
+// Gradients at the class centers, and optimal and measured probabilities.
 
 function norms() {
   const slope = (found) => (!found ? "not measured for this run"
     : found.slope === null ? "no slope: all classes have the same size"
-      : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${counted(found.images, "image")})`]);
+      : [el("strong", {}, `slope ${found.slope.toFixed(2).replace("-", "−")}`), ` (${plural(found.images, "image")})`]);
   const whose = (run, r) => (runs.length > 1 ? [runKey(r), runName(run), ": "] : null);
   put("#slopes", runs.map((run, r) => el("p", {}, whose(run, r), slope(run.gradients))));
   const found = runs.flatMap((run, r) => (run.gradients ? NUMBERS : [])
@@ -18,7 +18,7 @@ function norms() {
   });
   const spots = found.map(({ r, c, images, norm }) => ({
     r, c, x: chart.X(images), y: chart.Y(norm),
-    text: `${classes[c]}\n${runs[r].name}: ${norm.toPrecision(3)}\n${counted(images, "training image")}`,
+    text: `${classes[c]}\n${runs[r].name}: ${norm.toPrecision(3)}\n${plural(images, "training image")}`,
   }));
   runs.forEach((run, r) => {
     const mine = found.filter((one) => one.r === r);

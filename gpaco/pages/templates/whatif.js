@@ -1,6 +1,6 @@
 // What if the class distribution changed: exact at every position of the slider.
 
-// The number of right images of each class at each position of the slider, counted in Python.
+// The number of right images per class at each position of the slider, computed in Python.
 const positions = runs.map((run) => run.right.map(([first, ...steps]) => {
   const right = new Int32Array(201);
   for (let k = 0; k < steps.length; k += 2) right[steps[k]] = steps[k + 1];
@@ -80,7 +80,7 @@ function outcome() {
     el("span", { class: "soft" }, `(${groups[c]}, now ${percent(right[c] / run.test[c])})`)];
   const column = (title, found) => el("div", {}, el("h4", {}, title), list(found.slice(0, 6).map(inWords)));
   const better = moved.filter(({ by }) => by > 0).reverse(), worse = moved.filter(({ by }) => by < 0);
-  $("#most-changed").hidden = !moved.length; // as at the distribution that raw logits assume
+  $("#most-changed").hidden = !moved.length; // for example at the distribution that raw logits assume
   put("#changed", column("better", better), column("worse", worse));
 }
 function move(position) {

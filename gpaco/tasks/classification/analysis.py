@@ -1,6 +1,6 @@
 """The analysis of the paper, measured on a run: `class_gradient_norms` (Fig. 2) and `measured_mass`.
 
-`analyze` is both of them ready for JSON. An array has one number for each class, nan if there is none.
+`analyze` returns both, ready for JSON. Arrays have one number per class, nan if unknown.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
 from gpaco.metrics.optimum import log_log_slope
+from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.probe import PARAMETRIC, Probe, Stage, measure
 from gpaco.training.run import Run, stages_of
 
 Floats = NDArray[np.float64]
-SECONDS = 20.0  # that `analyze` may take at the end of training, without loading
+SECONDS = 20.0  # time limit of `analyze` at the end of training, without loading
 
 
 @dataclass(frozen=True)
@@ -26,33 +27,33 @@ class GradientNorms:
 
     method: str
     stage: str  # of the run; empty if it has only one
-    images: int  # that were measured
+    images: int  # number of images measured
     centers: Floats  # at the center of the class, over all images as training shows them
-    pull: Floats  # the part of it that comes from images of the class
-    push: Floats  # and the part from all other images
-    slope: float | None  # of `centers` against the training images of a class: 0 is balanced
+    pull: Floats  # the part of it from images of the class
+    push: Floats  # the part of it from all other images
+    slope: float | None  # of `centers` against the number of training images per class: 0 is balanced
 
 
 def class_gradient_norms(
     run: Run | Path | str, data: Samples | Path | str | None = None, *, images: int = 1000, seed: int = 0
 ) -> GradientNorms:
-    """Gradient norm of each class at the class centers (the paper's Fig. 2), and its log-log slope as one number.
+    """Return the gradient norm at each class center (the paper's Fig. 2), and its log-log slope.
 
-    The loss is that of the run, at its saved weights, in a step like those of training: the same views, the same prior,
-    and for contrastive methods the saved memory and a batch drawn as in training. Only dropout and batch-norm
-    statistics are those of evaluation, and labels are not mixed. For each view x of an image, the gradient of its loss
-    at center c is exactly (dloss / dlogit_c) * features(x), for parametric contrast
+    The loss is that of the run, at its saved weights, in a step as in training: with the same views and prior, and for
+    contrastive methods with the saved memory and a batch drawn as in training. Only dropout and batch norm are in
+    evaluation mode, and labels are not mixed. For each view x of an image, the gradient of its loss at center c is
+    exactly (dloss / dlogit_c) * features(x); for parametric contrast, this is
 
         (probability of center c in the softmax over centers and references - target of c) * features(x)
 
-    `centers` is the mean of its length over training images. They are sampled by class, the same number of each if
-    possible, and weighted by how often training shows them. Gradients add up over a batch: this measures how strongly
-    the center of a class is moved, not how much the movements cancel.
+    `centers` is the mean of its length over training images. They are sampled by class, with the same number per class
+    if possible, and weighted by how often training shows them. Gradients add up over a batch: this measures how
+    strongly a center is pulled, not how much the pulls cancel out.
 
     Args:
-        data: other images than the training split of the run.
-        images: how many to measure at most; with more classes than that, some have none.
-        seed: of the sample.
+        data: images to use instead of the training split of the run.
+        images: largest number of images to measure; with more classes than this, some have none.
+        seed: seed of the sample.
 
     >>> from tempfile import TemporaryDirectory
     >>> from gpaco import train
@@ -73,8 +74,8 @@ class Mass:
     method: str
     stage: str
     images: int
-    positives: Floats  # number of an anchor's positives
-    center: Floats  # on the own center
+    positives: Floats  # number of positives of an anchor
+    center: Floats  # on its own center
     each: Floats  # on each positive
     together: Floats  # on all positives
 
@@ -82,31 +83,35 @@ class Mass:
 def measured_mass(
     run: Run | Path | str, data: Samples | Path | str | None = None, *, images: int = 1000, seed: int = 0
 ) -> Mass:
-    """Softmax mass of each class on its own center and on its positives, to compare with `optimal_probabilities`.
+    """Return the softmax mass on the own center and on positives by class, to compare with `optimal_probabilities`.
 
-    It is read off the gradient of the loss that the run was trained with, as in `class_gradient_norms`. In a run of
-    several stages the last one with parametric contrast is measured.
+    It is read off the gradient of the loss that the run was trained with, as in `class_gradient_norms`. In a run with
+    several stages, the last one with parametric contrast is measured.
     """
     stage = _parametric(_stages(run))
     return _mass(stage, measure(stage, data, images, seed))
 
 
 def analyze(
-    run: Run | Path | str, samples: Samples | None = None, predictor: Predictor | None = None
+    run: Run | Path | str,
+    samples: Samples | None = None,
+    predictor: Predictor | None = None,
+    cached: FeatureSource | None = None,
 ) -> dict[str, Any]:
-    """Return everything that is measured on a run, ready for JSON: `analysis.json` of its folder.
+    """Return all measurements of a run, ready for JSON: `analysis.json` in its folder.
 
     Keys: `method`, `counts` (training images), `shown` (as the sampler shows them), `settings` (alpha, memory, batch
     and views for `optimal_probabilities`; None without parametric contrast), and `gradients` and `mass` with the
-    fields of `GradientNorms` and `Mass`. At most 1,000 images, and no more than SECONDS allow.
+    fields of `GradientNorms` and `Mass`. It uses at most 1,000 images, or as many as SECONDS allow.
 
     Args:
-        samples: the training images; read from the data of the run unless given.
+        samples: the training images; by default, read from the data of the run.
         predictor: the model of the run, if it is already loaded.
+        cached: the features that its last stage was trained on, if they are still there.
     """
     stages = _stages(run)
     last, parametric = stages[-1], _parametric(stages)
-    measured = measure(last, samples, predictor=predictor, seconds=SECONDS)
+    measured = measure(last, samples, predictor=predictor, seconds=SECONDS, cached=cached)
     other = measured if parametric is last else measure(parametric, samples, seconds=SECONDS)
     return {
         "method": stages[0].recipe.method.name,
@@ -118,22 +123,22 @@ def analyze(
     }
 
 
-# From a run to what was measured
+# From a run to measurements
 
 
 def _stages(run: Run | Path | str) -> list[Stage]:
-    """The stages of a run that are still there; the last one is the run itself."""
+    """Return the stages of a run whose folders still exist; the last one is the run itself."""
     *before, (home, recipe) = stages_of(run)
     last = Stage(home, recipe, recipe.name if before else "", "best")
     return [*(Stage(*one, one[1].name, "last") for one in before), last]
 
 
 def _parametric(stages: list[Stage]) -> Stage:
-    """The last stage with parametric contrast, or the last one if none has it."""
+    """Return the last stage with parametric contrast, or the last stage if none has it."""
     return next((stage for stage in reversed(stages) if stage.recipe.method.name in PARAMETRIC), stages[-1])
 
 
-# From what was measured to classes
+# From measurements to classes
 
 
 def _gradient_norms(stage: Stage, measured: Probe) -> GradientNorms:
@@ -145,7 +150,7 @@ def _gradient_norms(stage: Stage, measured: Probe) -> GradientNorms:
     lengths = measured.gradients * weight[:, None]
     anchors = np.arange(len(labels))
     pull: Floats = np.bincount(labels, lengths[anchors, labels], minlength=len(shares)).astype(np.float64)
-    pull[~seen & (shares > 0)] = np.nan  # no image of it was measured
+    pull[~seen & (shares > 0)] = np.nan  # no image of this class was measured
     lengths[anchors, labels] = 0
     push = lengths.sum(0)
     slope = log_log_slope(measured.counts, pull + push)
@@ -168,7 +173,7 @@ def _means(values: NDArray[Any], labels: NDArray[np.int64], num_classes: int) ->
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists, numbers with six digits, None for what is not finite."""
+    """Convert arrays to lists, round numbers to six digits, and replace non-finite ones by None."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""What a classifier answers under each condition, clean or corrupted."""
+"""The predictions of a classifier under each condition, clean or corrupted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.predictor import Predictor
 
 Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
-Errors = dict[int, UserError]  # by the place of the image in its chunk
+Errors = dict[int, UserError]  # by the position of the image in its chunk
 
 
 def answers_under(
@@ -38,17 +38,17 @@ def answers_under(
     workers: int = 0,
     show: Progress | None = None,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
-    """Yield for each condition the class that the model gives each of `indices`, and the unreadable images.
+    """Yield the predicted classes of `indices` under each condition, and the unreadable images.
 
-    With `skip` an unreadable image has the class -1 and is listed with the reason; otherwise it is an error. Images
-    are made by `workers` processes with one thread each, which on a CPU also run the model.
+    With `skip`, an unreadable image has the class -1 and is listed with the reason; otherwise it is an error. Images
+    are loaded by `workers` processes with one thread each, which on a CPU also run the model.
     """
     on_cpu = predictor.mean.device.type == "cpu"
     model = partial(_classes, predictor, choose)
-    size = 64 if on_cpu else 256  # on a CPU what stays in its cache
+    size = 64 if on_cpu else 256  # on a CPU, a batch should fit in the cache
     chunks = [indices[k : k + size].tolist() for k in range(0, len(indices), size)]
     items = [(condition, chunk) for condition in conditions for chunk in chunks]
-    # OpenCV has one thread when the processes start: its threads do not survive in them, and they would hang.
+    # OpenCV must have one thread when processes are forked: others would be missing there, and it would hang.
     threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
     images = _Images(source, view, model if on_cpu else None)
@@ -82,7 +82,7 @@ def _classes(predictor: Predictor, choose: Choose, images: torch.Tensor) -> NDAr
 
 @dataclass(frozen=True)
 class _Images(Dataset[tuple[Any, Errors]]):
-    """Images as the model sees them; with `model`, the classes that it gives them, or the error that it raises."""
+    """Images as the model sees them; with `model`, its predictions for them, or the error that it raises."""
 
     source: Source
     view: TestView
@@ -94,7 +94,7 @@ class _Images(Dataset[tuple[Any, Errors]]):
         for place, i in enumerate(indices):
             try:
                 images.append(as_tested(self.source.load(condition, i), self.view))
-            except UserError as error:  # a worker that raises it would lose its remedy
+            except UserError as error:  # raised in a worker, it would lose its remedy
                 errors[place] = error
         stacked = channels_first(np.stack(images)) if images else torch.zeros(0)
         if self.model is None:

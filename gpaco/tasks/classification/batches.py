@@ -1,4 +1,4 @@
-"""Batches for a classifier: images, or features that a frozen backbone has computed once."""
+"""Batches for a classifier: images, or cached features of a frozen backbone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -29,15 +29,15 @@ from gpaco.tasks.classification.frozen import take_backbone
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor
 
-BLOCK = 4096  # images whose features are read together
+BLOCK = 4096  # rows of features read at a time
 
 
 def source_of(
     recipe: Recipe, splits: Splits, model: Classifier, card: Card, home: Path, device: torch.device, say: Say
 ) -> "tuple[Source, Card]":
-    """Return images, or cached features if only the head is trained: the backbone is then moved out of the model.
+    """Return images, or cached features if only the head is trained, and the card.
 
-    Also return the card, with the hash of that backbone.
+    For cached features, the backbone is moved out of the model, and the card has its hash.
     """
     views = views_of_recipe(recipe)
     if not caches(recipe):
@@ -48,21 +48,23 @@ def source_of(
 
 
 def caches(recipe: Recipe) -> bool:
-    """Whether a head is trained on features that are computed once."""
+    """Return whether a head is trained on cached features."""
     return recipe.train.part == "head" and recipe.train.cached_views > 0
 
 
 def check_pixels(recipe: Recipe) -> None:
-    """Raise an error if a stage asks for more than cached features, or one batch, can have."""
+    """Raise an error if a stage needs images but has cached features, or cannot divide its batches."""
     name = recipe.method.name
     if caches(recipe) and name in methods.NEED_IMAGES:
         raise no_cached_features(name)
     parts = distributed.world_size() * recipe.train.accumulate
     if name in methods.SECOND_SAMPLER and recipe.train.batch_size % parts:
-        raise UserError(f"{name} needs parts of equal size", f"choose a --batch-size that {parts} divides")
+        raise UserError(
+            f"{name} needs batches with parts of equal size", f"choose a --batch-size that is divisible by {parts}"
+        )
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
-            "mixup, cutmix and erasing change pixels, and cached features have none",
+            "mixup, cutmix and erasing need images, not cached features",
             "leave them out, or embed in every step: --set train.cached_views=0",
         )
 
@@ -74,12 +76,12 @@ def no_cached_features(name: str) -> UserError:
 
 
 def check_projector(recipe: Recipe, images: int) -> None:
-    """Raise an error if a projector with batch norm would see a single image: it has no variance."""
+    """Raise an error if a projector with batch norm would see a single image, which has no variance."""
     train, world = recipe.train, distributed.world_size()
     least = min(train.batch_size, images) // world // train.accumulate
     if methods.projector(recipe) == "paco" and least == 1:
         raise UserError(
-            "the projector 'paco' has batch norm and needs two images at a time, here it gets one",
+            "the projector 'paco' has batch norm, which needs at least two images at a time, but gets one",
             f"--batch-size {2 * world * train.accumulate} or more, or another projector: --set model.projector=gpaco",
         )
 
@@ -97,7 +99,7 @@ class ImageSource:
         return other
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Return the batches of an epoch from step `start` on."""
+        """Return the batches of an epoch, from step `start` on."""
         return batches(
             self.samples,
             self.views,
@@ -116,7 +118,7 @@ class ImageSource:
 
     @torch.no_grad()
     def seen(self, model: Classifier, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the features below the classifier of images as tested, and their labels; by default to train on."""
+        """Yield features below the classifier, and labels, of images in the test view; by default training images."""
         samples = samples or self.samples
         chunks = [np.arange(k, min(k + 256, len(samples))) for k in range(0, len(samples), 256)]
         view = replace(self.card, network=replace(self.card.network, border=0)).view
@@ -125,7 +127,7 @@ class ImageSource:
             yield model.features(images).float(), torch.from_numpy(samples.labels[chunk])
 
     def predictions(self, model: Classifier, samples: Samples) -> Ints:
-        """Return the predicted classes (N,) of a whole split; -1 where logits are not finite."""
+        """Return the predicted classes (N,) of a whole split; -1 if logits are not finite."""
         return predictions_of(Predictor(model, self.card).to(self.device).eval(), samples)
 
 
@@ -149,21 +151,21 @@ class Embedder(Protocol):
         """Return the features of training images in each of these views."""
 
     def of_tested(self, samples: Samples) -> Rows:
-        """Return the features of images as they are tested."""
+        """Return the features of images in the test view."""
 
 
 class FeatureSource:
-    """Cached features: the `cached` views take turns as the views of a step."""
+    """Cached features: the views of a step are chosen from the `cached` views."""
 
     def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Embedder) -> None:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
         self.labels = splits.train.labels
-        self.rows = np.arange(len(splits.train))  # of the features that are trained on
+        self.rows = np.arange(len(splits.train))  # of features to train on
         self.before: nn.Module | None = None  # a fixed layer between features and head
-        self.known: dict[int, Rows] = {}  # features of splits as tested
+        self.known: dict[int, Rows] = {}  # features of splits in the test view
         for samples in (splits.train, splits.val, splits.reported(recipe.data.evaluate_on)[1]):
             if samples is not None:
-                self.tested(samples)  # now, not after the first epoch
+                self.tested(samples)  # now rather than after the first epoch
 
     def embed_views(self) -> None:
         """Compute the features of the views to train on, unless nothing is trained."""
@@ -197,7 +199,7 @@ class FeatureSource:
             yield Batch([self.features.take(self.rows[indices], one) for one in chosen], labels[indices])
 
     def as_tested(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the features of the training images as they are tested, and their labels, in blocks."""
+        """Yield the features of the training images in the test view, and their labels, in blocks."""
         features = self.tested(self.samples)
         for start in range(0, len(self.rows), BLOCK):
             rows = self.rows[start : start + BLOCK]
@@ -221,35 +223,35 @@ class FeatureSource:
         return predictions
 
     def answers(self, answer: Callable[[Tensor], Tensor], samples: Samples) -> Logits:
-        """Return the logits (N, C) that `answer` gives for the features of a whole split."""
+        """Return the logits (N, C) that `answer` computes from the features of a whole split."""
         return answers_of_features(lambda features: answer(features).float(), self.tested(samples), self.frozen.device)
 
     def tested(self, samples: Samples) -> Rows:
-        """Return the features of images as they are tested."""
+        """Return the features of images in the test view."""
         if id(samples) not in self.known:
             self.known[id(samples)] = self.frozen.of_tested(samples)
         return self.known[id(samples)]
 
 
-Source = ImageSource | FeatureSource  # where a learner gets its batches, and its logits on validation data
+Source = ImageSource | FeatureSource  # where a learner gets its batches, and its predictions on validation data
 
 
 def cached_kinds(views: Sequence[View], cached: int) -> list[View]:
-    """Return the kind of each cached view: all the same, or two kinds in turn."""
+    """Return the kind of each cached view: all the same, or alternating between kinds."""
     kinds = list(dict.fromkeys(views))
     if cached < len(kinds):
         raise UserError(
-            f"{len(kinds)} different views need at least as many cached ones, not {cached}",
+            f"{len(kinds)} different views need at least {len(kinds)} cached views, got {cached}",
             f"--set train.cached_views={2 * len(kinds)}, or the same view twice: --set views.second={views[0].name}",
         )
     return [kinds[k % len(kinds)] for k in range(cached)]
 
 
 def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], cached: Sequence[View]) -> list[Indices]:
-    """Return for each view of a batch the cached view of each image; two views of one kind get different ones.
+    """Return the cached view of each image, for each view of a batch; two views of the same kind get different ones.
 
-    A function of seed, epoch and key alone: they shuffle the cached views of an image, and views of one kind take the
-    first, the second and so on.
+    The choice depends only on seed, epoch and key: they shuffle the cached views of an image, and views of the same
+    kind take the first, the second and so on.
     """
     draws = uniforms(seed, epoch, keys, 0, len(cached))
     chosen = []
@@ -263,10 +265,10 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 
 @torch.inference_mode()
 def answers_of_features(answer: Callable[[Tensor], Tensor], features: Rows, device: torch.device) -> NDArray[Any]:
-    """Return the answers to cached features (N, F). Each process computes its share once, and all get the whole."""
+    """Apply `answer` to cached features (N, F). Each process computes its share, and all get the whole."""
     mine = np.array(distributed.mine(len(features)), np.int64)
     parts = []
-    for start in range(0, max(len(mine), 1), BLOCK):  # of a process without a share, an empty answer
+    for start in range(0, max(len(mine), 1), BLOCK):  # a process without a share returns an empty array
         rows = mine[start : start + BLOCK]
         parts.append(answer(features.take(rows, np.zeros_like(rows)).to(device)).cpu())
     answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(features)).numpy()

@@ -1,4 +1,4 @@
-"""Calibration of a run: factors on its logits, and the closed-form classifier that may be added to them."""
+"""Calibration of a run: factors on its logits, and the closed-form classifier that may be added."""
 
 import hashlib
 import json
@@ -25,12 +25,12 @@ GAUSSIAN = "gaussian.safetensors"
 def fit_calibration(
     card: Card, labels: NDArray[np.int64], head: Logits | None, gaussian: Logits | None, *, held_out: bool = True
 ) -> Calibration:
-    """Return factors for the logits of held-out images; all classes weigh the same if the logits assume that they do.
+    """Return factors for the logits of held-out images; all classes weigh the same if the logits assume so.
 
     Args:
-        head: logits of the trained head; None if there is none.
+        head: logits of the trained head, or None.
         gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
-        held_out: False for images that were trained on, which tell nothing: then every second answer counts as wrong.
+        held_out: False for training images, which say nothing about errors: every second answer then counts as wrong.
     """
     uniform = card.assumes == "uniform" or gaussian is not None
     weights = balanced_weights(labels, len(card.classes)) if uniform else np.ones(len(labels))
@@ -44,7 +44,7 @@ def fit_calibration(
 
 
 def for_uniform(card: Card, head: Logits) -> Logits:
-    """Return the logits of a head as they are added to the closed form, which assumes uniform classes."""
+    """Return the logits of a head adjusted to uniform classes, as the closed form assumes."""
     if card.assumes != "train":
         return head
     logits: Logits = head - log_shown(card.counts or (), card.shown).astype(np.float32)
@@ -62,7 +62,7 @@ def write_calibration(folder: Path, calibration: Calibration, gaussian: Gaussian
 
 
 def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gaussian | None]:
-    """Return the calibration of a checkpoint and its closed-form classifier; None for what it does not have."""
+    """Return the calibration of a checkpoint and its closed-form classifier, each or None."""
     path = folder / FILE
     if not path.is_file():
         return None, None

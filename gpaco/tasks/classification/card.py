@@ -21,7 +21,7 @@ from gpaco.recipes.settings import Recipe
 
 @dataclass(frozen=True)
 class Tuned:
-    """A correction `tau * log prior` that was selected on validation data for one checkpoint."""
+    """A correction `tau * log prior`, selected on validation data for one checkpoint."""
 
     tau: float
     unbiased: bool  # whether the logits were corrected for the bias of the loss first
@@ -35,23 +35,23 @@ class Calibration:
     """Factors on the logits of one checkpoint (1 / temperature), fitted on images it was not trained on."""
 
     step: int
-    head: float  # on the logits of the trained head; 0 if it has none
+    head: float  # on the logits of the trained head; 0 without one
     gaussian: float  # on those of the closed-form classifier; 0 if it is not added
-    images: int  # that the factors were fitted on
+    images: int  # number of images that the factors were fitted on
     assumes: str  # class distribution that the logits of the head assume
     sha256: str = ""  # of gaussian.safetensors
 
 
 @dataclass(frozen=True)
 class Card:
-    """Stored with every checkpoint, except for the last fields, which are filled in when a model is loaded."""
+    """Stored with every checkpoint, except for the last fields, which are set when a model is loaded."""
 
     task: str
     gpaco: str  # version that wrote it
     classes: tuple[str, ...]
-    counts: tuple[int, ...] | None  # training images of each class; a converted model may not know them
+    counts: tuple[int, ...] | None  # training images per class; a converted model may not know them
     shown: tuple[float, ...] | None  # share of each class as the sampler shows it
-    images: dict[str, str]  # a hash of the list of images of each split
+    images: dict[str, str]  # hash of the list of images in each split
     model: str
     weights: str  # where pretrained weights came from
     backbone: str | None  # SHA-256 of a frozen backbone, which is stored once beside the checkpoints
@@ -68,23 +68,23 @@ class Card:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classifies: bool  # False if the method does not train the class centers
-    assumes: str  # class distribution that raw logits are adjusted to
+    assumes: str  # class distribution that raw logits assume
     prior: str
     alpha: float
     label_smoothing: float
     sampler: str
     many: float
     few: float
-    network: Network  # what the method changes of the network
-    mixed: bool = False  # trained on mixtures of images
-    center_share: tuple[float, ...] | None = None  # what the loss leaves to the centers, by class
+    network: Network  # what the method changes in the network
+    mixed: bool = False  # trained with mixup or cutmix
+    center_share: tuple[float, ...] | None = None  # mass that the loss leaves to the centers, by class
     calibration: Calibration | None = None
     tuned: Tuned | None = None
     step: int = 0
 
     @property
     def view(self) -> TestView:
-        """How images are resized and cropped for testing; with several crops, to the size that holds all of them."""
+        """How images are resized and cropped for testing; with several crops, to the size that contains all of them."""
         size = self.size + self.network.border
         return TestView(size, size if self.network.border else self.resize, self.whole, self.interpolation)
 
@@ -130,7 +130,7 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
 
 
 def build_model(card: Card, weights: str = backbones.NONE) -> Classifier:
-    """Build the network that a card describes; `weights` are pretrained ones for its backbone."""
+    """Build the network that a card describes, with pretrained `weights` for its backbone."""
     network: Network = card.network
     options: dict[str, Any] = {"size": card.size, "drop_path": card.drop_path, "pool": card.pool}
     wanted = network.number if network.body == "experts" else 1
@@ -145,7 +145,7 @@ def build_model(card: Card, weights: str = backbones.NONE) -> Classifier:
 def build_head(
     card: Card, num_features: int, backbone: nn.Module | None = None, others: Sequence[nn.Module] = ()
 ) -> Classifier:
-    """Build the network without its backbone, for features; or with this backbone, and those of other experts."""
+    """Build the network without a backbone, for features; or with this backbone, and those of other experts."""
     model = build_network(
         card.network,
         backbone or nn.Identity(),

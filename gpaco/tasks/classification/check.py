@@ -1,4 +1,4 @@
-"""What to know about a data set before training: counts, balance, unreadable and odd files, duplicates, leaks."""
+"""Checks a data set before training: counts, balance, unreadable and odd files, duplicates, leaks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,14 @@ from gpaco.metrics.groups import groups as groups_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Progress, quiet
-from gpaco.system.words import counted, some
+from gpaco.system.words import in_lines, plural, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.classification.defaults import resolve
-from gpaco.tasks.classification.estimate import estimate_seconds, in_words
+from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate
 from gpaco.tasks.classification.splits import with_reported, with_selecting
 from gpaco.tasks.classification.start import choose_start
+
+SHOWN = 20  # classes whose images are counted
 
 
 def check(
@@ -36,9 +38,9 @@ def check(
     progress: Progress | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """Return everything there is to know about the data, ready for JSON; `lines` puts it into words.
+    """Return the facts about the data, ready for JSON; `lines` formats them as text.
 
-    Every image is decoded and hashed once. `problems` has what would stop training.
+    Every image is decoded and hashed once. `problems` lists what would stop training.
     """
     splits = (
         data
@@ -63,7 +65,7 @@ def check(
             name: [splits.classes[c] for c in np.flatnonzero(part.counts == 0)] for name, part in splits.parts()
         },
         "bad": _files(splits, found, lambda one: one.reason or ""),
-        "odd": _files(splits, found, lambda one: ", ".join(one.odd)),
+        "odd": _files(splits, found, lambda one: list(one.odd)),
         "duplicates": same["within_a_part"],
         "two_classes": same["in_two_classes"],
         "leaks": same["in_two_parts"],
@@ -79,34 +81,39 @@ def check(
 def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[str, Any]]:
     """Return how `gpaco train` would start on this data and how long it would take, and the settings it chooses."""
     start: list[str] = []
+    given = splits.notes
     splits = with_reported(splits, Recipe().data)
     recipe = choose_start(Recipe(), set(), splits.train, device, start.append)
     splits = with_selecting(splits, recipe.data)
+    start = [note for note in splits.notes if note not in given] + start
     with suppress(UserError):  # an image may be unreadable
         splits = in_memory(splits, recipe.data.in_memory)
     recipe = resolve(recipe, set(), splits, device, quiet)
     with suppress(UserError):  # the image that is measured may be unreadable
-        start.append(in_words(estimate_seconds(recipe, splits, device), recipe))
+        start.append(format_estimate(estimate_seconds(recipe, splits, device), recipe))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:
-    """What `check` found, as lines to print."""
+    """Format the result of `check` as lines to print."""
     text = report_lines.opening(facts)
     if facts["imbalance_factor"] is not None:
         text.append(f"imbalance factor: {facts['imbalance_factor']:.4g}; Gini: {facts['gini']:.3f}")
     rules = {"many": f"> {MANY}", "medium": f"{FEW} to {MANY}", "few": f"< {FEW}"}
     groups = [(f"{name} ({rule})", facts["groups"][name]) for name, rule in rules.items()]
-    sizes = [f"{title} {group['classes']} classes, {group['images']} images" for title, group in groups]
-    text.append(f"training images per class: {'; '.join(sizes)}")
+    text.append("training images per class:")
+    text += [f"  {title:<20}{_size(group)}" for title, group in groups if group["classes"]]
+    ranked = sorted(facts["counts"]["train"].items(), key=lambda one: -one[1])
+    shown = [f"{name} {number:,}" for name, number in ranked]
+    text += in_lines(shown if len(shown) <= SHOWN else [*shown[: SHOWN // 2], "...", *shown[-SHOWN // 2 :]])
     if line := one_group(list(facts["counts"]["train"].values())):
         text.append(line)
     if facts["one_image"]:
         text.append(f"classes with one training image: {some(facts['one_image'])}")
     text += [f"classes without an image in {name}: {some(none)}" for name, none in facts["no_image"].items() if none]
     text += report_lines.size_lines(facts["sizes"])
-    kinds = Counter(what for one in facts["odd"] for what in one["what"].split(", "))
-    text += [f"odd: {what} ({counted(number, 'file')})" for what, number in kinds.most_common()]
+    kinds = Counter(what for one in facts["odd"] for what in one["what"])
+    text += [f"odd: {what} ({plural(number, 'file')})" for what, number in kinds.most_common()]
     text += report_lines.unreadable(facts)
     text += report_lines.same_images("within a split", facts["duplicates"])
     text += report_lines.same_images("in two classes", facts["two_classes"])
@@ -114,7 +121,11 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     return text + report_lines.closing(facts)
 
 
-def _files(splits: Splits, found: Mapping[str, Sequence[Inspection]], what: Any) -> list[dict[str, str]]:
+def _size(group: Mapping[str, int]) -> str:
+    return f"{plural(group['classes'], 'class')}, {plural(group['images'], 'image')}"
+
+
+def _files(splits: Splits, found: Mapping[str, Sequence[Inspection]], what: Any) -> list[dict[str, Any]]:
     return [
         {"part": name, "name": part.names[i], "what": what(one)}
         for name, part in splits.parts()
@@ -139,7 +150,7 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
         names = some(facts["no_image"]["train"])
         problems.append(f"classes without a training image: {names} (--set data.allow_empty_classes=true keeps them)")
     if facts["bad"]:
-        what = counted(len(facts["bad"]), "unreadable image")
+        what = plural(len(facts["bad"]), "unreadable image")
         try:
             without(splits, places_of(splits, [BadImage(*one.values()) for one in facts["bad"]]))
             problems.append(f"{what} (--on-bad-image skip leaves them out)")

@@ -1,4 +1,4 @@
-"""Classes of other data matched to those of a model by name, with notes about what is left out."""
+"""Matches classes of other data to those of a model by name, with notes on what is left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.data.class_maps import in_words_of
+from gpaco.data.class_maps import translate_classes
 from gpaco.data.samples import Samples
 from gpaco.errors import UserError, nearest
-from gpaco.system.words import counted, some
+from gpaco.system.words import plural, some
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Labels in a model's numbering.
+    """Labels as class indices of a model.
 
     Args:
-        labels: (N,) indices of the model's classes, -1 for images of a class that it does not know.
-        there: (C,) which of the model's classes the data has.
-        unknown: classes of the data that the model does not know, as the data calls them.
-        absent: classes of the model that the data does not have.
+        labels: (N,) indices of the model's classes; -1 for images of an unknown class.
+        there: (C,) which of the model's classes are in the data.
+        unknown: classes of the data that the model does not know, by their names in the data.
+        absent: classes of the model that are not in the data.
     """
 
     labels: NDArray[np.int64]
@@ -31,12 +31,12 @@ class Match:
 
     @property
     def known(self) -> NDArray[np.int64]:
-        """Indices of the images whose class the model knows."""
+        """The indices of images whose class the model knows."""
         return np.flatnonzero(self.labels >= 0)
 
     @property
     def dropped(self) -> int:
-        """How many images are of an unknown class."""
+        """The number of images of unknown classes."""
         return int((self.labels < 0).sum())
 
     def notes(self, classes: Sequence[str]) -> list[str]:
@@ -44,10 +44,10 @@ class Match:
         notes = []
         if self.unknown:
             typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
-            what = f"{counted(self.dropped, 'image')} of {counted(len(self.unknown), 'class')}"
+            what = f"{plural(self.dropped, 'image')} of {plural(len(self.unknown), 'class')}"
             notes.append(f"left out: {what} that the model does not know: {some(self.unknown)}{typo}")
         if self.absent:
-            classes_of = f"{counted(len(self.absent), 'class')} of the model"
+            classes_of = f"{plural(len(self.absent), 'class')} of the model"
             notes.append(f"the data has no images of {classes_of}: {some(self.absent)}")
         return notes
 
@@ -63,9 +63,9 @@ class Match:
 
 
 def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str]) -> Match:
-    """Map labels from indices of `names` to indices of a model's `classes`; an error if they share no name."""
+    """Map labels from indices of `names` to indices of a model's `classes`; raise an error if no name matches."""
     place = {name: c for c, name in enumerate(classes)}
-    places = np.array([place.get(word, -1) for word in in_words_of(names, classes)], np.int64)
+    places = np.array([place.get(word, -1) for word in translate_classes(names, classes)], np.int64)
     counts = np.bincount(labels, minlength=len(names))
     unknown = tuple(name for name, c, n in zip(names, places, counts, strict=True) if c < 0 and n)
     there = np.zeros(len(classes), bool)
@@ -73,7 +73,7 @@ def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str
     if not there.any():
         word = unknown[0] if unknown else ""
         raise UserError(
-            f"the data has no class that the model knows, but {some(unknown)}{nearest(word, classes)}",
+            f"the model knows no class of the data, which has {some(unknown)}{nearest(word, classes)}",
             f"rename the classes of the data; the model has {some(list(classes))}",
         )
     absent = tuple(name for name, seen in zip(classes, there, strict=True) if not seen)
@@ -81,7 +81,7 @@ def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str
 
 
 def matched(samples: Samples, classes: tuple[str, ...]) -> tuple[Samples, Match]:
-    """Return the samples of known classes, with labels in the model's numbering, and the match."""
+    """Return the samples of known classes, with the model's class indices as labels, and the match."""
     found = match(samples.labels, samples.classes, classes)
     chosen = samples if not found.dropped else samples.subset(found.known)
     return replace(chosen, labels=found.labels[found.known], classes=classes), found

@@ -1,4 +1,4 @@
-"""Default settings that suit the data."""
+"""Default settings chosen from the data."""
 
 import math
 from typing import Any
@@ -13,6 +13,7 @@ from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system.progress import Say
+from gpaco.system.words import in_lines
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
 from gpaco.tasks.classification.priors import no_validation
 from gpaco.tasks.classification.start import BETTER
@@ -31,7 +32,7 @@ HEAD: dict[str, Any] = {
     "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
     "views.second": "plain",
 }
-_HEAD_STEPS = 1_700  # more are no better on 10,000 images; few images need 60 epochs
+_HEAD_STEPS = 1_700  # more do not help on 10,000 images; small data sets need 60 epochs
 
 
 def head_settings(images: int) -> dict[str, Any]:
@@ -48,8 +49,8 @@ def _memory(images: int) -> int:
 def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
     """Return settings for these training images by "section.key": model, sizes, epochs, memory, views, learning rate.
 
-    They depend on the typical size of the images, whether they are in memory, their number, the part to train and
-    `gpu`. Epochs and rate depend on the batch size, views on the number of steps, if those are given.
+    They depend on the number of images, their typical size, whether they are in memory, the part to train, and `gpu`.
+    Epochs and learning rate depend on a given batch size, views on a given number of steps.
     """
     images, side = len(samples), usual_side(samples)
     small = side <= SMALL
@@ -95,21 +96,21 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     return found | {"optimizer.lr": round(rate * shown / 128, 5)}
 
 
-def with_stages_told(recipe: Recipe, say: Say) -> Recipe:
-    """Add the stages that a method has, and print what each of them sets."""
+def add_stages(recipe: Recipe, say: Say) -> Recipe:
+    """Add the stages of a method, and print the settings of each."""
     whole = with_default_stages(recipe)
     if whole.stage != recipe.stage:
         each = {
             one.name: ", ".join(f"{section}.{key} = {value}" for section, key, value in one.changes)
             for one in whole.stage
         }
-        told = "; ".join(f"{name}: {changes or 'as is'}" for name, changes in each.items())
-        say(f"stages: {told}  (--set stage.NAME.KEY=VALUE changes one)")
+        text = "; ".join(f"{name}: {changes or 'as is'}" for name, changes in each.items())
+        say(f"stages: {text}  (--set stage.NAME.KEY=VALUE changes one)")
     return whole
 
 
 def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.device, say: Say) -> Recipe:
-    """Return the recipe with open settings filled in from the data, and print them."""
+    """Return the recipe with unset settings chosen from the data, and print them."""
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
     guesses = suggest(recipe, given, splits.train, gpu=device.type != "cpu")
@@ -130,11 +131,12 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     recipe = recipes.fill(recipe, guesses)
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
         guesses["schedule.warmup"] = recipe.train.epochs // 6
-    if recipe.train.batch_size > len(splits.train):  # there are no more images
+    if recipe.train.batch_size > len(splits.train):  # at most one batch of all images
         guesses["train.batch_size"] = len(splits.train)
     if guesses:
-        chosen_here = ", ".join(f"{key} = {guess}" for key, guess in guesses.items())
-        say(f"settings for this data: {chosen_here}  (--set KEY=VALUE changes one)")
-    recipe = with_stages_told(recipes.fill(recipe, guesses), say)
+        say("settings for this data (--set KEY=VALUE changes one):")
+        for line in in_lines([f"{key} = {guess}" for key, guess in guesses.items()]):
+            say(line)
+    recipe = add_stages(recipes.fill(recipe, guesses), say)
     large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
     return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})

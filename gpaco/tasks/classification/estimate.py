@@ -1,4 +1,4 @@
-"""How long training will take on this machine, from a few measured steps."""
+"""Estimates how long training will take on this machine, from a few measured steps."""
 
 from dataclasses import replace
 
@@ -17,14 +17,14 @@ from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.heads import FOLDS, fit_head, folds_used
 from gpaco.tasks.classification.learner import Earlier
 from gpaco.tasks.classification.vectors import Vectors
-from gpaco.tasks.duration import seconds_of, time_in_words
+from gpaco.tasks.duration import format_time, seconds_of
 
-_IMAGES = 8  # that are measured
-_STEPS = 4  # of a head
+_IMAGES = 8  # images to measure
+_STEPS = 4  # steps of a head to measure
 
 
 def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> float:
-    """Return the seconds that one stage will take, within a factor of two or so."""
+    """Estimate the seconds that one stage will take, within a factor of about two."""
     model = build_model(describe(recipe, splits)).to(device)
     freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
     size, images = recipe.model.size, len(splits.train)
@@ -58,7 +58,7 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
 
 def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) -> float:
     """Return the seconds of a training step of a head, from a few steps on random features."""
-    if recipe.method.name in TWO_STAGES:  # there is nothing yet that they could continue
+    if recipe.method.name in TWO_STAGES:  # they have no first stage to continue from yet
         recipe = replace(recipe, method=replace(recipe.method, name="ce"))
     train, world = recipe.train, distributed.world_size()
     batch_size = max(train.batch_size - train.batch_size % world, world)
@@ -73,7 +73,9 @@ def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) 
     return seconds_of(lambda: fit_head(short, some, card, source, device, Earlier())) / _STEPS
 
 
-def in_words(seconds: float, recipe: Recipe) -> str:
-    """Return a line about the time; if it is long, with what would be faster."""
+def format_estimate(seconds: float, recipe: Recipe) -> str:
+    """Return a line about the time; if it is long, with a faster alternative."""
     faster = "--set train.cached_views=1" if caches(recipe) else "--weights auto --train head, or fewer --epochs"
-    return time_in_words(seconds, faster)
+    if recipe.method.name in methods.NEED_IMAGES:
+        faster = "fewer --epochs"
+    return format_time(seconds, faster)

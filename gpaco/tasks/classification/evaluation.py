@@ -1,6 +1,7 @@
-"""Logits of a whole data set, exact and sharded over processes, and the metrics computed from them."""
+"""Logits of a whole data set, sharded over processes, and the metrics computed from them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet
-from gpaco.system.words import counted
+from gpaco.system.words import plural
 from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
@@ -30,7 +31,7 @@ Ints = NDArray[np.int64]
 
 
 def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Progress | None = None) -> Logits:
-    """Return the logits (N, C) of all samples. Each process computes its share once, and all get the whole."""
+    """Return the logits (N, C) of all samples. Each process computes its share, and all get the whole."""
     logits: Logits = _answers(predictor, samples, Tensor.float, batch_size, show)
     return logits
 
@@ -59,10 +60,12 @@ def _answers(
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
     device = predictor.mean.device
     parts = [wanted(torch.zeros(0, len(predictor.classes)))]
+    done = 0
     for images in images_as_tested(samples, predictor.card.view, chunks):
         parts.append(wanted(predictor(images.to(device))).cpu())
+        done += len(images)
         if show is not None:
-            show(sum(map(len, parts)), len(mine))
+            show(done, len(mine))
     answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(samples)).numpy()
     return answers
 
@@ -72,7 +75,7 @@ def evaluation_part(
 ) -> Samples:
     """Return the images to evaluate on: the reported split of the run's own data, or the last split of other data.
 
-    Neither the run nor the `others` of an ensemble may have been trained on some of them.
+    Neither the run nor the `others` of an ensemble may have been trained on any of them.
     """
     if data is None:
         splits = splits_of(run.recipe, run=run.folder)
@@ -83,15 +86,26 @@ def evaluation_part(
     check_same_everywhere(splits)
     if samples:
         where = "of the data of the run" if data is None else f"of {data}"
-        say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {counted(len(samples), 'image')}")
-    own = run.recipe.data.path
-    if data is not None and len(splits.parts()) == 1 and own and Path(own).resolve() == Path(data).resolve():
-        say(f"the run was trained on most of it: `gpaco evaluate {run.folder}` alone uses only images left out")
+        say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {plural(len(samples), 'image')}")
+    if data is not None and samples and (known := _trained_on(run, data, samples.names)):
+        what = "it" if known == len(samples) else f"{known:,} of these {plural(len(samples), 'image')}"
+        say(f"the run was trained on {what}: `gpaco evaluate {run.folder}` alone uses only held-out images")
     for one in (run, *others) if data is None else ():
         check_split(one, splits, name, say)
     if not samples:
-        raise UserError("there is no image to evaluate on", "give data: gpaco evaluate RUN DATA")
+        raise UserError("there are no images to evaluate on", "give data: gpaco evaluate RUN DATA")
     return samples
+
+
+def _trained_on(run: Run, data: Path | str, names: Sequence[str]) -> int:
+    """Return how many files of a folder are training images of the run; 0 if that cannot be known."""
+    folder, own = Path(data).resolve(), Path(run.recipe.data.path).resolve()
+    if not (folder.is_dir() and (folder.is_relative_to(own) or own.is_relative_to(folder))):
+        return 0
+    with suppress(UserError):  # the data of the run may be gone
+        trained = {own / name for name in splits_of(run.recipe, run=run.folder).train.names}
+        return sum(folder / name in trained for name in names)
+    return 0
 
 
 def evaluate_runs(
@@ -115,7 +129,7 @@ def evaluate_runs(
     card = predictors[0].card
     many, few = card.many if many is None else many, card.few if few is None else few
     if not few <= many:
-        raise UserError(f"few ({few}) must not be above many ({many})", "--many 100 --few 20 is usual")
+        raise UserError(f"few ({few}) must not be above many ({many})", "for example --many 100 --few 20")
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
 

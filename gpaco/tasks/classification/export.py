@@ -28,7 +28,7 @@ class MeanLogits(nn.Module):
 
 
 class FinalLogits(nn.Module):
-    """A loaded classifier followed by what `final_logits` does."""
+    """A loaded classifier with the adjustments of `final_logits`."""
 
     shift: Tensor
 
@@ -45,7 +45,7 @@ class FinalLogits(nn.Module):
 
 
 def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
-    """The model of a run, or of several as an ensemble, with its corrections inside."""
+    """Return the model of a run, or an ensemble of several, with its adjustments."""
     if size is not None:
         raise UserError("the image size of a classifier is fixed by training", "leave out --size")
     predictors = load_classifiers(runs, which=which)
@@ -53,13 +53,11 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
         if predictor.card.view != card.view:
-            raise UserError(
-                "these runs see images at different sizes, and a file has one input", "export them one by one"
-            )
+            raise UserError("these runs use different image sizes, and a file has one input", "export them one by one")
     if card.whole:
-        steps = ["resize to the size, whatever the shape"]
+        steps = ["resize to the input size, ignoring the aspect ratio"]
     else:
-        steps = [f"resize the shorter side to {card.view.resize}", "cut the size out of the middle"]
+        steps = [f"resize the shorter side to {card.view.resize}", "crop the input size from the center"]
     group = None if card.counts is None else groups(card.counts, card.many, card.few).tolist()
     shares = assumed_prior(card) if prior is None else wanted_prior(prior, card.classes, card.counts)
     about = describe_export(runs[0].recipe, card, group, (card.view.size, card.view.size), ["N", "C"]) | {
@@ -68,8 +66,9 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
         "resize": card.view.resize,
         "interpolation": card.interpolation,
         "cost": total_cost(predictors),
-        "prior": Path(prior).name if prior else "uniform" if card.tuned else card.assumes,  # a file by its name
-        "shares": None if shares is None else softmax(shares[None])[0].tolist(),  # that the logits are right for
+        # A file is named without its folder. `shares` is the class distribution that the logits assume.
+        "prior": Path(prior).name if prior else "uniform" if card.tuned else card.assumes,
+        "shares": None if shares is None else softmax(shares[None])[0].tolist(),
     }
     models = [FinalLogits(predictor, prior=prior, unbiased=unbiased).eval() for predictor in predictors]
     module = models[0] if len(models) == 1 else MeanLogits(models).eval()

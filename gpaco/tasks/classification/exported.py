@@ -1,4 +1,4 @@
-"""A classifier in an ONNX file, as prediction sees it. Needs no torch."""
+"""A classifier in an ONNX file, for prediction. Needs no torch."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from gpaco.tasks.classification.rows import Answering, Seen
 
 
 def answering_file(file: OnnxFile, prior: str | None = None) -> Answering:
-    """Return the model in a file, adjusted to another class distribution if asked."""
+    """Return the model in a file, adjusted to the class distribution `prior`, if given."""
     about = file.about
     classes, counts = tuple(about["classes"]), about["counts"] and tuple(about["counts"])
     view = TestView(about["input"]["size"][0], about["resize"], about["whole"], about["interpolation"])
@@ -23,8 +23,8 @@ def answering_file(file: OnnxFile, prior: str | None = None) -> Answering:
     if prior is not None:
         if assumed is None or (prior == "train" and counts is None):
             raise UserError(
-                "this file does not know how many training images its classes had",
-                "leave out --prior, or export a run that knows them",
+                "this file does not have the number of training images per class",
+                "leave out --prior, or export a run that has them",
             )
         wanted = wanted_prior(prior, classes, counts)
 

@@ -1,9 +1,9 @@
-"""Features of a list of images, in one file that grows block by block; its length says how many are done.
+"""Features of a list of images, in a file that grows block by block; its length says how many are done.
 
-The name of a folder is a hash of everything that its features depend on:
+The name of a folder is a hash of everything that its features depend on. It has
 
-    key.json      the same, readable: model, SHA-256 of its weights, views, size, mean and deviation, images
-    features.f16  for each image its features, (views, width) in half precision
+    key.json      these dependencies: model, SHA-256 of its weights, views, size, mean and std, images
+    features.f16  the features of each image, (views, width) in half precision
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 
 Indices = NDArray[np.int64]
-BLOCK = 64  # images that are embedded and written together
+BLOCK = 64  # images embedded and written at a time
 
 
 def fingerprint(samples: Samples) -> str:
@@ -53,12 +53,12 @@ def fingerprint(samples: Samples) -> str:
 
 @dataclass(frozen=True)
 class Features:
-    """The features of some images, in their order.
+    """The features of some images, in order.
 
     Args:
-        folder: of all features; these get a folder of their own in it.
+        folder: the folder of all features; these get their own folder in it.
         key: everything that the features depend on, ready for JSON.
-        shape: images, views of an image, features of a view.
+        shape: number of images, views per image, features per view.
     """
 
     folder: Path
@@ -85,7 +85,7 @@ class Features:
         return 2 * self.shape[1] * self.shape[2]
 
     def done(self) -> int:
-        """Return how many images are on disk: all, or those of complete blocks."""
+        """Return the number of images on disk: all, or those in complete blocks."""
         rows = self.file.stat().st_size // self.row_bytes if self.file.exists() else 0
         return len(self) if rows >= len(self) else rows // BLOCK * BLOCK
 
@@ -102,7 +102,7 @@ class Features:
         half = block.half()
         if not bool(half.isfinite().all()):
             raise UserError(
-                f"features of this model do not fit half precision: up to {block.abs().max():.3g}",
+                f"features of this model are too large for half precision: up to {block.abs().max():.3g}",
                 "turn off the cache: --set train.cached_views=0",
             )
         with explained(f"cannot write features to {self.path}"), self.file.open("ab") as file:

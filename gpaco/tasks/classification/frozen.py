@@ -1,7 +1,7 @@
-"""A frozen backbone embeds every image once: its features are cached, and a head trains on them.
+"""A frozen backbone embeds every image once; a head trains on the cached features.
 
-A cached view depends on the index of the image and on the number of the view, not on the seed of a run. So methods and
-seeds share the features of the same list of images.
+A cached view depends on the index of the image and the number of the view, not on the seed of a run. So runs with
+different methods and seeds share the features of the same list of images.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
-from gpaco.system.progress import Say, told
+from gpaco.system.progress import Say, as_progress
 from gpaco.system.signals import Stopped, catch_signals
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.feature_cache import BLOCK, Features, Indices, fingerprint
 
 _SEEN = ("size", "mean", "std", "pool")  # fields of the card that all features depend on
-_TESTED = ("resize", "whole", "interpolation")  # and those of test-time images also
+_TESTED = ("resize", "whole", "interpolation")  # fields that features of the test view also depend on
 Images = Callable[[list[Indices]], Iterator[list[Tensor]]]  # blocks of indices -> their views, (B, 3, S, S) each
 
 
@@ -44,7 +44,7 @@ class Frozen:
     """A backbone in evaluation mode, and the folder of its features."""
 
     backbone: nn.Module
-    width: int  # features of an image
+    width: int  # number of features
     weights: str  # SHA-256 of its weights
     card: Card
     amp: str
@@ -71,7 +71,7 @@ class Frozen:
         return self._features(samples, {"tested": {key: getattr(self.card, key) for key in _TESTED}}, 1, images)
 
     def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images) -> Features:
-        """Return the features of all samples. Missing ones are computed, each process its share, and written."""
+        """Return the features of all samples. Each process computes a share of the missing ones, which are stored."""
         key = seen_as | {
             "gpaco": __version__,
             "model": self.card.model,
@@ -104,9 +104,9 @@ class Frozen:
         each = f", {views} views each" if views > 1 else ""
         room = (total - first) * features.row_bytes
         self.say(f"embedding {total - first:,} images{each}, once: {room / 1e6:,.1f} MB")
-        size = BLOCK * distributed.world_size()  # as many for each process, however many there are
+        size = BLOCK * distributed.world_size()  # a block per process
         blocks = [np.arange(start, min(start + size, total)) for start in range(first, total, size)]
-        progress = told(self.say, "embedding images")
+        progress = as_progress(self.say, "embedding images")
         progress(first, total)
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
@@ -125,7 +125,7 @@ class Frozen:
     def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor) -> Tensor:
         """Return features (B, views, width) of images, (B, 3, S, S) in each view."""
         cpu = self.device.type == "cpu"
-        few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that fit in the cache of a processor
+        few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that fit in the CPU cache
         parts = pool.map(self._backbone, [part for pixels in views for part in pixels.split(few)])
         return torch.cat(list(parts)).view(len(views), -1, self.width).transpose(0, 1)
 
@@ -139,7 +139,7 @@ class Frozen:
 
 
 def _share(block: Indices) -> Indices:
-    """The share of a block that this process embeds. With no image left, it embeds one that is then discarded."""
+    """Return the share of a block that this process embeds; without a share, one image that is discarded later."""
     own = block[distributed.rank() :: distributed.world_size()]
     return own if len(own) else block[:1]
 
@@ -157,7 +157,7 @@ def check_room(features: Features) -> None:
 
 @contextmanager
 def one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """A pool of single-threaded workers, one per thread of PyTorch. Results are the same bits as with one thread."""
+    """Yield a pool of single-threaded workers, one per thread of PyTorch. Results are bit-identical to one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -168,7 +168,7 @@ def one_thread_each() -> Iterator[ThreadPoolExecutor]:
 
 
 def take_backbone(model: Classifier, recipe: Recipe, card: Card, home: Path, device: torch.device, say: Say) -> Frozen:
-    """Move the backbone out of the model, which then takes features, and store its weights once with the run."""
+    """Move the backbone out of the model, which then takes features, and store its weights with the run."""
     backbone, model.backbone = model.backbone, nn.Identity()
     folder = Path(recipe.train.features) if recipe.train.features else home / "features"
     content = save({name: tensor.contiguous() for name, tensor in sorted(backbone.state_dict().items())})

@@ -30,15 +30,15 @@ from gpaco.tasks.classification.logits import Logits
 from gpaco.training.loop import fit
 
 FOLDS = 5
-_ENOUGH = 2000  # held-out images; further folds would only take time
+_ENOUGH = 2000  # held-out images; more folds would only take time
 
 
 class HeldOut(NamedTuple):
-    """Logits of images by classifiers that were not trained on them."""
+    """Logits of images from classifiers that were not trained on them."""
 
     labels: NDArray[np.int64]
     gaussian: Logits
-    head: Logits | None  # None for a method without one
+    head: Logits | None  # None for a method without a head
 
 
 def closed_form(source: FeatureSource) -> Gaussian:
@@ -48,7 +48,7 @@ def closed_form(source: FeatureSource) -> Gaussian:
 
 
 def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
-    """Fit the closed-form classifier, and print how good it is: the first result of a run."""
+    """Fit the closed-form classifier and print its accuracy: the first result of a run."""
     recipe, source, card = learner.recipe, learner.source, learner.card
     if not isinstance(source, FeatureSource):
         return None
@@ -63,15 +63,15 @@ def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
 
 
 def check_closed_form(recipe: Recipe) -> None:
-    """Raise an error if a method in closed form should train something."""
+    """Raise an error if a closed-form method is asked to train layers."""
     if recipe.method.name in methods.CLOSED_FORM and not caches(recipe):
-        raise UserError(f"{recipe.method.name} trains nothing, it is computed from features", "leave out --train")
+        raise UserError(f"{recipe.method.name} does not train: it is computed from features", "leave out --train")
 
 
 def fit_head(
     recipe: Recipe, splits: Splits, card: Card, source: FeatureSource, device: torch.device, before: Earlier
 ) -> Classifier:
-    """Train a head on the features of `source`, in memory only; the stages before it too, if they trained heads."""
+    """Train a head on the features of `source`, in memory only, and before it the earlier stages that train heads."""
     weights = {} if before.stages else before.weights
     for stage in (*before.stages, recipe):
         torch.manual_seed(stage.train.seed)
@@ -88,9 +88,9 @@ def fit_head(
 
 
 def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None:
-    """Load what a stage takes over from the one before: tensors of the same name and shape, see `methods.carried`.
+    """Load the tensors that a stage takes over from the previous one: those of the same name and shape.
 
-    Raise an error if a method that continues another one would continue with random weights or without some layers.
+    See `methods.carried`. Raise an error if a method that needs an earlier stage would get random or missing layers.
     """
     mine = model.state_dict()
     renamed = {methods.carried(method, name): tensor for name, tensor in weights.items()}
@@ -102,10 +102,10 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
         if method in methods.NEED_CLASSIFIER:
             needed.append(methods.carried(method, "centers.weight"))
             if (bias := methods.carried(method, "centers.bias")) not in same:
-                same[bias] = torch.zeros_like(mine[bias])  # the classifier before has none
+                same[bias] = torch.zeros_like(mine[bias])  # the previous classifier has no bias
         if lost := [name for name in needed if name not in same]:
             raise UserError(
-                f"{method} cannot continue the network of the stage before: {lost[0]} is another or missing",
+                f"{method} cannot continue the network of the previous stage: {lost[0]} differs or is missing",
                 "use the same model in both stages, and start from a method without branches: method.first=ce",
             )
     model.load_state_dict(mine | same)
@@ -117,10 +117,10 @@ def held_out_logits(
     show: Progress = lambda *_: None,
     gaussian: Logits | None = None,
 ) -> HeldOut:
-    """Train on all folds but one, and return the logits of that one; for as many folds as give enough images.
+    """Train on all folds except one and return the logits of that one, for as many folds as needed.
 
     Args:
-        gaussian: logits of the closed form that an earlier call returned; they depend on no setting.
+        gaussian: logits of the closed form from an earlier call; they do not depend on settings.
     """
     recipe, source = learner.recipe, learner.source
     if not isinstance(source, FeatureSource):
@@ -130,8 +130,8 @@ def held_out_logits(
     trains = recipe.method.name not in methods.CLOSED_FORM
     folds, used = stratified_folds(source.labels, FOLDS, recipe.data.seed), folds_used(len(source.labels))
     classes = len(learner.card.classes)
-    most = max(_ENOUGH, 2 * classes)  # of a fold: with many classes their logits would fill the memory
-    nothing = np.zeros((0, classes), np.float32)  # what is left if no class has two images
+    most = max(_ENOUGH, 2 * classes)  # per fold: with many classes, their logits would fill the memory
+    nothing = np.zeros((0, classes), np.float32)  # the result if no class has two images
     labels, gaussians, heads = [np.zeros(0, np.int64)], [nothing], [nothing]
     for number in range(used):
         rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
@@ -155,11 +155,11 @@ def held_out_logits(
 
 
 def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:
-    """Return the held-out images of classes with at least as many training images as folds, if most classes have.
+    """Return only held-out images of classes with at least as many training images as folds, if enough classes remain.
 
-    A fold takes up to half of the images of a smaller class. Its held-out logits are those of a poorer classifier than
-    the one to calibrate, which would come out less sure than it may be. But a few classes say nothing about the others:
-    at least two, and half of all, must remain.
+    A fold holds out up to half of the images of a smaller class, so its logits come from a worse classifier than the
+    one to calibrate, which would end up underconfident. But a few classes say nothing about the others: at least two,
+    and half of all, must remain.
     """
     present = np.unique(held.labels)
     remaining = int((counts[present] >= FOLDS).sum())
@@ -170,12 +170,12 @@ def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:
 
 
 def folds_used(images: int) -> int:
-    """Return how many of the five folds are held out in turn: as many as give enough images."""
+    """Return how many of the five folds to hold out in turn to get enough images."""
     return min(FOLDS, math.ceil(FOLDS * _ENOUGH / images))
 
 
 def trained_logits(learner: ClassificationLearner, gaussian: Gaussian, trained: Callable[[Tensor], Tensor]) -> HeldOut:
-    """Return the logits of the training images themselves, for want of others."""
+    """Return the logits of the training images themselves, if no others are available."""
     source = learner.source
     if not isinstance(source, FeatureSource):
         raise TypeError("only heads on cached features are cross-validated")

@@ -1,4 +1,4 @@
-"""The typical size and color of the images of a data set, from a few of them."""
+"""The typical size and color of the images in a data set, from a sample."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 
 SMALL = 64  # pixels; photos are larger
-_LOOKED_AT = 25  # files
+_SAMPLED = 25  # files
 
 
 def usual_side(samples: Samples) -> int:
-    """Return the median of the shorter side in pixels; of files, only the headers of a few are read."""
+    """Return the median of the shorter side in pixels; for files, from the headers of a few."""
     if samples.images is not None:
         return min(int(side) for side in samples.images.shape[1:3])
     sides = []
@@ -36,5 +36,5 @@ def has_color(samples: Samples) -> bool:
 
 
 def _spread(samples: Samples) -> list[int]:
-    found: list[int] = np.unique(np.linspace(0, len(samples) - 1, _LOOKED_AT).astype(int)).tolist()
+    found: list[int] = np.unique(np.linspace(0, len(samples) - 1, _SAMPLED).astype(int)).tolist()
     return found

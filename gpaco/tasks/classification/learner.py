@@ -1,4 +1,4 @@
-"""What the loop trains: a classifier, its method, and where its batches come from."""
+"""What the loop trains: a classifier, its method, and the source of its batches."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ from gpaco.tasks.classification.card import Card
 
 
 class Earlier(NamedTuple):
-    """What came before the stage of a learner."""
+    """Earlier stages of a run."""
 
     weights: Mapping[str, Tensor] = {}
-    stages: tuple[Recipe, ...] = ()  # those that trained heads on the same features
+    stages: tuple[Recipe, ...] = ()  # stages that trained heads on the same features
 
 
 class ClassificationLearner:
@@ -41,7 +41,7 @@ class ClassificationLearner:
     ) -> None:
         self.before = before or Earlier()
         self.recipe, self.splits, self.model, self.card, self.source = recipe, splits, model, card, source
-        self.select = select  # whether validation data select the best epoch
+        self.select = select  # whether validation data selects the best epoch
         still = recipe.method.name in methods.UNTRAINED
         self.steps = 0 if still else steps_per_epoch(len(splits.train), recipe.train.batch_size)
         shown, counts = (
@@ -51,7 +51,7 @@ class ClassificationLearner:
         self.gaussian: Gaussian | None = None  # the closed-form classifier of the same features, if they are cached
 
     def prepare(self, device: torch.device) -> None:
-        """Let the method see the features of images once, before training; not again in a run that resumes."""
+        """Show the method the features of images once before training, but not when a run resumes."""
         model, val = self.model.to(device).eval(), self.splits.val
         selects = val is not None and self.splits.reported(self.recipe.data.evaluate_on)[0] != "val"
         self.extra.to(device).prepare(

@@ -26,13 +26,13 @@ def softmax(logits: NDArray[Any]) -> Floats:
 def check_finite(logits: Logits) -> None:
     if not np.isfinite(logits.max(1)).all():
         raise UserError(
-            "the logits of the model are not finite, so it predicts nothing",
+            "the logits of the model are not finite, so there are no predictions",
             "training has diverged: evaluate an older checkpoint",
         )
 
 
 def log_prior(counts: ArrayLike) -> Floats:
-    """Return the log of the class distribution of training; a class without images counts as one image."""
+    """Return the log of the training class distribution; a class without images counts as one image."""
     counts = np.maximum(np.asarray(counts, dtype=np.float64), 1)
     logs: Floats = np.log(counts / counts.sum())
     return logs
@@ -51,7 +51,7 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     """Return the log probabilities in a CSV file of `class,probability` rows (or counts), one for each class."""
     if not path.is_file():
         raise UserError(
-            f"--prior is 'uniform', 'train' or a CSV file, and there is no file {str(path)!r}"
+            f"--prior must be 'uniform', 'train' or a CSV file, but there is no file {str(path)!r}"
             f"{nearest(str(path), ['uniform', 'train'])}",
             "write a file of class,probability rows",
         )
@@ -81,7 +81,7 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     elif unknown:
         what = f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}"
     elif not all(0 < share < np.inf for share in shares.values()):
-        what = "a share that is not above 0"
+        what = "a share is not above 0"
     if what:
         raise UserError(f"{path}: {what}", "give every class one share above 0")
     values = np.array([shares[name] for name in classes])

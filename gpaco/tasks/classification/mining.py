@@ -1,4 +1,4 @@
-"""Which unlabeled images to label next: probable candidates for some classes, no two of them alike."""
+"""Finds unlabeled images to label next: probable candidates for some classes, without near-duplicates."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,18 +20,18 @@ from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import check_correction, final_logits
 
 RARE = "rare"
-_AHEAD = 2  # times as many images as wanted, among which those that are probable and differ are chosen
+_AHEAD = 2  # consider this many times as many images as wanted, and choose probable and different ones
 
 
 class Pool(NamedTuple):
-    """What the model makes of N unlabeled images."""
+    """The model's outputs for N unlabeled images."""
 
     logits: NDArray[np.float32]  # (N, C), for uniform classes; NaN for an unreadable image
     features: NDArray[np.float32]  # (N, F)
 
 
 class Candidate(NamedTuple):
-    """An image that may be of a class."""
+    """An image that may belong to a class."""
 
     image: int
     label: int
@@ -41,9 +41,9 @@ class Candidate(NamedTuple):
 
 
 def chosen_classes(words: str, card: Card) -> list[int]:
-    """Return the classes that `words` name, the rarest first: "rare", or names separated by commas.
+    """Return the classes that `words` names, the rarest first: "rare", or names separated by commas.
 
-    Rare are the few-shot classes; if there are none, the rarest third.
+    "rare" means the few-shot classes or, if there are none, the rarest third.
     """
     counts = np.zeros(len(card.classes)) if card.counts is None else np.asarray(card.counts)
     if words != RARE:
@@ -55,11 +55,11 @@ def chosen_classes(words: str, card: Card) -> list[int]:
                     f"the run has no class {name!r}{nearest(name, known)}", "--classes rare, or names of classes: a,b"
                 )
         if not names:
-            raise UserError("no class is named", "--classes rare, or names of classes: a,b")
+            raise UserError("no class is given", "--classes rare, or names of classes: a,b")
         found = np.array([card.classes.index(name) for name in dict.fromkeys(names)])
     elif card.counts is None:
         raise UserError(
-            "this run does not know how many training images its classes had", "name the classes: --classes a,b"
+            "this run does not have the number of training images per class", "name the classes: --classes a,b"
         )
     else:
         found = np.flatnonzero(groups(counts, card.many, card.few) == "few")
@@ -73,7 +73,7 @@ def chosen_classes(words: str, card: Card) -> list[int]:
 def look_at(
     predictor: Predictor, files: Sequence[File], *, batch_size: int = 64, show: Progress | None = None
 ) -> tuple[Pool, dict[int, str]]:
-    """Return what the model makes of each file, and why some cannot be read. Each process reads its share."""
+    """Return the model's outputs for all files, and why some cannot be read. Each process reads its share."""
     card, device = predictor.card, predictor.mean.device
     check_correction(card, "uniform", unbiased=False)
     own = list(distributed.mine(len(files)))
@@ -105,11 +105,11 @@ def look_at(
 
 
 def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidate]:
-    """Return up to `number` images in all, about as many for each class, class by class, the most probable first.
+    """Return up to `number` images, about equally many per class, class by class, the most probable first.
 
-    Those of a class come from all images that are predicted as it, evenly from the most to the least probable: the most
-    probable ones alone would only confirm what the model knows. If too few are predicted, the next probable ones join
-    them. An image is offered for one class only.
+    Candidates for a class are spread evenly over all images predicted as that class, from the most to the least
+    probable: the most probable ones alone would only confirm what the model knows. If too few are predicted, the next
+    most probable ones are added. An image is a candidate for one class only.
     """
     good = np.flatnonzero(~np.isnan(pool.logits[:, 0]))
     shifted = np.exp(pool.logits[good] - pool.logits[good].max(1, keepdims=True))
@@ -136,10 +136,10 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
 
 
 def _different(probability: NDArray[np.float32], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
-    """Yield places one by one: each with the highest probability times the distance from those before.
+    """Yield indices one by one: each with the highest probability times the distance to earlier ones.
 
-    The distance is 1 minus the cosine of the angle, from 0 to 1, so that copies of images come last. No place comes
-    twice, even where all probabilities are 0.
+    The distance is 1 minus the cosine of the angle, at least 0, so that copies of images come last. No index is
+    repeated, even if all probabilities are 0.
     """
     distance, taken = np.ones(len(probability)), np.zeros(len(probability), bool)
     for _ in range(min(wanted, len(probability))):

@@ -50,7 +50,7 @@ def predict_classes(
 
 
 def answering(runs: Sequence[Run], *, prior: str | None, unbiased: bool, device: torch.device) -> Answering:
-    """Return the model of a run, or the mean logits of several, as prediction sees it."""
+    """Return the model of a run, or an ensemble of several (their mean logits), for prediction."""
     predictors = load_classifiers(runs, device=device)
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
@@ -81,7 +81,7 @@ def answering(runs: Sequence[Run], *, prior: str | None, unbiased: bool, device:
 
 
 def read_as_tested(path: File, predictors: list[Predictor]) -> list[Pixels] | str:
-    """Return the image as each model takes it, or why it cannot be read."""
+    """Return the test view of an image for each model, or why it cannot be read."""
     try:
         image = read_image(path, max(predictor.card.view.least for predictor in predictors))
     except Problem as error:

@@ -24,8 +24,8 @@ from gpaco.training.run import Run, select_checkpoint, weights_of
 class Predictor(Normalized):
     """Images to logits: the trained network with its normalization, calibration, tuned prior and card.
 
-    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on; larger by a border for a method
-    that averages over crops.
+    Takes (N, 3, H, W), uint8 or floats from 0 to 1, at the size it was trained on, plus a border for a method that
+    averages over crops.
 
     Args:
         gaussian: the closed-form classifier of the same features, if its logits are added.
@@ -33,7 +33,7 @@ class Predictor(Normalized):
 
     model: Classifier
     card: Card
-    shift: Tensor  # by priors
+    shift: Tensor  # from priors
 
     def __init__(self, model: Classifier, card: Card, gaussian: Gaussian | None = None) -> None:
         super().__init__(model, card)
@@ -66,27 +66,34 @@ class Predictor(Normalized):
 
 
 def load_classifier(
-    run: Run, *, which: str = "best", device: str | torch.device = "cpu", tuned: bool = True
+    run: Run,
+    *,
+    which: str = "best",
+    device: str | torch.device = "cpu",
+    calibrated: bool = True,
+    tuned: bool = True,
 ) -> Predictor:
-    """Return the model of a classification run, with adapters merged, calibrated, and with its tuned prior.
+    """Return the model of a classification run with merged adapters, calibration and tuned prior.
 
-    Calibration and prior belong to one checkpoint: the others are loaded without them.
+    Calibration and prior belong to one checkpoint; others are loaded without them.
     """
     if run.recipe.train.task != "classification":
-        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that classifies images")
+        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run of a classifier")
     found = select_checkpoint(run, which, ["extra"])
     card = read_card(Card, found.state["card"], str(found.path))
     model = build_model(card)
     model.load_state_dict(merged(weights_of(run, found, card.backbone)))
     share = found.tensors["extra"].get("loss.center_share")
     card = replace(card, step=found.step, center_share=None if share is None else tuple(share.tolist()))
-    predictor = with_calibration(Predictor(model, card).to(device).eval(), *read_calibration(run.folder, found.step))
+    predictor = Predictor(model, card).to(device).eval()
+    if calibrated:
+        predictor = with_calibration(predictor, *read_calibration(run.folder, found.step))
     stored = read_tuned(run.folder) if tuned else None
     return with_prior(predictor, stored) if stored and stored.step == found.step else predictor
 
 
 def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
-    """Return the model with a tuned prior, which macro recall selected: for uniform classes."""
+    """Return the model with a tuned prior. It was selected by macro recall, so it assumes uniform classes."""
     card = replace(predictor.card, tuned=tuned, assumes="uniform")
     return Predictor(predictor.model, card, predictor.gaussian).to(predictor.mean.device).eval()
 
@@ -94,7 +101,7 @@ def with_prior(predictor: Predictor, tuned: Tuned) -> Predictor:
 def with_calibration(
     predictor: Predictor, calibration: Calibration | None, gaussian: Gaussian | None = None
 ) -> Predictor:
-    """Return the model with calibrated logits, and with those of the closed-form classifier added if it is given."""
+    """Return the model with calibrated logits, plus those of the closed-form classifier, if given."""
     if calibration is None:
         return predictor
     card = replace(predictor.card, calibration=calibration)
@@ -104,7 +111,7 @@ def with_calibration(
 
 
 def total_cost(predictors: Sequence[Predictor]) -> dict[str, Any]:
-    """Return the parameters of all models of an ensemble, and their operations for one image, in billions."""
+    """Return the parameters of all models in an ensemble, and their operations per image, in billions."""
     found = [cost(one, one.card.view.size, one.card.view.size) for one in predictors]
     parameters, flops = (sum(numbers) for numbers in zip(*found, strict=True))
     return {"models": len(found), "parameters": parameters, "gflops": round(flops / 1e9, 6)}
@@ -113,13 +120,13 @@ def total_cost(predictors: Sequence[Predictor]) -> dict[str, Any]:
 def load_classifiers(
     runs: Sequence[Run], *, which: str = "best", device: str | torch.device = "cpu"
 ) -> list[Predictor]:
-    """Return the models of an ensemble. All must be trained to classify, and have the same classes."""
+    """Return the models of an ensemble. All must have a trained classifier and the same classes."""
     predictors = [load_classifier(run, which=which, device=device) for run in runs]
     for run, predictor in zip(runs, predictors, strict=True):
         if not predictor.card.classifies:
             raise UserError(
-                f"{run.folder} is a stage that trains features: its classifier is untrained",
-                "give the folder of the whole run, the one above it",
+                f"{run.folder} is a stage that trains only features: its classifier is untrained",
+                "give the folder of the whole run, which contains it",
             )
     if any(predictor.classes != predictors[0].classes for predictor in predictors):
         raise UserError("these runs do not have the same classes", "choose runs on the same data")

@@ -1,6 +1,6 @@
-"""Which class distribution logits assume, and how they are adjusted to another (docs/priors.md).
+"""The class distribution that logits assume, and how they are adjusted to another (docs/priors.md).
 
-Raw logits assume uniform classes or those of training, depending on the method. Then, in this order:
+Raw logits assume uniform classes or the training distribution, depending on the method. Then, in this order:
 
     unbiased   - log w         removes the bias of a parametric loss against frequent classes
     tuned      + tau * log q   tau selected on validation data by macro recall: assumes uniform classes
@@ -21,16 +21,16 @@ from gpaco.tasks.classification.card import Card, Tuned
 from gpaco.tasks.classification.logits import Floats, Logits, log_prior, wanted_prior
 from gpaco.training.card import read_card
 
-TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 is as trained, -1 removes the training frequencies
+TAUS = np.round(np.arange(-40, 41) / 20, 2)  # -2 to 2; 0 changes nothing, -1 removes the training frequencies
 FILE = "prior.json"  # in a run whose prior was tuned
 _ROWS = 2048
 
 
 def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbiased: bool = False) -> Logits:
-    """Return logits corrected for the bias of the loss, if asked, and adjusted to a class distribution."""
+    """Return logits adjusted to the class distribution `prior`, after removing the bias of the loss if `unbiased`."""
     if card.counts is None and (unbiased or (prior is not None and "train" in (prior, card.assumes))):
         raise UserError(
-            "this run does not know how many training images its classes had",
+            "this run does not have the number of training images per class",
             "convert it again with --counts FILE, or leave out --prior and --unbiased",
         )
     if unbiased:
@@ -39,7 +39,7 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
             logits = logits + shift
         elif shift.any() and not card.tuned.unbiased:
             raise UserError(
-                "the prior of this run was tuned on uncorrected logits: they cannot be corrected afterwards",
+                "the prior of this run was tuned on uncorrected logits, which cannot be corrected afterwards",
                 "leave out --unbiased, or tune again with it: gpaco evaluate RUN --unbiased --tune-prior",
             )
     if prior is None:
@@ -53,7 +53,7 @@ def log_assumed(card: Card) -> Floats:
 
 
 def assumed_prior(card: Card) -> Floats | None:
-    """Return the log of the class distribution that the logits assume; None if it is not known."""
+    """Return the log of the class distribution that the logits assume; None if unknown."""
     return None if card.counts is None and card.assumes != "uniform" else log_assumed(card)
 
 
@@ -63,7 +63,7 @@ def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
 
 
 def log_shown(counts: ArrayLike, shown: ArrayLike | None) -> Floats:
-    """Return the log of the class distribution that the sampler showed; that of the images if it is not known."""
+    """Return the log of the class distribution that the sampler showed; if unknown, that of the images."""
     return log_prior(counts) if shown is None else np.log(np.asarray(shown, dtype=np.float64))
 
 
@@ -75,10 +75,10 @@ def correction(card: Card, *, unbiased: bool, tau: float = 0.0) -> Logits:
 
 
 def log_bias(card: Card) -> Logits:
-    """Return what the loss has added to the logit of each class, (C,): log w, or 0 if training removed it."""
+    """Return the bias of the loss in the logit of each class, (C,): log w, or 0 if training removed it."""
     if card.center_share is None:
         raise UserError(
-            "this run was not trained with parametric contrast: there is nothing to correct", "leave out --unbiased"
+            "this run was not trained with parametric contrast, so there is nothing to correct", "leave out --unbiased"
         )
     if card.label_smoothing or card.mixed:
         cause = "label smoothing" if card.label_smoothing else "mixup or cutmix"
@@ -94,7 +94,7 @@ def log_bias(card: Card) -> Logits:
 
 
 def best_tau(logits: Logits, labels: NDArray[np.int64], counts: ArrayLike) -> tuple[float, float, float]:
-    """Return the tau nearest to 0 that maximizes macro recall of logits + tau * log prior; recall at 0 and at tau."""
+    """Return the tau that maximizes macro recall of logits + tau * log prior (ties: closest to 0), and both recalls."""
     log_q = log_prior(counts).astype(np.float32)
     right = np.zeros((len(TAUS), len(log_q)))
     for start in range(0, len(logits), _ROWS):
@@ -123,7 +123,7 @@ def read_tuned(folder: Path) -> Tuned | None:
         raise UserError(f"{path} is damaged", "tune again: gpaco evaluate RUN --tune-prior") from error
 
 
-def in_words(tuned: Tuned) -> str:
+def describe_tuned(tuned: Tuned) -> str:
     """Return a line about a tuned prior."""
     first = "unbiased, then " if tuned.unbiased else ""
     return (
@@ -134,6 +134,6 @@ def in_words(tuned: Tuned) -> str:
 
 def no_validation() -> UserError:
     return UserError(
-        "a prior is tuned on validation data, and there is none",
-        "hold some out when training: --validation 0.1, or a folder val beside train and test",
+        "tuning a prior needs validation data, and there is none",
+        "hold some out when training: --validation 0.1, or add a folder val beside train and test",
     )

@@ -1,12 +1,13 @@
-"""Probes of a trained model: the gradients and probabilities of single images in the loss of the training run.
+"""Probes a trained model: the gradients and probabilities of single images in the loss of the training run.
 
-A training step is set up again with the method of the run: its views, its memory and a batch. All numbers come from the
-gradients of that loss, so a new method needs nothing here. Row i of the gradient of the loss, summed over the anchors,
-at the class logits is p_i - t_i: the probabilities of the centers minus their targets. With all logits moved far down
-p_i is 0, which leaves the targets. The mass on the positives is measured in the same way: at a shift of the
-similarities between samples of the same class, and with all logits moved far up. It runs in one process.
+A training step is reconstructed with the method of the run: its views, its memory and a batch. All numbers come from
+the gradients of that loss, so a new method needs no code here. Row i of the gradient of the loss, summed over the
+anchors, with respect to the class logits is p_i - t_i: the probabilities of the centers minus their targets. With all
+logits shifted far down, p_i is 0, which leaves the targets. The mass on the positives is measured in the same way: with
+a shift of the similarities between samples of the same class, and with all logits shifted far up. This runs in one
+process.
 
-Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D numbers in an embedding, M references.
+Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D the length of an embedding, M references.
 """
 
 import time
@@ -28,12 +29,13 @@ from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
+from gpaco.losses.pairs import from_pairs, to_pairs
 from gpaco.methods import ANALYZED, WITHOUT_CLASSIFIER, build
 from gpaco.methods.contrastive import SupCon
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.classification.batches import view_of
+from gpaco.tasks.classification.batches import FeatureSource, view_of
 from gpaco.tasks.classification.card import build_model
 from gpaco.tasks.classification.class_match import matched
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
@@ -41,11 +43,11 @@ from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.training.run import Run, select_checkpoint
 
 Array = NDArray[Any]
-CHUNK = 64  # images probed in one step, at most
-BATCH = 256  # other images of a step, at most
+CHUNK = 64  # most images probed in one step
+BATCH = 256  # most other images in a step
 PARAMETRIC = ("gpaco", "paco")  # methods with one softmax over centers and samples
-_FAR = 1e4  # logits moved down by this have no probability, moved up all of it
-_SHIFT = 1e-8  # of a similarity: too small to matter, large enough for a gradient
+_FAR = 1e4  # logits shifted down by this have no probability; shifted up, all of it
+_SHIFT = 1e-8  # shift of a similarity: too small to matter, large enough for a gradient
 
 
 class Stage(NamedTuple):
@@ -54,21 +56,21 @@ class Stage(NamedTuple):
     run: Run
     recipe: Recipe
     name: str  # empty if the run has only one
-    which: str  # checkpoint: the best of the last stage, the last of those before it, from which the next one started
+    which: str  # checkpoint: "best" for the last stage, "last" for earlier ones, from which the next stage started
 
 
 class Probe(NamedTuple):
-    """What was measured, a row for each anchor; nan if a loss has no such value."""
+    """Measurements with a row per anchor; nan if a loss has no such value."""
 
     images: int
-    counts: Array  # (C,) training images of each class
+    counts: Array  # (C,) training images per class
     shares: Array  # (C,) how often training shows each class
     settings: dict[str, Any] | None  # alpha, memory, batch, views of a parametric method
     labels: Array  # (A,)
     gradients: Array  # (A, C) length of the gradient at each center
-    center: Array  # (A,) probability of the own center
-    together: Array  # (A,) of all positives, as a mean over the anchors of the class in the step
-    positives: Array  # (A,) their number
+    center: Array  # (A,) probability of its own center
+    together: Array  # (A,) probability of all positives, as a mean over the anchors of the class in the step
+    positives: Array  # (A,) number of positives
 
 
 class References(NamedTuple):
@@ -86,12 +88,14 @@ def measure(
     seed: int = 0,
     predictor: Predictor | None = None,
     seconds: float | None = None,
+    cached: FeatureSource | None = None,
 ) -> Probe:
     """Probe up to `images` samples, spread over the classes as evenly as possible, for about `seconds`.
 
     Args:
-        data: other images than the training split of the stage.
+        data: images to use instead of the training split of the stage.
         predictor: the model of the stage, if it is already loaded.
+        cached: features of the same views, if the stage was trained on them.
     """
     run, recipe, _, which = stage
     if recipe.method.name not in ANALYZED:
@@ -111,14 +115,14 @@ def measure(
     found = select_checkpoint(run, which, parts=["extra"])
     counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
-    network = _Network(recipe, predictor, found.tensors["extra"], samples, seed)
+    network = _Network(recipe, predictor, found.tensors["extra"], samples, seed, cached)
     settings, size, references = None, CHUNK, None
     if recipe.method.name in PARAMETRIC:
         apart = found.state["environment"]["processes"] if recipe.method.contrast == "local" else 1
         batch = max(recipe.train.batch_size // recipe.train.accumulate // apart, 1)
         views = 2 if recipe.method.name == "paco" else len(network.views)  # PaCo: queries and keys
         settings = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": batch, "views": views}
-        # Few probes in a step, mostly of different classes; the rest of the batch is drawn as in training.
+        # Few probes per step, mostly of different classes; the rest of the batch is drawn as in training.
         size = max(min(CHUNK, len(counts), batch // 4), 1)
         drawn, _ = epoch_order(samples.labels, recipe.train.sampler, seed, recipe.train.epochs // 2)
         until = None if seconds is None else began + seconds / 3
@@ -135,7 +139,7 @@ def measure(
 
 
 class _Given(nn.Module):
-    """Replaces a network: returns what was computed before."""
+    """Replaces a network, and returns precomputed outputs."""
 
     def __init__(self, logits: Tensor, embeddings: Tensor) -> None:
         super().__init__()
@@ -149,14 +153,20 @@ class _Network:
     """The network and the method of a run, with the views it was trained on."""
 
     def __init__(
-        self, recipe: Recipe, predictor: Predictor, state: dict[str, Tensor], samples: Samples, seed: int
+        self,
+        recipe: Recipe,
+        predictor: Predictor,
+        state: dict[str, Tensor],
+        samples: Samples,
+        seed: int,
+        cached: FeatureSource | None,
     ) -> None:
-        self.settings, self.samples, self.seed = recipe.method, samples, seed
+        self.settings, self.samples, self.seed, self.cached = recipe.method, samples, seed, cached
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
         self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
         self.method = build(recipe, self.model, len(self.shown), self.shown)
-        self.keys: Classifier | None = None  # what computes the keys, if only the first view is an anchor
+        self.keys: Classifier | None = None  # network of the keys, if only the first view is an anchor
         if recipe.method.anchors == "first" and len(self.views) > 1:
             self.keys = self.model
         own = {name.removeprefix("key_network."): t for name, t in state.items() if name.startswith("key_network.")}
@@ -167,7 +177,7 @@ class _Network:
             self.method.shuffle = False  # type: ignore[assignment] # of methods with keys
         self.method.load_state_dict({name: t for name, t in state.items() if not name.startswith("key_network.")})
         self.method.to(self.device).train()
-        for part in self.method.modules():  # a probe changes no state and talks to no other process
+        for part in self.method.modules():  # a probe must not change state or communicate with other processes
             if isinstance(part, Memory):
                 self.memory = part
                 part.push = lambda *rows: None  # type: ignore[method-assign]
@@ -179,17 +189,25 @@ class _Network:
 
     @torch.no_grad()
     def features(self, rows: Array) -> tuple[Tensor, list[Tensor], Tensor | None]:
-        """Return the labels of some images, the features of each view that is an anchor, and the keys."""
-        (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
-        views = [normalize(view, self.card.mean, self.card.std).to(self.device) for view in pixels]
-        keys = None if self.keys is None else self.keys(views[-1])[1]
-        anchors = views if keys is None else views[:1]
+        """Return the labels of some images, the features of each anchor view, and the keys."""
         labels = torch.from_numpy(self.samples.labels[rows]).to(self.device)
-        return labels, [self.model.features(view).float() for view in anchors], keys
+        if self.cached is None:
+            (pixels,) = views_of(self.samples, self.views, [(rows, rows)], seed=self.seed, epoch=0)
+            views = [normalize(view, self.card.mean, self.card.std).to(self.device) for view in pixels]
+        else:  # the backbone is frozen: these are what it makes of the same views
+            numbers = (np.full_like(rows, k % len(self.cached.cached)) for k in range(len(self.views)))
+            views = [self.cached.features.take(rows, number).to(self.device) for number in numbers]
+
+        def seen(model: Classifier, view: Tensor) -> Tensor:
+            return model.features(view) if self.cached is None else model.hidden(view)
+
+        keys = None if self.keys is None else self.keys.embed(seen(self.keys, views[-1]))
+        anchors = views if keys is None else views[:1]
+        return labels, [seen(self.model, view).float() for view in anchors], keys
 
     @torch.no_grad()
     def references(self, batch: Array, until: float | None) -> References:
-        """Return the memory of the run, and all views of the images of a batch."""
+        """Return the memory of the run, and all views of the images in a batch."""
         held, labels = (part.clone() for part in self.memory.read())
         parts = [References(held, labels, torch.full((len(held),), -1, device=self.device))]
         for start in range(0, len(batch), CHUNK):
@@ -197,13 +215,13 @@ class _Network:
                 break
             rows = batch[start : start + CHUNK]
             own, features, keys = self.features(rows)
-            own = own if labels.dim() == 1 else F.one_hot(own, labels.shape[1]).to(labels.dtype)
+            own = own if labels.dim() == 1 else to_pairs(own, labels.dtype)
             views = [self.model.embed(view) for view in features] + ([] if keys is None else [keys])
             parts += [References(view, own, torch.from_numpy(rows).to(self.device)) for view in views]
         return References(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def probe(self, rows: Array, references: References | None) -> tuple[Tensor, ...]:
-        """Return the columns of `Probe`, from labels on, for the anchors of these images."""
+        """Return the columns of `Probe`, starting with labels, for the anchors of these images."""
         labels, views, keys = self.features(rows)
         features = torch.cat(views)
         with torch.no_grad():
@@ -230,7 +248,7 @@ class _Network:
         loss: Tensor = self.method(seen, [step.logits] * step.views, step.labels)
         if self.settings.name != "class-balanced":
             return loss * len(labels)
-        # A weighted mean: replace the weights of this step by the mean weight of a training step.
+        # It is a weighted mean: replace the weights of this step by the mean weight of a training step.
         weights = class_balanced_weights(self.shown, beta=self.settings.beta)
         return loss * weights.to(loss)[labels].sum() / float((weights * self.shown).sum() / self.shown.sum())
 
@@ -242,16 +260,20 @@ class _Network:
         shift = torch.full((len(classes),), _SHIFT, device=self.device, requires_grad=True)
 
         def marked(embeddings: Tensor, labels: Tensor) -> Tensor:
-            """Append a number for each class; the products of these are the shifts."""
-            columns = marks[labels] if labels.dim() == 1 else labels.to(marks) @ marks
+            """Append a column for each class, such that the products of these columns are the shifts."""
+            if labels.dim() == 1:
+                columns = marks[labels]
+            else:
+                classes, shares = from_pairs(labels)
+                columns = (marks[classes] * shares.unsqueeze(2)).sum(1)
             return torch.cat([embeddings, columns * shift.sqrt()], 1)
 
         self.memory.embeddings, self.memory.labels = marked(held, held_labels), held_labels
-        self.memory.pushed = torch.tensor(len(held))
+        self.memory.rows = len(held)
         keys = None if step.keys is None else marked(step.keys, step.labels)
         step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
         gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
-        # Centers without any mass leave their targets, centers with all of it leave the targets of the samples.
+        # If the centers have no mass, their targets remain; if they have all of it, the targets of the samples remain.
         low, high = (self._loss(step._replace(logits=step.logits + far)) for far in (-_FAR, _FAR))
         (no_center,) = torch.autograd.grad(low, step.logits, retain_graph=True)
         (no_samples,) = torch.autograd.grad(high, shift)

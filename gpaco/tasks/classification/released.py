@@ -1,4 +1,4 @@
-"""A run from a checkpoint of the released PaCo or GPaCo code, for `gpaco evaluate`, `gpaco predict` and so on."""
+"""Turns a checkpoint of the released PaCo or GPaCo code into a run, for `gpaco evaluate`, `gpaco predict` and so on."""
 
 import csv
 import os
@@ -23,13 +23,13 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
-from gpaco.system.words import counted, some
+from gpaco.system.words import plural, some
 from gpaco.tasks.classification.card import Card, build_model, describe
 from gpaco.training import checkpoint
 from gpaco.training.card import write_card
 from gpaco.training.resume import Position, environment
 
-# Names in the "args" of a released checkpoint, and our names for the same settings.
+# Names in the "args" of a released checkpoint, and our settings for them.
 _ARGS = {"alpha": "method.alpha", "temperature": "method.temperature", "smoothing": "method.label_smoothing"}
 _ARGS |= {"drop_path": "model.drop_path", "input_size": "model.size"}
 _INATURALIST = 8142  # classes; the released models for it use their own mean and standard deviation
@@ -54,7 +54,7 @@ def write_run(
     resolved = recipe_of(foreign, layout, model, tensors, recipe, settings, say)
     names, numbers = classes_of(tensors["centers.weight"].shape[0], classes, counts)
     if numbers is None:
-        say("the file has no class counts: without --counts FILE there are no many, medium and few")
+        say("the file has no class counts: without --counts FILE, there are no groups (many, medium, few)")
     card = card_of(resolved, layout, names, numbers)
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (card.mean, card.std))
     say(f"images: {card.size} pixels, mean {mean}, std {std}  (--recipe or --set model.mean= overrides)")
@@ -76,7 +76,9 @@ def write_run(
         checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
         write_atomic(work / "recipe.toml", recipes.dumps(resolved))
         home.mkdir(exist_ok=True)
-        for path in sorted(work.iterdir()):  # an empty folder is filled, not replaced: it may be somebody's current one
+        for path in sorted(
+            work.iterdir()
+        ):  # fill an empty folder instead of replacing it: it may be a current directory
             os.replace(path, home / path.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -92,7 +94,7 @@ def recipe_of(
     settings: Sequence[str],
     say: Say,
 ) -> Recipe:
-    """Return the recipe of the run: the given one or the defaults, with the settings found in the checkpoint."""
+    """Return the recipe of the run: the given one, or the defaults, with the settings in the checkpoint."""
     base = Recipe(foreign.path.name) if given is None else recipes.load(given)
     if given is not None and base.model.name.split(".")[0] != model.split(".")[0]:
         raise UserError(
@@ -103,7 +105,7 @@ def recipe_of(
     known: dict[str, Any] = {"method.name": layout.method, "method.start": "released"} if given is None else {}
     known |= {name: foreign.values[arg] for arg, name in _ARGS.items() if type(foreign.values.get(arg)) in (int, float)}
     if isinstance(epoch := foreign.values.get("epoch"), int):
-        # The scripts for ViTs store the index of the last epoch, the others the number of epochs.
+        # Scripts for ViTs store the index of the last epoch, others the number of epochs.
         known["train.epochs"] = epoch + 1 if vit else max(epoch, 1)
     known["model.name"] = model
     if layout.projector != "none":
@@ -117,7 +119,7 @@ def recipe_of(
         changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
         for name, value in assumed.items():
             if name not in known.keys() | changed:
-                say(f"{name} = {value} is assumed: the file does not have it  (--recipe or --set {name}= overrides)")
+                say(f"{name} = {value} is assumed, since it is not in the file  (--recipe or --set {name}= overrides)")
         known = assumed | known
     note = f"converted from {foreign.path.name}, SHA-256 {foreign.sha256}"
     base = replace(base, stage=(), source=replace(base.source, note=note))
@@ -129,7 +131,7 @@ def recipe_of(
 
 
 def card_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: list[int] | None) -> Card:
-    """The card as after training, with unknown fields left empty."""
+    """Return the card as after training, with unknown fields left empty."""
     one_each = Samples(np.arange(len(names)), names, images=np.zeros((len(names), 1, 1, 3), np.uint8))
     card = describe(recipe, Splits(one_each, None, None, "a checkpoint"))
     counts = None if numbers is None else tuple(numbers)
@@ -138,10 +140,10 @@ def card_of(recipe: Recipe, layout: Layout, names: tuple[str, ...], numbers: lis
 
 
 def center_share(counts: list[int], recipe: Recipe) -> Tensor:
-    """Share of the centers in the loss for each class (C,), to first order: 1 / (1 + alpha * positives).
+    """Return the share of the centers in the loss by class (C,), to first order: 1 / (1 + alpha * positives).
 
-    The positives are the other view and the share of the memory. A run of ours stores the mean over its steps, which
-    differs by less than a fraction of alpha / 4.
+    The positives are the other view and the share of the memory. Our own runs store the mean over steps, which differs
+    by less than a fraction of alpha / 4.
     """
     share = torch.tensor(counts, dtype=torch.float64) / sum(counts)
     return (1 / (1 + recipe.method.alpha * (1 + share * recipe.method.memory))).float()
@@ -150,7 +152,7 @@ def center_share(counts: list[int], recipe: Recipe) -> Tensor:
 def classes_of(
     number: int, classes: Path | str | None, counts: Path | str | None
 ) -> tuple[tuple[str, ...], list[int] | None]:
-    """Return the names of the classes (numbers from 0 by default) and the training images of each (None by default)."""
+    """Return the class names (by default, numbers from 0) and the training images per class (by default, None)."""
     found = None if counts is None else read_counts(Path(counts))
     if classes is not None:
         names = tuple(_lines(Path(classes)))
@@ -160,7 +162,7 @@ def classes_of(
         names = tuple(found)
     if unknown := [name for name in found or () if name not in set(names)]:
         raise UserError(
-            f"{counts} has a class {unknown[0]!r} that the model does not have{nearest(unknown[0], names)}",
+            f"{counts} has a class {unknown[0]!r} that is not in the model{nearest(unknown[0], names)}",
             "give the names of the classes with --classes FILE, or fix the file",
         )
     if len(names) != number or len(set(names)) != number:
@@ -170,21 +172,21 @@ def classes_of(
         )
     if missing := [name for name in names if found is not None and name not in found]:
         raise UserError(
-            f"{counts} has no number of training images for {counted(len(missing), 'class')}: {some(missing)}",
+            f"{counts} has no number of training images for {plural(len(missing), 'class')}: {some(missing)}",
             "write a row class,count for every class of the model, 0 for a class without training images",
         )
     return names, None if found is None else [found[name] for name in names]
 
 
 def read_counts(path: Path) -> dict[str, int]:
-    """Return the training images of each class, from rows class,count with or without a header."""
+    """Return the training images per class, from rows class,count with or without a header."""
     rows = [[cell.strip() for cell in row] for row in csv.reader(_lines(path))]
     if not rows[0][-1].isdigit():
         rows = rows[1:]
     counts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
     if not rows or len(counts) < len(rows):
         raise UserError(
-            f"{path} does not have the number of training images of each class",
+            f"{path} does not have the number of training images per class",
             "write rows class,count, with each class once, for example: 0,1280",
         )
     return counts
@@ -192,8 +194,8 @@ def read_counts(path: Path) -> dict[str, int]:
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise UserError(f"there is no file {path}", "give a text file with a line for each class")
+        raise UserError(f"there is no file {path}", "give a text file with one line per class")
     lines = [line.strip() for line in read_text(path)[0].splitlines()]
     if not any(lines):
-        raise UserError(f"{path} is empty", "give a text file with a line for each class")
+        raise UserError(f"{path} is empty", "give a text file with one line per class")
     return [line for line in lines if line]

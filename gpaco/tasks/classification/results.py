@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gpaco import __version__, methods
-from gpaco.data.inspection import LOOKED_AT
+from gpaco.data.inspection import INSPECTION_LIMIT
 from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
@@ -23,7 +23,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
-from gpaco.system.progress import Progress, Say, quiet, told
+from gpaco.system.progress import Progress, Say, as_progress, quiet
 from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
@@ -33,11 +33,11 @@ from gpaco.tasks.classification.heads import HeldOut, held_out_logits, trained_l
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
-from gpaco.tasks.classification.priors import best_tau, final_logits, in_words, no_validation, write_tuned
+from gpaco.tasks.classification.priors import best_tau, describe_tuned, final_logits, no_validation, write_tuned
 from gpaco.tasks.classification.splits import check_tuning, splits_of
 from gpaco.training.run import Run, check_split, newest
 
-MAIN = ("top1", "many", "medium", "few", "macro", "ece")  # metrics of the parts of a model
+MAIN = ("top1", "many", "medium", "few", "macro", "ece")  # metrics for the parts of a model
 
 
 def write_results(
@@ -51,13 +51,17 @@ def write_results(
     unbiased: bool = False,
     show: Progress | None = None,
 ) -> None:
-    """Calibrate the selected checkpoint, tune the prior if asked, evaluate, and write all; `metrics.json` comes last.
+    """Calibrate the selected checkpoint, tune the prior if requested, evaluate, and write everything.
+
+    `metrics.json` is written last.
 
     Args:
-        learner: of the training that has just ended; None for a finished run.
-        unbiased: tune the prior after the correction for the bias of the loss.
+        learner: from the training that has just ended; None for a finished run.
+        unbiased: tune the prior after correcting the bias of the loss.
     """
-    predictor = load_classifier(run, device=device, tuned=not recipe.method.tune_prior)
+    # A run that was killed after its calibration has one already, and must not be calibrated on top of it.
+    tunes = recipe.method.tune_prior
+    predictor = load_classifier(run, device=device, calibrated=learner is None, tuned=not tunes)
     models: dict[str, Predictor] = {}
     if learner is not None:
         models = calibrated(learner, predictor, device, say)
@@ -65,10 +69,10 @@ def write_results(
         if predictor.card.calibration and distributed.rank() == 0:
             write_calibration(run.folder, predictor.card.calibration, predictor.gaussian)
     source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
-    if recipe.method.tune_prior:
+    if tunes:
         predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))
         if predictor.card.tuned:
-            say(in_words(predictor.card.tuned))
+            say(describe_tuned(predictor.card.tuned))
     card = predictor.card
     analyzed = recipe.train.report and recipe.method.name in methods.ANALYZED
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
@@ -78,15 +82,15 @@ def write_results(
         if card.tuned and distributed.rank() == 0:
             write_tuned(run.folder, card.tuned)
         if analyzed and distributed.rank() == 0:
-            write_analysis(run, splits.train, predictor, say)
-        say("there is no data to evaluate on: only the model was written")
+            write_analysis(run, splits.train, predictor, source, say)
+        say("there is no data to evaluate on, so only the model was written")
         return
     logits = _logits(predictor, samples, source, say)
     parts = None if source is None else _parts(models, source, samples)
-    if distributed.rank():  # nobody waits for what the first one does alone
+    if distributed.rank():  # the others do not wait for what the first does alone
         return
     if analyzed:
-        write_analysis(run, splits.train, predictor, say)
+        write_analysis(run, splits.train, predictor, source, say)
     state = newest(run).state
     result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few) | {
         "evaluated_on": split,
@@ -99,12 +103,12 @@ def write_results(
         "shown": card.shown,
         "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
-    if parts is None and (run.folder / "metrics.json").is_file():  # of a finished run, whose prior was tuned
+    if parts is None and (run.folder / "metrics.json").is_file():  # from a finished run whose prior is being tuned
         parts = run.metrics.get("parts")
     result["parts"] = parts
     predictions = BytesIO()
     np.savez(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
-    data = json.dumps(record(splits, limit=LOOKED_AT), indent=1)
+    data = json.dumps(record(splits, limit=INSPECTION_LIMIT), indent=1)
     write_atomic(run.folder / "predictions.npz", predictions.getvalue())
     write_atomic(run.folder / "data.json", data)
     if card.calibration:
@@ -117,7 +121,7 @@ def write_results(
 
 def _logits(predictor: Predictor, samples: Samples, source: FeatureSource | None, say: Say) -> Logits:
     if source is None:
-        return logits_of(predictor, samples, show=told(say, "evaluating"))
+        return logits_of(predictor, samples, show=as_progress(say, "evaluating"))
     return source.answers(predictor.logits, samples)
 
 
@@ -131,12 +135,12 @@ def _parts(models: Mapping[str, Predictor], source: FeatureSource, samples: Samp
     return found
 
 
-def write_analysis(run: Run, samples: Samples, predictor: Predictor, say: Say) -> None:
+def write_analysis(run: Run, samples: Samples, predictor: Predictor, source: FeatureSource | None, say: Say) -> None:
     """Write `analysis.json`, so that the page can show it without the training images."""
     say("measuring gradients and probabilities on training images")
     try:
-        result = analyze(run, samples, predictor)
-    except Exception as error:  # an image that is missing by now, an operator that the device lacks: the model is whole
+        result = analyze(run, samples, predictor, source)
+    except Exception as error:  # a missing image, or an operator that the device lacks: the model itself is fine
         cause = error.cause if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         say(f"no analysis.json: {cause}")
         return
@@ -148,17 +152,17 @@ def calibrated(
 ) -> dict[str, Predictor]:
     """Return the model as "head", with factors fitted on the logits of images that it was not trained on.
 
-    For a head on cached features there are also "gaussian", the closed-form classifier, and "fused", the sum of both.
-    It is cross-validated, unless an earlier stage has trained the backbone on the same images. Other models need
-    validation data that are not reported on; without them the result is empty.
+    For a head on cached features, there are also "gaussian", the closed-form classifier, and "fused", the sum of both.
+    It is cross-validated, unless an earlier stage trained the backbone on the same images. Other models need validation
+    data that is not reported on; without it, the result is empty.
     """
     card, val, gaussian, source = predictor.card, learner.splits.val, learner.gaussian, learner.source
     earlier, closed = learner.before, learner.recipe.method.name in methods.CLOSED_FORM
     if gaussian is not None and (closed or not earlier.weights or earlier.stages):
-        held = held_out_logits(learner, device, told(say, "cross-validating"))
+        held = held_out_logits(learner, device, as_progress(say, "cross-validating"))
         held_out = len(held.labels) > 0
         if not held_out:
-            say("no class has a second training image to hold out: every second answer is taken for wrong")
+            say("no class has a second training image to hold out: every second answer counts as wrong")
             held = trained_logits(learner, gaussian, predictor.head)
         held = without_small_classes(held, learner.splits.train.counts)
     elif val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
@@ -166,7 +170,7 @@ def calibrated(
     elif gaussian is not None and isinstance(source, FeatureSource):
         held, held_out = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val)), True
     else:
-        logits = logits_of(predictor, val, show=told(say, "calibrating"))
+        logits = logits_of(predictor, val, show=as_progress(say, "calibrating"))
         return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
     parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
     if held.head is not None:
@@ -182,7 +186,7 @@ def calibrated(
 
 
 def used_part(recipe: Recipe) -> str:
-    """Return which of the calibrated models of `calibrated` a run uses."""
+    """Return which of the models from `calibrated` a run uses."""
     if recipe.method.name in methods.CLOSED_FORM:
         return "gaussian"
     return "fused" if recipe.method.fuse and caches(recipe) else "head"
@@ -191,7 +195,7 @@ def used_part(recipe: Recipe) -> str:
 def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show: Progress | None) -> Tuned:
     """Select tau by macro recall on validation data, for a model without a tuned prior.
 
-    With `unbiased`, its logits are corrected for the bias of the loss first.
+    With `unbiased`, its logits are first corrected for the bias of the loss.
     """
     if validation is None:
         raise no_validation()
@@ -202,14 +206,14 @@ def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show:
 
 
 def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, show: Progress | None) -> None:
-    """Tune the prior of a finished run on its validation data, store it with the run, and write its metrics again."""
+    """Tune the prior of a finished run on its validation data, store it with the run, and rewrite its metrics."""
     run.check_finished()
     last = recipes.stages(run.recipe)[-1]
     check_tuning(last)
     with lock(run.folder) if distributed.rank() == 0 else nullcontext():
         splits = splits_of(run.recipe, run=run.folder)
         check_split(run, splits, "val", say)
-        check_split(run, splits, splits.reported(last.data.evaluate_on)[0])  # `evaluate` prints it
+        check_split(run, splits, splits.reported(last.data.evaluate_on)[0])  # `evaluate` prints the result
         tuning = replace(last, method=replace(last.method, tune_prior=True))
         write_results(run, tuning, splits, device, quiet, unbiased=unbiased, show=show)
-        distributed.barrier()  # no process loads the model before it is written
+        distributed.barrier()  # no process may load the model before it is written

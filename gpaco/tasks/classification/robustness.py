@@ -28,7 +28,7 @@ from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, write_result
 from gpaco.training.run import Run, as_run
 
-_WORTH_WORKERS = 2000  # fewer images are loaded before other processes have started
+_WORTH_WORKERS = 2000  # fewer images are loaded faster than other processes start
 
 
 def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     if isinstance(source, Images):
         check_frost(conditions)
         if settings.clean is not None:
-            raise UserError(f"the clean error of {source.reader} images is that of the data", "leave out --clean")
+            raise UserError("--clean is only for published sets of corrupted images", "leave out --clean")
     elif settings.clean is not None:
         parts.append(robustness_data.clean_part(settings, predictor.classes))
     other = _baseline(settings, source, found, predictor, notes)
@@ -81,7 +81,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
 
 
 def _measure(settings: RobustnessSettings, parts: Sequence[robustness_data.Part], run: Run, model: Predictor) -> Errors:
-    """Errors of a model under every condition, from the log as far as it has them."""
+    """Return the errors of a model under every condition, from the log if possible."""
     result, skip = Errors({}, []), settings.on_bad_image == "skip"
     for part in parts:
         part = replace(part, source=robustness_data.for_model(part.source, model))
@@ -110,7 +110,7 @@ def _measure(settings: RobustnessSettings, parts: Sequence[robustness_data.Part]
 def _rows(
     settings: RobustnessSettings, part: robustness_data.Part, model: Predictor, conditions: Sequence[Condition]
 ) -> Iterator[tuple[Condition, Row]]:
-    """The errors of a model under each condition."""
+    """Yield the errors of a model under each condition."""
     card, labels, device = model.card, part.match.labels[part.indices], model.mean.device
     few = len(conditions) * len(part.indices) < _WORTH_WORKERS
     there = part.match.there if settings.restrict else None
@@ -131,7 +131,7 @@ def _rows(
             bad = sorted(distributed.collect(bad))
             good = classes >= 0
             if not good.any():
-                raise UserError(f"no image under {condition[0]} {condition[1]} can be read", "check the files")
+                raise UserError(f"no image under {condition[0]} {condition[1]} could be read", "check the files")
             row = group_errors(classes[good], labels[good], card.counts, card.many, card.few)
             yield condition, row | {"skipped": [[part.source.names[i], reason] for i, reason in bad]}
 
@@ -139,7 +139,7 @@ def _rows(
 def _choose(
     logits: NDArray[np.float32], card: Card, there: NDArray[np.bool_] | None, prior: str | None, unbiased: bool
 ) -> NDArray[np.int64]:
-    """Predicted classes (N,) from logits (N, C), only classes that are `there` unless it is None."""
+    """Return the predicted classes (N,) from logits (N, C); with `there`, only these classes."""
     logits = final_logits(logits, card, prior=prior, unbiased=unbiased)
     check_finite(logits)
     return np.asarray((logits if there is None else restricted(logits, there)).argmax(1))
@@ -150,9 +150,9 @@ def _constants(source: Source) -> str | None:
 
 
 def _group_sizes(card: Card, found: Match, notes: list[str]) -> dict[str, int | None]:
-    """Number of classes of each group that have images; None for all if the run does not know its counts."""
+    """Return the number of classes with images in each group; None if class counts are unknown."""
     if card.counts is None:
-        notes.append("the run does not know its class counts: no many, medium and few")
+        notes.append("the run does not have class counts, so there are no groups (many, medium, few)")
         return dict.fromkeys(GROUPS)
     group = groups(card.counts, card.many, card.few)
     return {name: int(((group == name) & found.there).sum()) for name in GROUPS}
@@ -161,7 +161,7 @@ def _group_sizes(card: Card, found: Match, notes: list[str]) -> dict[str, int | 
 def _baseline(
     settings: RobustnessSettings, source: Source, found: Match, predictor: Predictor, notes: list[str]
 ) -> Errors | Predictor | None:
-    """What to compare with: the errors of AlexNet, a model that is still to be measured, or nothing."""
+    """Return what to compare with: the errors of AlexNet, a model that is yet to be measured, or None."""
     baseline = settings.baseline
     if source.conditions == (CLEAN,):
         if baseline is not None:
@@ -176,7 +176,7 @@ def _baseline(
     if str(baseline) == "alexnet":
         if not imagenet:
             raise UserError(
-                "AlexNet's errors are known for the 1,000 classes of ImageNet only",
+                "AlexNet's errors are known only for the 1,000 classes of ImageNet",
                 "give one of your runs: --baseline RUN",
             )
         if not isinstance(source, Tree):
@@ -186,9 +186,9 @@ def _baseline(
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.card.size != predictor.card.size:
-        notes.append(f"the baseline sees images of {other.card.size} pixels, the run {predictor.card.size}")
+        notes.append(f"the baseline uses images of {other.card.size} pixels, the run {predictor.card.size}")
     if other.card.counts != predictor.card.counts:
-        notes.append("the baseline was trained on other class counts: no mce by group")
+        notes.append("the baseline was trained with different class counts, so there is no mce by group")
     return other
 
 

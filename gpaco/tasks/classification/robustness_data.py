@@ -1,4 +1,4 @@
-"""Data of a robustness test: which images, of which classes, under which conditions, at which size."""
+"""The data of a robustness test: images, classes, conditions and sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Part:
 def part_of(
     settings: RobustnessSettings, data: str, source: Source, found: Match, conditions: tuple[Condition, ...]
 ) -> Part:
-    """The images of known classes, or a subset of them."""
+    """Return the images of known classes, or a subset of them."""
     indices = found.known
     if settings.subset is not None:
         indices = indices[stratified_subset(found.labels[indices], settings.subset, settings.seed)]
@@ -48,9 +48,9 @@ def part_of(
 def source_of(
     settings: RobustnessSettings, predictor: Predictor, others: Sequence[Run], show: Progress
 ) -> tuple[Source, str]:
-    """Return the images, and a suffix for the file of the result, which is empty for the test data of the run.
+    """Return the images, and a suffix for the result file, which is empty for the test data of the run.
 
-    `others` are runs that will be tested on the same images.
+    `others` are runs to be tested on the same images.
     """
     data = settings.data
     shifted = None if data is None else read_shifted(Path(data), show)
@@ -75,7 +75,7 @@ def corrupted_source(settings: RobustnessSettings, samples: Samples, predictor: 
 
 
 def clean_part(settings: RobustnessSettings, classes: tuple[str, ...]) -> Part:
-    """The clean images of a published corrupted set."""
+    """Return the clean images of a published corrupted set."""
     images = Images(evaluation_part(settings.run, settings.clean), "as they are")
     found = match(images.labels, images.classes, classes)
     return part_of(settings, str(settings.clean), images, found, (CLEAN,))
@@ -87,13 +87,13 @@ def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:
         word = found.unknown[0]
         raise UserError(
             f"the data has a class {word!r} that the model does not know{nearest(word, classes)}",
-            "a published set needs a model of its classes; fix the name of the folder, or remove it",
+            "a published set needs a model with its classes; fix the name of the folder, or remove it",
         )
     return found
 
 
 def conditions_of(settings: RobustnessSettings, source: Source, notes: list[str]) -> tuple[Condition, ...]:
-    """The conditions to test under. Missing ones are an error if they were asked for by name, otherwise a note."""
+    """Return the conditions to test under. Missing ones are an error if requested by name, otherwise a note."""
     there, corruptions = source.conditions, settings.corruptions
     if there == (CLEAN,):
         if corruptions is not None or settings.severities != SEVERITIES:
@@ -108,20 +108,20 @@ def conditions_of(settings: RobustnessSettings, source: Source, notes: list[str]
         raise UserError(f"the data has no {absent[0]}", f"it has {have}")
     wanted = tuple(c for c in there if c == CLEAN or (c[0] in names and c[1] in settings.severities))
     if all(condition == CLEAN for condition in wanted):
-        raise UserError("no condition is left to test", "choose other --corruptions or --severities")
+        raise UserError("there are no conditions to test", "choose other --corruptions or --severities")
     notes.extend(missing_conditions(wanted))
     return wanted
 
 
 def for_model(source: Source, model: Predictor) -> Source:
-    """The same images for another model: corrupted at its size."""
+    """Return the same images for another model, corrupted at its size."""
     if isinstance(source, Images) and source.corrupting is not None:
         return replace(source, corrupting=replace(source.corrupting, view=model.card.view))
     return source
 
 
 def view_for(source: Source, model: Predictor, preprocessing: str) -> TestView:
-    """Return how an image gets the size of the model, by the protocol of its data set."""
+    """Return how images are resized for the model, by the protocol of the data set."""
     own = model.card.view
     scaled = replace(own, whole=False, resize=round(own.size * 256 / 224))
     if isinstance(source, Tree):  # 224 pixels already

@@ -1,6 +1,6 @@
-"""Answers of a classifier, whether a run or an exported file, as rows of a table. Needs no torch.
+"""Predictions of a classifier, a run or an exported file, as rows of a table. Needs no torch.
 
-An unreadable file is a row with its error.
+An unreadable file gets a row with its error.
 """
 
 import csv
@@ -26,11 +26,11 @@ from gpaco.system.work import ALONE, Work
 from gpaco.tasks.classification.logits import Floats, Logits, check_finite, softmax
 
 Row = dict[str, Any]
-Seen = list[Pixels]  # an image as each network of an ensemble takes it
+Seen = list[Pixels]  # the test view of an image for each network of an ensemble
 Write = Callable[[Row], object]
 COLUMNS = ("path", "class", "probability", "group", "train")  # then the top classes
 WRITER = "gpaco predict"
-MARKS = {  # what is in every file of ours, and in no table that somebody made
+MARKS = {  # strings that are in every file we write, and in no other table
     ".csv": ",".join([*COLUMNS, "class_1", "probability_1"]),
     ".jsonl": f'"written_by": "{WRITER}"',
     ".parquet": WRITER,
@@ -39,14 +39,14 @@ MARKS = {  # what is in every file of ours, and in no table that somebody made
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """A classifier as prediction sees it: images in, logits out."""
+    """A classifier for prediction: images in, logits out."""
 
     name: str
     classes: tuple[str, ...]
-    counts: tuple[int, ...] | None  # training images of each class, if known
+    counts: tuple[int, ...] | None  # training images per class, if known
     groups: tuple[str, ...] | None  # many, medium or few
-    assumed: Floats | None  # log of the class distribution that the logits are right for, (C,), if known
-    least: int  # pixels of the shorter side of an image that are enough
+    assumed: Floats | None  # log of the class distribution that the logits assume, (C,), if known
+    least: int  # sufficient pixels for the shorter side of an image
     see: Callable[[Pixels], Seen]
     logits: Callable[[Sequence[Seen]], Logits]
 
@@ -67,7 +67,7 @@ def predict_rows(
     show: Progress | None = None,
     work: Work = ALONE,
 ) -> Iterator[Row]:
-    """Yield a row for each file; with `uncertain`, it says whether the probability is below that."""
+    """Yield a row for each file; with `uncertain`, a row says whether its probability is below that."""
 
     def read(path: File) -> Seen | str:
         try:
@@ -100,7 +100,7 @@ def predict_rows(
 
 
 def answer(probabilities: Floats, model: Answering, top: int) -> Row:
-    """Return the most probable class with its rarity, and the `top` classes."""
+    """Return the most probable class with its group and training count, and the `top` classes."""
     best = np.argsort(-probabilities, kind="stable")[:top]
     first = int(best[0])
     return {
@@ -122,16 +122,16 @@ def output_table(out: Path | str, data: Iterable[object] = ()) -> Path:
     path = output_file(out, MARKS, data)
     if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         raise EnvironmentProblem(
-            "Parquet needs pyarrow, which is not installed", f"{installing('tables')}, or use a name with .csv"
+            "Parquet needs pyarrow, which is not installed", f"{installing('tables')}, or write a .csv file"
         )
     return path
 
 
 @contextmanager
 def table_writer(path: Path | None, top: int, *, marked: bool) -> Iterator[Write]:
-    """Yield a function that writes a row to a file: CSV, JSON lines or Parquet by its suffix.
+    """Yield a function that writes a row to a file: CSV, JSON lines or Parquet, depending on its suffix.
 
-    `marked`: rows say whether they are uncertain.
+    `marked`: whether rows have a column "uncertain".
     """
     if path is None:
         yield lambda row: None

@@ -1,11 +1,11 @@
-"""The data of a recipe: read, split, and checked."""
+"""Reads, splits and checks the data of a recipe."""
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from gpaco.data.holdout import with_test, with_val_as_test, with_validation
-from gpaco.data.inspection import LOOKED_AT, find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.inspection import INSPECTION_LIMIT, find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
@@ -13,20 +13,20 @@ from gpaco.data.samples import Splits, in_memory
 from gpaco.errors import UserError
 from gpaco.metrics.groups import GROUPS, groups
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Say, quiet, told
+from gpaco.system.progress import Say, as_progress, quiet
 from gpaco.system.words import some
 from gpaco.training.run import BAD_IMAGES, SHARDS
 
 
 def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: Path | None = None) -> Splits:
-    """Return the splits that a recipe asks for; see `read_splits` and `held_out`."""
+    """Return the splits of a recipe; see `read_splits` and `held_out`."""
     return held_out(read_splits(recipe, say, run), recipe, say, thorough=thorough, run=run)
 
 
 def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Splits:
-    """Return the data with a test split, long-tailed if the recipe wants it, and without a validation split.
+    """Return the data with a test split, long-tailed if the recipe says so, before validation data is held out.
 
-    The index of tar shards is kept in the folder of the run.
+    The index of tar shards is stored in the folder of the run.
     """
     settings = recipe.data
     if not settings.path:
@@ -40,7 +40,7 @@ def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Sp
     )
     refuse_one_class(splits)
     if empty := [name for name, count in zip(splits.classes, splits.train.counts, strict=True) if not count]:
-        splits = splits.noting(f"without a training image, but kept: {some(empty)}")
+        splits = splits.noting(f"kept without a training image: {some(empty)}")
     splits = with_reported(splits, settings, say)
     if settings.long_tail > 1:
         chosen = long_tailed(splits.train.labels, settings.long_tail, seed=settings.seed)
@@ -50,14 +50,14 @@ def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Sp
 
 
 def with_reported(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
-    """Return the splits with one to report on: given, or taken from the training images."""
+    """Return the splits with one to report on: given, or drawn from the training images."""
     if splits.test is None and splits.val is None:
         return with_test(splits, seed=settings.seed, digests=_repeated(splits, say))
     return with_val_as_test(splits) if settings.evaluate_on == "auto" else splits
 
 
 def with_selecting(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
-    """Return the splits with validation data, if the settings want them."""
+    """Return the splits with validation data, unless the settings turn it off."""
     if not settings.validation:
         return splits
     return with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
@@ -67,10 +67,10 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
     """Return the splits with validation data held out, checked, and in memory if they are small.
 
     Args:
-        thorough: read every file, if there are at most LOOKED_AT: for leaks between splits, and for validation and test
-            images that cannot be decoded, which would otherwise fail after the last epoch. All processes must ask for
-            it: each reads its share.
-        run: folder of a run that has begun; exactly the images on its list of unreadable ones are left out.
+        thorough: read every file, if there are at most INSPECTION_LIMIT, to find leaks between splits, and validation
+            and test images that cannot be decoded, which would otherwise fail after the last epoch. All processes must
+            call this together: each reads its share.
+        run: folder of a run that has started; exactly the images on its list of unreadable ones are left out.
     """
     settings, small = recipe.data, _is_small(splits)
     splits = with_selecting(splits, settings, say)
@@ -80,31 +80,31 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
     if thorough and not small:
         say("too many files to inspect all of them before training; `gpaco check` does")
     if thorough and small and not settings.allow_leakage:
-        splits = refuse_leaks(splits, progress=told(say, "looking for leaks"))
+        splits = refuse_leaks(splits, progress=as_progress(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":
         check_readable(splits, say)
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
-    return in_memory(splits, settings.in_memory, progress=told(say, "reading images"))
+    return in_memory(splits, settings.in_memory, progress=as_progress(say, "reading images"))
 
 
 def _is_small(splits: Splits) -> bool:
-    return sum(len(part) for _, part in splits.parts()) <= LOOKED_AT
+    return sum(len(part) for _, part in splits.parts()) <= INSPECTION_LIMIT
 
 
 def _repeated(splits: Splits, say: Say) -> list[str] | None:
-    """Return digests by which all copies of an image stay in training."""
+    """Return digests for keeping all copies of an image in training."""
     if not _is_small(splits) or splits.train.paths is None:
         return None
-    return fingerprints(splits.train.paths, told(say, "looking for copies"))
+    return fingerprints(splits.train.paths, as_progress(say, "looking for copies"))
 
 
 def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:
-    """Return other data than the recipe's, unchanged, to evaluate on.
+    """Read other data to evaluate on, unchanged.
 
-    Paths of a table or list start from `root`, or else from the root of the recipe.
+    Paths in a table or list are relative to `root`, or else to the root of the recipe.
     """
-    if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, and it may be gone
+    if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, which may no longer exist
         root = recipe.data.root
     settings = recipe.data
     splits = read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside)
@@ -115,17 +115,17 @@ def check_tuning(recipe: Recipe) -> None:
     """Raise an error if a prior would be tuned on the split to report on."""
     if recipe.data.evaluate_on == "val":
         raise UserError(
-            "a prior is tuned on validation data, but this run reports on them",
+            "tuning a prior needs validation data, but this run reports on it",
             "leave out --tune-prior, or report on another split: --set data.evaluate_on=test",
         )
 
 
 def without_bad(splits: Splits, run: Path | None, say: Say, *, shared: bool) -> Splits:
-    """Return the splits without unreadable images; in a run that has begun, without those on its list."""
+    """Return the splits without unreadable images; in a run that has started, without those on its list."""
     if run is not None and (run / BAD_IMAGES).is_file():
         return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
     look = partial(find_bad, shared=shared)
-    splits = without(splits, over_parts(splits, look, told(say, "looking for unreadable images")))
+    splits = without(splits, over_parts(splits, look, as_progress(say, "looking for unreadable images")))
     for one in splits.bad:
         say(f"left out: {one.name}: {one.reason}")
     return splits
@@ -134,11 +134,11 @@ def without_bad(splits: Splits, run: Path | None, say: Say, *, shared: bool) -> 
 def check_readable(splits: Splits, say: Say) -> None:
     """Raise an error if a validation or test image cannot be decoded."""
     for name, part in (("validation", splits.val), ("test", splits.test)):
-        bad = [] if part is None else find_bad(part, told(say, f"checking {name} images"), shared=True)
+        bad = [] if part is None else find_bad(part, as_progress(say, f"checking {name} images"), shared=True)
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(
-                f"{len(bad)} of the {name} images cannot be read, the first {part.names[index]}: {reason}",
+                f"{len(bad)} of the {name} images cannot be read, first {part.names[index]}: {reason}",
                 "fix or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
             )
 

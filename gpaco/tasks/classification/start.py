@@ -1,4 +1,4 @@
-"""Where training starts: which backbone, with which weights, and which part of it is trained."""
+"""Where training starts: the backbone, its weights, and the part to train."""
 
 from typing import Any
 
@@ -16,22 +16,22 @@ from gpaco.system.progress import Say
 from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
 
 BACKBONE = "tf_efficientnet_lite0"  # for photos
-# Stronger ones, with the side of the images that they are used with; they need a download, and best a GPU.
+# Stronger backbones, with their image size; they need a download, and preferably a GPU.
 BETTER = {"vit_small_patch14_dinov2.lvd142m": 224, "vit_base_patch16_clip_224.openai": 224}
 _TRANSFORMERS = ("vit_", "deit", "swin", "beit", "eva")
 ENLARGED = 96  # side that small images are enlarged to for a pretrained backbone
 
 
 def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torch.device, say: Say) -> Recipe:
-    """Return the recipe with a backbone, weights and a part to train where it leaves them open; print one line.
+    """Return the recipe with a backbone, weights and a part to train, if it does not set them; print one line.
 
-    A head on cached features is trained on all images: no validation data are held out unless they are asked for.
+    A head on cached features trains on all images: validation data is held out only on request.
     """
     small, gpu = usual_side(samples) <= SMALL, device.type != "cpu"
     asked, name, part = recipe.model.weights, recipe.model.name, recipe.train.part
     weights = asked
     if asked == "auto" and name == "auto":
-        by_flag = "model.weights" in given and "model.name" not in given  # a recipe gives both
+        by_flag = "model.weights" in given and "model.name" not in given  # a recipe sets both
         whole = part in ("auto", "all") and recipe.method.name not in methods.CLOSED_FORM
         weights = NONE if small and not by_flag and whole else PACKAGE
     elif asked == "auto":
@@ -52,7 +52,7 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
         if weights == NONE and asked == "auto":
             reason = "small images" if name == "auto" else "no package has its weights"
             reason += "; --weights hub downloads timm's" if name not in ("auto", *SMALL_IMAGES) else ""
-        say(_in_words(weights, name, part, reason, gpu))
+        say(_describe_start(weights, name, part, reason, gpu, recipe.method.name))
         if weights == NONE and small and has_color(samples) and asked == "auto":
             say(f"--weights auto: a pretrained backbone for these images, enlarged to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
@@ -79,7 +79,7 @@ def _on_hub(weights: str) -> str:
     return name
 
 
-def _in_words(weights: str, name: str, part: str, reason: str, gpu: bool) -> str:
+def _describe_start(weights: str, name: str, part: str, reason: str, gpu: bool, method: str) -> str:
     untrained = weights == NONE
     trained = {
         "head": f"a head trains on {'the features of an untrained network' if untrained else 'its features'}",
@@ -91,9 +91,10 @@ def _in_words(weights: str, name: str, part: str, reason: str, gpu: bool) -> str
     if untrained:
         return f"start: {'' if name == 'auto' else name + ' '}from scratch{since}; {trained}"
     what = "ImageNet-1k weights" if weights == PACKAGE else f"weights from {weights}"
-    once = ", which are computed once" if part == "head" else ""
-    other = "--train last-block trains more" if part == "head" else "--train head is faster"
+    other = "--train last-block trains more; " if part == "head" else "--train head is faster; "
+    if method in methods.NEED_IMAGES or method in methods.CLOSED_FORM:  # they have one way to train
+        other = ""
     better = ""
     if (gpu or weights == "hub") and name not in BETTER:
-        better = f"; stronger, with a download: --weights hub --model {' or '.join(BETTER)}"
-    return f"start: {name} with {what}; {trained}{once}{since} ({other}; --weights none starts from scratch){better}"
+        better = f"\n  stronger, with a download: --weights hub --model {' or '.join(BETTER)}"
+    return f"start: {name} with {what}; {trained}{since}\n  {other}--weights none starts from scratch{better}"

@@ -1,4 +1,4 @@
-"""Classification as a task: prepare the data and the recipe, begin a stage, finish the run."""
+"""Classification as a task: prepares the data and the recipe, begins stages, finishes the run."""
 
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -23,7 +23,7 @@ from gpaco.system.progress import Say
 from gpaco.tasks.classification.batches import FeatureSource, caches, check_pixels, check_projector, source_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
-from gpaco.tasks.classification.estimate import estimate_seconds, in_words
+from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate
 from gpaco.tasks.classification.heads import carry, check_closed_form, first_result
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.results import write_results
@@ -58,7 +58,7 @@ class Classification:
             check_installed(recipe.model.name)
         splits = held_out(splits, recipe, say, thorough=not begun, run=folder if begun else None)
         recipe = resolve(recipe, given, splits, device, say)
-        if len(recipe.stage) > 1 and not recipe.train.features:  # all stages share them
+        if len(recipe.stage) > 1 and not recipe.train.features:  # shared by all stages
             recipe = recipes.fill(recipe, {"train.features": str(folder.absolute() / "features")})
         task = cls(recipe, splits, device, say)
         *_, last = stages = recipes.stages(task.recipe)
@@ -69,7 +69,7 @@ class Classification:
             check_closed_form(stage)
         if not begun:
             seconds = sum(estimate_seconds(stage, splits, device) for stage in stages)
-            say(in_words(seconds, last))
+            say(format_estimate(seconds, last))
         say(task.plan(last))
         return task
 
@@ -80,7 +80,7 @@ class Classification:
             check_installed(name)
 
     def plan(self, stage: Recipe) -> str:
-        """Return a line about the split to report on and the one that selects the epoch."""
+        """Return a line about the split to report on and the split that selects the epoch."""
         split, samples = self.splits.reported(stage.data.evaluate_on)
         what = f"{len(samples)} {split} images" if samples else "nothing"
         val = self.splits.val
@@ -88,7 +88,7 @@ class Classification:
         return f"metrics: on {what}; epoch: {epoch}"
 
     def begin(self, stage: Recipe, folder: Path, before: Before | None) -> ClassificationLearner:
-        # Where pretrained weights came from, if the run already has them: they are not loaded again.
+        # The origin of pretrained weights is known if the run already has them: they are not loaded again.
         begun = bool(checkpoint.find(folder / "checkpoints"))
         if before is None:
             before = first_run(stage, self.splits)
@@ -107,12 +107,12 @@ class Classification:
         elif settings.head_std:
             if not isinstance(model.centers, nn.Linear):
                 raise UserError(
-                    f"the classifier of {stage.method.name} is not linear and has a start of its own",
-                    "leave it: --set model.head_std=0",
+                    f"the classifier of {stage.method.name} is not linear and has its own initialization",
+                    "leave out model.head_std",
                 )
             nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
             nn.init.zeros_(model.centers.bias)
-        if begun and (folder / "backbone.safetensors").is_file():  # was frozen
+        if begun and (folder / "backbone.safetensors").is_file():  # it was frozen
             model.backbone.load_state_dict(load_file(folder / "backbone.safetensors"))
         if stage.train.part != "all":
             freeze(model, stage.train.part, lora_rank=stage.train.lora_rank)
@@ -134,9 +134,9 @@ class Classification:
         return learner
 
     def selects(self, stage: Recipe) -> bool:
-        """Whether validation data select the epoch.
+        """Return whether validation data selects the epoch.
 
-        Not if the recipe wants the last epoch, reports on validation data, or trains no classifier.
+        It does not if the recipe uses the last epoch, reports on validation data, or trains no classifier.
         """
         judged = stage.train.select == "best" and self.splits.reported(stage.data.evaluate_on)[0] != "val"
         return self.splits.val is not None and judged and stage.method.name not in methods.WITHOUT_CLASSIFIER

@@ -1,4 +1,4 @@
-"""A search for the settings of a head on cached features, by cross-validation within a time budget."""
+"""Searches for the settings of a head on cached features, by cross-validation within a time budget."""
 
 import json
 import time
@@ -16,8 +16,8 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
-from gpaco.system.progress import Say, told
-from gpaco.system.words import counted
+from gpaco.system.progress import Say, as_progress
+from gpaco.system.words import plural
 from gpaco.tasks.classification.batches import caches
 from gpaco.tasks.classification.calibration import fit_calibration, for_uniform
 from gpaco.tasks.classification.card import Card
@@ -26,7 +26,7 @@ from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.training.run import TUNING
 
-# Settings that are searched: the lowest and highest factor on the default value.
+# Settings to search, with the lowest and highest factor on the default value.
 _ALL = {"optimizer.lr": (0.1, 4.0), "optimizer.weight_decay": (0.1, 10.0)}
 _CONTRASTIVE = {"method.alpha": (0.1, 4.0), "method.temperature": (0.25, 2.0)}
 PARAMETRIC = ("gpaco", "paco")
@@ -34,7 +34,7 @@ _MOST = 200  # candidates
 
 
 def check_tunable(recipe: Recipe) -> None:
-    """Raise an error if a search was asked for where it would take days."""
+    """Raise an error if a search is requested for a model that is too slow to train."""
     if not recipe.train.tune:
         return
     if not caches(recipe) or recipe.method.name in methods.UNTRAINED:
@@ -44,7 +44,7 @@ def check_tunable(recipe: Recipe) -> None:
 
 
 def candidates(recipe: Recipe) -> list[dict[str, float]]:
-    """Return what to try, by "section.key": the settings of the recipe first, then random ones, always the same."""
+    """Return the candidates by "section.key": the settings of the recipe, then random ones with a fixed seed."""
     ranges = _ALL if recipe.method.name not in PARAMETRIC else _ALL | _CONTRASTIVE
     usual = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in ranges}
     draws = np.random.RandomState(0).uniform(size=(_MOST - 1, len(ranges)))
@@ -58,7 +58,7 @@ def candidates(recipe: Recipe) -> list[dict[str, float]]:
 def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.device, say: Say) -> dict[str, float]:
     """Return the settings with the highest macro recall on held-out training images.
 
-    The search is stored in the folder of the run with everything that was tried; a run that resumes reads it.
+    The search is stored in the folder of the run with all candidates; a resumed run reads it.
     """
     path, recipe, card = folder / TUNING, learner.recipe, learner.card
     (known,) = distributed.agree(int(path.is_file()))
@@ -68,9 +68,9 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     began, budget = time.monotonic(), 60 * recipe.train.tune
     tried: list[dict[str, Any]] = []
     gaussian: Logits | None = None
-    show = told(say, "tuning, seconds")
+    show = as_progress(say, "tuning, seconds")
     for attempts, values in enumerate(candidates(recipe)):
-        # One more must fit, as long as the others took on average.
+        # Stop if another candidate, with the average time so far, would exceed the budget.
         (late,) = distributed.agree(int(attempts > 0 and (time.monotonic() - began) * (1 + 1 / attempts) > budget))
         if late:
             break
@@ -82,7 +82,7 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
         try:
             held = held_out_logits(trial, device, gaussian=gaussian)
         except Diverged:
-            if not tried:  # the settings of the recipe: training would end the same way
+            if not tried:  # the settings of the recipe: training would diverge too
                 raise
             continue
         if not len(held.labels):
@@ -103,17 +103,17 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     distributed.barrier()
     if len(tried) == 1:
         took = time.monotonic() - began
-        say(f"nothing was searched: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
+        say(f"no search: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
         return dict(best["settings"])
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])
-    number = counted(len(tried), "candidate")
+    number = plural(len(tried), "candidate")
     say(f"tuned on held-out training images, {number}: {words}; macro recall there {gain:+.1f} points")
     return dict(best["settings"])
 
 
 def used_logits(recipe: Recipe, card: Card, held: HeldOut) -> Logits:
-    """Return the logits of held-out images as the run will use them: of the head alone, or added to the closed form."""
+    """Return the logits of held-out images as the run will use them: the head alone, or plus the closed form."""
     if held.head is None or not recipe.method.fuse:
         return held.gaussian if held.head is None else held.head
     large = without_small_classes(held, np.asarray(card.counts))
@@ -123,7 +123,7 @@ def used_logits(recipe: Recipe, card: Card, held: HeldOut) -> Logits:
 
 
 def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> ClassificationLearner:
-    """Return the learner with other settings, before its first step."""
+    """Return the learner with new settings, before its first step."""
     recipe = recipes.fill(learner.recipe, values)
     card = replace(learner.card, alpha=recipe.method.alpha)
     source = learner.source.with_recipe(recipe)

@@ -1,4 +1,4 @@
-"""Methods that continue what another method, or an existing run, has trained: their stages and where they start."""
+"""Methods that continue from a model trained by another method, or from an existing run: their stages and start."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,29 +17,29 @@ from gpaco.training.card import read_card
 from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, weights_of
 from gpaco.training.task import Before
 
-# Epochs of the second stage, as a share of the first: as published for ImageNet-LT. There that is at least five; after
-# a short first stage ten are needed (mislas on digits: rare classes 61% right with two, 76% with ten).
+# Epochs of the second stage, as a share of the first, as published for ImageNet-LT, where this is at least five. After
+# a short first stage, ten are needed (mislas on digits: accuracy on rare classes is 61% with two, 76% with ten).
 _LEAST = 10
 _SHARES = {"crt": 10 / 90, "lws": 5 / 90, "mislas": 10 / 180, "oltr": 2.0}
 _ANOTHER = "start from another method: --set method.first=ce"
 
 
 def starts_from_run(recipe: Recipe) -> bool:
-    """Whether the first stage is an existing run."""
+    """Return whether the first stage is an existing run."""
     return recipe.method.name in TWO_STAGES and recipe.method.first not in METHODS
 
 
 def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
-    """Return the recipe with the model and the held-out data of the run that it starts from; an error if there is none.
+    """Return the recipe with the model and held-out data of the run that it starts from, if any.
 
-    Also return the settings that are given: those are.
+    Also return the given settings, which then include these. Raise an error if the run does not exist.
     """
     if not starts_from_run(recipe):
         return recipe, given
     first = recipe.method.first
     if not is_run(Path(first)):
         raise UserError(
-            f"method.first is a method or a run, and {first!r} is neither{nearest(first, METHODS)}",
+            f"method.first must be a method or a run, and {first!r} is neither{nearest(first, METHODS)}",
             f"methods are {', '.join(METHODS)}",
         )
     before = recipes.stages(as_run(first).recipe)[-1]
@@ -53,29 +53,31 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
 
 
 def first_run(stage: Recipe, splits: Splits) -> Before | None:
-    """Return the weights of the run that a stage starts from; None if it does not start from a run."""
+    """Return the weights of the run that a stage starts from, or None."""
     if not starts_from_run(stage):
         return None
     run = as_run(stage.method.first)
     found = select_checkpoint(run)
     card = read_card(Card, found.state["card"], str(found.path))
     if card.classes != splits.classes:
-        raise UserError(f"{run.folder} has other classes than the data", "start from a run on the same data")
+        raise UserError(f"{run.folder} and the data have different classes", "start from a run on the same data")
     if not card.classifies and stage.method.name in methods.NEED_CLASSIFIER:
         raise _no_classifier(stage.method.name, str(run.folder))
     for name in ("val", "test"):
         try:
             check_split(run, splits, name)
         except UserError as error:
-            raise UserError(error.cause, "hold out what that run has: the same --validation and data.seed") from None
+            raise UserError(
+                error.cause, "hold out the same images as that run: use its --validation and data.seed"
+            ) from None
     return Before(merged(weights_of(run, found, card.backbone)), card.weights)
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:
-    """Add the stages that a method has, unless the recipe gives them.
+    """Add the stages of a method, unless the recipe has its own.
 
-    SupCon gets a stage that trains a classifier; a method that continues another one gets that as its first stage. If
-    the stages of the recipe have the names of these and no methods, they are changes to them.
+    SupCon gets a stage that trains a classifier; a method that continues another one gets that as its first stage.
+    Stages of the recipe with the same names and no methods are changes to these.
     """
     *_, last = recipes.stages(recipe)
     name, own = last.method.name, recipe.stage
@@ -88,21 +90,21 @@ def with_default_stages(recipe: Recipe) -> Recipe:
             return recipes.change(replace(recipe, stage=added), changes)
     if name in methods.WITHOUT_CLASSIFIER:
         raise UserError(
-            f"the last stage, {last.name!r}, trains features and no classifier ({name})",
-            "add a stage that does, for example with method.name = 'balanced-softmax' and train.part = 'head'",
+            f"the last stage, {last.name!r}, trains features but no classifier ({name})",
+            "add a stage with a classifier, for example with method.name = 'balanced-softmax' and train.part = 'head'",
         )
     return recipe
 
 
 def _with_classifier(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return the stages of a method that trains features only."""
+    """Return the stages of a method that trains only features."""
     linear = {"method.name": "balanced-softmax", "train.part": "head", "train.epochs": max(recipe.train.epochs // 3, 1)}
     plain = {"views.second": "", "views.erase": 0.0, "method.mixup": 0.0, "method.cutmix": 0.0}
     return Stage("features"), _stage("classifier", linear | plain)
 
 
 def _two(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return the stages of a method that continues another one; only the second if that is an existing run."""
+    """Return the stages of a method that continues another one; only the second if the first is an existing run."""
     settings = recipe.method
     name, epochs = settings.name, recipe.train.epochs
     second: dict[str, Any] = {"train.part": recipe.train.part if name == "oltr" else "head"}
@@ -125,10 +127,10 @@ def _two(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _check_first(recipe: Recipe, mixup: bool) -> None:
-    """Raise an error if the method cannot continue the one of the first stage, before that is trained."""
+    """Raise an error before training if the method cannot continue that of the first stage."""
     name, first = recipe.method.name, recipe.method.first
     if first in TWO_STAGES:
-        raise UserError(f"{first} has two stages itself", _ANOTHER)
+        raise UserError(f"{first} itself has two stages", _ANOTHER)
     if first in methods.CLOSED_FORM:
         raise UserError(f"{first} trains no network that {name} could continue", _ANOTHER)
     if first in methods.WITHOUT_CLASSIFIER and name in methods.NEED_CLASSIFIER:
@@ -137,14 +139,14 @@ def _check_first(recipe: Recipe, mixup: bool) -> None:
         raise UserError(f"{first} has a network with branches, which {name} cannot continue", _ANOTHER)
     if mixup and "mixup" not in used(first):
         raise UserError(
-            f"{name} begins with mixup, which {first} does not have", f"{_ANOTHER}, or method.first_mixup=0"
+            f"{name} starts with mixup, which {first} does not support", f"{_ANOTHER}, or method.first_mixup=0"
         )
     if name in methods.NEED_IMAGES and caches(recipe):
         raise no_cached_features(name)
 
 
 def _no_classifier(name: str, first: str) -> UserError:
-    return UserError(f"{name} continues a classifier, and {first} trains features only", _ANOTHER)
+    return UserError(f"{name} continues a classifier, but {first} trains only features", _ANOTHER)
 
 
 def _stage(name: str, changes: dict[str, Any]) -> Stage:

@@ -1,4 +1,4 @@
-"""Heads on feature vectors that are given as an array: the same head, closed form and calibration as `--train head`."""
+"""Heads on an array of feature vectors, with the same head, closed form and calibration as `--train head`."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ METHODS = ("balanced-softmax", "gpaco", "paco", "multitask", "ce", "focal", "cla
 
 @dataclass(frozen=True)
 class Vectors:
-    """One vector for each sample, whatever the view; in place of a backbone that embeds images (see `Frozen`)."""
+    """One vector per sample, for any view; replaces a backbone that embeds images (see `Frozen`)."""
 
     values: Tensor  # (N, F)
     device: torch.device
@@ -50,7 +50,7 @@ class Vectors:
 
 
 class Shifted(nn.Module):
-    """Vectors minus a fixed one. A head learns faster from vectors around zero; the closed form takes them as given."""
+    """Subtracts a fixed vector: a head learns faster from centered vectors. The closed form takes them uncentered."""
 
     center: Tensor
 
@@ -81,11 +81,11 @@ def fit_vectors(
     *,
     calibrate: bool,
 ) -> Predictor:
-    """Return a classifier of vectors: `Predictor.logits` takes them, (N, F).
+    """Return a classifier for vectors: `Predictor.logits` takes them, (N, F).
 
     Args:
         labels: indices into `classes`, each of which has a vector.
-        calibrate: cross-validate the head; without it the head is not calibrated, and not fused with the closed form.
+        calibrate: cross-validate the head; otherwise it is not calibrated, and not fused with the closed form.
     """
     no_pixels = np.empty((len(labels), 0, 0, 3), np.uint8)
     splits = Splits(Samples(labels, classes, images=no_pixels), None, None, "vectors")

@@ -22,10 +22,10 @@ from gpaco.tasks.segmentation.transforms import DRAWS, training_crop
 def batches(
     scenes: Scenes, recipe: Recipe, card: Card, *, epoch: int, start: int = 0, device: torch.device = CPU
 ) -> Iterator[Batch]:
-    """Yield this process's part of the batches of one epoch, from step `start` on, full ones only.
+    """Yield this process's part of the full batches of one epoch, from step `start` on.
 
-    A batch has one view, normalized images (B, 3, h, w), and for labels masks (B, h, w) of classes, 255 for none.
-    Where it has more images than there are scenes, scenes repeat in different crops.
+    A batch has one view, normalized images (B, 3, h, w), and masks (B, h, w) of classes as labels, 255 for no class. If
+    a batch is larger than the number of scenes, scenes repeat in different crops.
     """
     train, count = recipe.train, len(scenes)
     shape = (steps_per_epoch(count, train.batch_size), train.batch_size)
@@ -42,9 +42,9 @@ Crop = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 class _Crops(Dataset[Crop | Problem]):
-    """Training crops by their keys: index + scenes * times that it came before in the epoch.
+    """Training crops by key: index + scenes * number of earlier occurrences in the epoch.
 
-    An unreadable file gives its error: raised by a worker it loses parts.
+    Errors are returned: one raised in a worker would lose its attributes.
     """
 
     def __init__(self, scenes: Scenes, recipe: Recipe, card: Card, epoch: int) -> None:

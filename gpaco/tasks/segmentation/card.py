@@ -20,8 +20,8 @@ class Card:
     gpaco: str  # version that wrote it
     classes: tuple[str, ...]
     palette: tuple[tuple[int, ...], ...]
-    counts: tuple[int, ...]  # training pixels of each class
-    images: dict[str, str]  # a hash of the list of images of each split
+    counts: tuple[int, ...]  # training pixels per class
+    images: dict[str, str]  # hash of the list of images in each split
     model: str
     weights: str  # where pretrained weights came from
     dim: int
@@ -40,7 +40,7 @@ class Card:
 
 
 def fitted_size(card: Card) -> tuple[int, int]:
-    """Return height and width of a typical image after it was fitted into the base size."""
+    """Return the height and width of a typical image, fitted into the base size."""
     factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
     height, width = (max(1, round(side * factor)) for side in card.image_size)
     return height, width
@@ -77,7 +77,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
 
 
 def build_model(card: Card, weights: str = NONE) -> Segmenter:
-    """Build the network that a card describes; `weights` are pretrained ones for its encoder."""
+    """Build the network that a card describes, with pretrained `weights` for its encoder."""
     return build(
         card.model,
         len(card.classes),

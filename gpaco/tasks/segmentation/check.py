@@ -1,4 +1,4 @@
-"""What to know about images and masks before training: unusable pairs, pixels of each class, unlabeled pixels."""
+"""Checks images and masks before training: unusable pairs, pixels per class, unlabeled pixels."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +14,10 @@ from gpaco.metrics.segmentation import share_groups
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, quiet
-from gpaco.system.words import counted, some
+from gpaco.system.words import plural, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.segmentation.defaults import resolve
-from gpaco.tasks.segmentation.estimate import estimate_seconds, in_words
+from gpaco.tasks.segmentation.estimate import estimate_seconds, format_estimate
 from gpaco.tasks.segmentation.inspection import (
     class_problem,
     color_problem,
@@ -34,9 +34,9 @@ from gpaco.tasks.segmentation.start import choose_start
 
 
 def check(data: Path | str, *, progress: Progress | None = None, device: torch.device | None = None) -> dict[str, Any]:
-    """Return everything there is to know about the data, ready for JSON; `lines` puts it into words.
+    """Return the facts about the data, ready for JSON; `lines` formats them as text.
 
-    The splits are those that training makes. `problems` has what would stop it.
+    The splits are those of training. `problems` lists what would stop it.
     """
     splits, problems = read_scenes(data, progress), list[str]()
     try:
@@ -53,7 +53,7 @@ def check(data: Path | str, *, progress: Progress | None = None, device: torch.d
         skip = "--on-bad-image skip leaves them out"
         if excess := too_many(bad, splits):
             skip = f"{excess}: too many for --on-bad-image skip"
-        problems.append(f"{counted(len(bad), 'pair')} of image and mask cannot be used ({skip})")
+        problems.append(f"{plural(len(bad), 'pair')} of image and mask cannot be used ({skip})")
     if same and not splits.published:
         problems.append(report_lines.leak_problem(same))
     if len(splits.train) and not counts.any():
@@ -93,12 +93,12 @@ def suggestions(splits: SceneSplits, device: torch.device) -> tuple[list[str], d
     start: list[str] = []
     recipe = resolve(choose_start(Recipe(), start.append), set(), splits, device, quiet)
     with suppress(UserError):  # the image that is measured may be unreadable
-        start.append(in_words(estimate_seconds(recipe, splits, device)))
+        start.append(format_estimate(estimate_seconds(recipe, splits, device)))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 
 def lines(facts: Mapping[str, Any]) -> list[str]:
-    """What `check` found, as lines to print."""
+    """Format the result of `check` as lines to print."""
     text = report_lines.opening(facts)
     ignored = ", ".join(f"{name} {share:.1%}" for name, share in facts["ignored"].items())
     text.append(f"pixels that belong to no class: {ignored}")
@@ -106,14 +106,14 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
         text.append(f"imbalance factor of training pixels: {facts['imbalance_factor']:.4g}")
     for name, rule in (("many", "above the mean share"), ("medium", "between"), ("few", "below a tenth of it")):
         found = facts["groups"][name]
-        text.append(f"{name} ({rule}): {counted(len(found), 'class')}{f': {some(found)}' if found else ''}")
+        text.append(f"{name} ({rule}): {plural(len(found), 'class')}{f': {some(found)}' if found else ''}")
     text.append("training pixels of each class:")
     total = max(sum(facts["pixels"]["train"].values()), 1)
     ordered = sorted(facts["pixels"]["train"].items(), key=lambda item: -item[1])
     text += [f"  {name:<28} {count:>14,} {count / total:8.2%}" for name, count in ordered if count]
     text += [f"classes without a pixel in {name}: {some(none)}" for name, none in facts["no_pixel"].items() if none]
     text += report_lines.size_lines(facts["sizes"])
-    text += report_lines.listed("images without a labeled pixel", facts["all_ignored"])
+    text += report_lines.titled_list("images without a labeled pixel", facts["all_ignored"])
     text += report_lines.unreadable(facts)
     text += report_lines.same_images("in two splits", facts["leaks"])
     return text + report_lines.closing(facts)

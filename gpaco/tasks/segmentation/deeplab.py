@@ -1,13 +1,13 @@
-"""DeepLabV3+ of the released configurations: a dilated encoder and the head with separable convolutions.
+"""DeepLabV3+ of the released configurations: a dilated encoder, and a head with separable convolutions.
 
-The head (mmsegmentation's DepthwiseSeparableASPPHead): five branches on the last stage (a 1 x 1 convolution, separable
-3 x 3 convolutions with dilations 12, 24 and 36, and the mean of the image), a dense 3 x 3 convolution over all of them,
-then two separable convolutions over that and a narrow projection of the first stage. Batch norm and ReLU follow every
-convolution, also the depthwise ones.
+The head (mmsegmentation's DepthwiseSeparableASPPHead) has five branches on the last stage (a 1 x 1 convolution,
+separable 3 x 3 convolutions with dilations 12, 24 and 36, and the mean of the image), a dense 3 x 3 convolution over
+all of them, then two separable convolutions over the result and a narrow projection of the first stage. Batch norm and
+ReLU follow every convolution, including depthwise ones.
 
-The encoder is one of timm's with output stride 8: strides 1, 2, 1, 1 and dilations 1, 1, 2, 4 of the four stages, the
-first block of a dilated stage with half of its dilation. `resnet18` to `resnet152` have the stem of ResNet-v1c (three
-3 x 3 convolutions) and in basic blocks only the first convolution is dilated, as in the release.
+The encoder is one of timm's with output stride 8: the four stages have strides 1, 2, 1, 1 and dilations 1, 1, 2, 4, and
+the first block of a dilated stage has half of its dilation. `resnet18` to `resnet152` have the stem of ResNet-v1c
+(three 3 x 3 convolutions), and in basic blocks only the first convolution is dilated, as in the released code.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from gpaco.tasks.segmentation.inference import resized
 
 V1C = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-DILATIONS = (12, 24, 36)  # of the branches, at output stride 8
+DILATIONS = (12, 24, 36)  # of the branches at output stride 8
 
 
 class Encoder(nn.Module):
-    """Images -> the features of the last four stages, with strides 4, 8, 8, 8 (or 4, 8, 16, 16)."""
+    """Images -> features of the last four stages, with strides 4, 8, 8, 8 (or 4, 8, 16, 16)."""
 
     def __init__(self, name: str, output_stride: int, drop_path: float) -> None:
         import timm
@@ -74,12 +74,12 @@ class Decoder(nn.Module):
 
 
 def default_width(name: str) -> int:
-    """Return the released width of the decoder: 128 on ResNet-18, 512 on the others."""
+    """Return the released width of the decoder: 128 for ResNet-18, 512 for others."""
     return 128 if name == "resnet18" else 512
 
 
 def convolution(before: int, after: int, size: int, *, dilation: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution that keeps height and width, batch norm, ReLU; it starts as mmcv starts its own."""
+    """Return a convolution that keeps height and width, batch norm and ReLU, initialized as in mmcv."""
     padding = dilation * (size // 2)
     layer = nn.Conv2d(before, after, size, padding=padding, dilation=dilation, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -87,7 +87,7 @@ def convolution(before: int, after: int, size: int, *, dilation: int = 1, groups
 
 
 def separable(before: int, after: int, dilation: int = 1) -> nn.Sequential:
-    """A depthwise 3 x 3 convolution, then a pointwise one, each with batch norm and ReLU."""
+    """Return a depthwise 3 x 3 convolution and a pointwise one, each with batch norm and ReLU."""
     return nn.Sequential(
         convolution(before, before, 3, dilation=dilation, groups=before), convolution(before, after, 1)
     )

@@ -1,4 +1,4 @@
-"""Settings of segmentation: which there are, released values, and defaults for the data and the network."""
+"""Settings of segmentation: supported ones, released values, and defaults for the data and the network."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,11 +13,12 @@ from gpaco.recipes.request import overrides
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.progress import Say
+from gpaco.system.words import in_lines
 from gpaco.tasks.segmentation.losses import METHODS
 from gpaco.tasks.segmentation.network import DEEPLAB, LEAST, crop_step, is_lite
 from gpaco.tasks.segmentation.scenes import Scenes, SceneSplits
 
-# The settings that segmentation has, by section. Changing any other is an error, since it would have no effect.
+# The settings that segmentation supports, by section. Changing others is an error, since it would have no effect.
 HAS: dict[str, set[str]] = {
     "data": {"path", "validation", "seed", "evaluate_on", "on_bad_image", "allow_leakage", "expect_images"},
     "model": {"name", "weights", "dim", "drop_path", "mean", "std"},
@@ -28,9 +29,18 @@ HAS: dict[str, set[str]] = {
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep", "log"),
     },
 }
-CROPS = 4800  # that a run on a CPU sees in training
+CROPS = 4800  # training crops of a run on a CPU
 NO_WIDTH = ("unet", "unetplusplus", "manet", "linknet")  # decoders whose layers differ in width
-TRANSFORMERS = ("swin", "mit_b", "pvt", "twins", "maxvit", "davit", "mvit", "hiera")  # of encoders that are pyramids
+TRANSFORMERS = (
+    "swin",
+    "mit_b",
+    "pvt",
+    "twins",
+    "maxvit",
+    "davit",
+    "mvit",
+    "hiera",
+)  # in names of hierarchical encoders
 
 
 def check_settings(recipe: Recipe) -> None:
@@ -53,7 +63,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def usual_size(scenes: Scenes) -> tuple[int, int]:
-    """Return height and width of a medium image among a few spread over all; of others if none of them can be read."""
+    """Return the height and width of a medium image of a few spread over all; of others if none of them is readable."""
     spread = np.linspace(0, len(scenes) - 1, min(9, len(scenes))).round().astype(int).tolist()
     sizes: list[tuple[int, int]] = []
     for place, i in enumerate([*spread, *range(len(scenes))]):
@@ -63,14 +73,14 @@ def usual_size(scenes: Scenes) -> tuple[int, int]:
             height, width = scenes.load_image(i).shape[:2]
             sizes.append((height, width))
     if not sizes:
-        raise UserError("none of the training images can be read", "run `gpaco check DATA --task segmentation`")
+        raise UserError("no training image could be read", "run `gpaco check DATA --task segmentation`")
     return sorted(sizes, key=lambda size: (size[0] * size[1], size))[len(sizes) // 2]
 
 
 def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[str, Any]:
-    """Return settings for so many training images of this height and width, by "section.key".
+    """Return settings for this many training images of this height and width, by "section.key".
 
-    On a CPU a run sees about the same number of crops, whatever the number of images, for a quarter of an hour at most.
+    On a CPU, a run has about the same number of crops for any number of images, and takes up to a quarter of an hour.
     """
     height, width = size
     base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
@@ -83,7 +93,7 @@ def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[st
     return found | {"segmentation.pixels": 1024}
 
 
-# Values of the released configurations, by optimizer: convolutions train with SGD, Swin with AdamW.
+# Values of the released configurations, by optimizer: convolutional networks train with SGD, Swin with AdamW.
 RELEASED: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer.lr": 0.01, "optimizer.weight_decay": 5e-4, "schedule.power": 0.9, "schedule.min_lr": 1e-4},
     "adamw": {
@@ -97,17 +107,17 @@ RELEASED: dict[str, dict[str, Any]] = {
 ALIKE = {"schedule.name": "poly", "schedule.per": "step"}
 OF_PIXELS = {"method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
-# For EfficientNet-Lite, chosen on CamVid's validation part (docs/segmentation.md): with a rate of 1e-3 a short run
-# learns too little, and with the released weight, 1, the pixel loss slows down the class scores.
-# Dice makes a short run find rare classes.
+# For EfficientNet-Lite, chosen on CamVid's validation split (docs/segmentation.md): with a rate of 1e-3, a short run
+# learns too little, and with the released weight, 1, the pixel loss slows down the class scores. Dice helps a short run
+# to find rare classes.
 LITE_RATE, LITE_WEIGHT, LITE_DICE = 3e-3, 0.1, 1.0
 
 
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
-    """Return the released values of settings that are not given, by "section.key"; `steps` are those of an epoch.
+    """Return the released values of settings that are not given, by "section.key"; `steps` is the number per epoch.
 
-    Transformers and EfficientNet-Lite, which has no released values, train with AdamW by default. Warm-up takes at most
-    a sixth of training.
+    Transformers, and EfficientNet-Lite, which has no released values, train with AdamW by default. Warm-up takes at
+    most a sixth of training.
     """
     model, optimizer = recipe.model.name, recipe.optimizer.name
     lite = is_lite(model)
@@ -132,18 +142,19 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
 
 
 def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.device, say: Say) -> Recipe:
-    """Return the recipe with open settings filled in; print each with the flag that overrides it."""
+    """Return the recipe with unset settings filled in, and print them."""
     still_open = {"train.workers": recipe.train.workers < 0}
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
     guesses = suggest(usual_size(splits.train), len(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
-    for key, value in guesses.items():
-        say(f"{key} = {value}  ({overrides(key)} overrides)")
     recipe = recipes.change(recipe, guesses)
     usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
-    if usual:
-        source = "for EfficientNet-Lite" if is_lite(recipe.model.name) else "as released"
-        say(f"{source}: {', '.join(f'{key} = {value}' for key, value in usual.items())}")
+    source = "for EfficientNet-Lite" if is_lite(recipe.model.name) else "as released"
+    for title, found in (("for this data", guesses), (source, usual)):
+        if found:
+            say(f"settings {title} (--set KEY=VALUE changes one):")
+            for line in in_lines([f"{key} = {value}" for key, value in found.items()]):
+                say(line)
     recipe = recipes.change(recipe, usual)
     for one in recipes.stages(recipe):
         check_sizes(one)
@@ -157,21 +168,21 @@ def check_sizes(recipe: Recipe) -> None:
     if any(side % step for side in crop):
         fitting = [max(step, side // step * step) for side in crop]
         raise UserError(
-            f"{recipe.model.name} takes crops whose sides are multiples of {step}, got {list(crop)}", _crop(fitting)
+            f"{recipe.model.name} needs crops whose sides are multiples of {step}, got {list(crop)}", _crop(fitting)
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
-    if crop and min(crop) < LEAST.get(word, 0):  # at test time images are padded
+    if crop and min(crop) < LEAST.get(word, 0):  # at test time, images are padded
         fitting = [max(LEAST[word], side) for side in crop]
-        raise UserError(f"{word} takes crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _crop(fitting))
+        raise UserError(f"{word} needs crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _crop(fitting))
     if settings.output_stride != 8 and word not in DEEPLAB:
         raise UserError(
             f"segmentation.output_stride = {settings.output_stride} has no effect on {word}",
-            "leave it out, or take deeplabv3plus",
+            "leave it out, or use deeplabv3plus",
         )
     if settings.channels and word in NO_WIDTH:
         raise UserError(
-            f"the layers of {word} differ in width, so segmentation.channels = {settings.channels} does not fit it",
-            "leave out segmentation.channels, or take deeplabv3plus or upernet",
+            f"the layers of {word} differ in width, so segmentation.channels = {settings.channels} does not apply",
+            "leave out segmentation.channels, or use deeplabv3plus or upernet",
         )
     if word == "fpn" and settings.channels % 32:
         raise UserError(
@@ -182,7 +193,7 @@ def check_sizes(recipe: Recipe) -> None:
     size = recipe.train.batch_size
     if size < 2 * parts or size % parts:
         raise UserError(
-            f"batch norm needs at least two images at a time; a batch of {size} has no {parts} such equal parts",
+            f"batch norm needs two images at a time, and a batch of {size} has no {parts} equal parts of that size",
             f"--batch-size {max(2, round(size / parts)) * parts}",
         )
 

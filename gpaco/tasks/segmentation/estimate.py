@@ -1,18 +1,18 @@
-"""How long training will take on this machine, from a few measured steps."""
+"""Estimates how long training will take on this machine, from a few measured steps."""
 
 import torch
 
 from gpaco.recipes.settings import Recipe
-from gpaco.tasks.duration import seconds_of, time_in_words
+from gpaco.tasks.duration import format_time, seconds_of
 from gpaco.tasks.segmentation.card import build_model, describe
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.scenes import SceneSplits
 
-_IMAGES = 2  # that are measured
+_IMAGES = 2  # images to measure
 
 
 def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) -> float:
-    """Return the seconds that one stage will take, within a factor of two or so."""
+    """Estimate the seconds that one stage will take, within a factor of about two."""
     model = build_model(describe(recipe, splits)).to(device)
     if recipe.train.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -31,6 +31,6 @@ def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) 
     return recipe.train.epochs * len(splits.train) * max(step, reading) + judged * (test + reading)
 
 
-def in_words(seconds: float) -> str:
-    """Return a line about the time; if it is long, with what would be faster."""
-    return time_in_words(seconds, "fewer --epochs, or smaller crops: --set segmentation.crop=[128,128]")
+def format_estimate(seconds: float) -> str:
+    """Return a line about the time; if it is long, with a faster alternative."""
+    return format_time(seconds, "fewer --epochs, or smaller crops: --set segmentation.crop=[128,128]")

@@ -1,4 +1,4 @@
-"""Metrics of a segmenter: every image at its own size, pixels counted over all images and processes."""
+"""Metrics of a segmenter: every image at its own size, with pixels summed over all images and processes."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from gpaco.data.samples import Samples
 from gpaco.errors import Diverged, UserError
 from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
 from gpaco.system import distributed
-from gpaco.system.progress import Progress, Say, quiet, told
-from gpaco.system.words import counted
+from gpaco.system.progress import Progress, Say, as_progress, quiet
+from gpaco.system.words import plural
 from gpaco.tasks.segmentation.inference import Size, check_scales, predict_classes, predict_logits
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -27,7 +27,7 @@ from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.training.run import Run, check_split
 
 Pixels = NDArray[np.uint8]
-WORST = 12  # images that are listed
+WORST = 12  # images listed
 
 
 @torch.inference_mode()
@@ -42,7 +42,7 @@ def segment(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return the class of each pixel of an image (H, W, 3) and its probability, each (H, W).
 
-    The network sees the image at the size that it was trained for, times each of the scales.
+    The network sees the image at the size it was trained for, times each of the scales.
     """
     card = predictor.card
     check_scales(scales)
@@ -51,7 +51,7 @@ def segment(
     stride = stride or (() if window else card.stride)
     window = window or card.window
     if stride and not window:
-        raise UserError(f"a stride of {list(stride)} pixels needs a window that moves", "give the window too")
+        raise UserError(f"a stride of {list(stride)} pixels needs a sliding window", "give the window too")
     classify = partial(predict_logits, predictor, window=window, stride=stride)
     scales = [factor * scale for scale in scales]
     classes, probability = predict_classes(classify, pixels / 255, scales=scales, flip=flip)
@@ -67,9 +67,9 @@ def evaluate_scenes(
     intervals: bool = False,
     **how: Any,
 ) -> dict[str, Any]:
-    """Return the metrics over all scenes, with `intervals` if asked for. Each process evaluates its share once.
+    """Return the metrics over all scenes, optionally with `intervals`. Each process evaluates its share.
 
-    `change` is applied to every image (with its index) first. `how` goes to `segment`: scales, flip, window, stride.
+    `change` is first applied to every image (with its index). `how` goes to `segment`: scales, flip, window, stride.
     """
 
     def load(i: int) -> tuple[Pixels, Pixels]:
@@ -80,7 +80,7 @@ def evaluate_scenes(
     tally = Tally.empty(len(card.classes))
     mine = distributed.mine(len(scenes))
     finite, each = True, np.zeros((len(scenes), 3, len(card.classes)), np.int64)
-    with ThreadPoolExecutor(1) as pool:  # decodes an image while the network works on another
+    with ThreadPoolExecutor(1) as pool:  # decode an image while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])
         for done, index in enumerate(mine, 1):
             image, mask = ahead.popleft().result()
@@ -110,7 +110,7 @@ def evaluate_scenes(
 def evaluation_part(
     run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = quiet
 ) -> tuple[str, Scenes]:
-    """Return the split to evaluate on, its name and scenes, numbered by the classes of the model.
+    """Return the name and scenes of the split to evaluate on, labeled with the classes of the model.
 
     It is the reported split of the run's own data, or the last split of other data.
     """
@@ -119,9 +119,9 @@ def evaluation_part(
         name, scenes = splits.reported(run.recipe.data.evaluate_on)
         check_split(run, splits, name, say)
     else:
-        name, scenes = read_scenes(data, told(say, "reading classes from masks")).parts()[-1]
+        name, scenes = read_scenes(data, as_progress(say, "reading classes from masks")).parts()[-1]
     if not scenes:
-        raise UserError(f"there is no image in the {name} split to evaluate on", "give other data: RUN DATA")
+        raise UserError(f"there are no images in the {name} split to evaluate on", "give other data: RUN DATA")
     return name, in_order_of(scenes, classes)
 
 
@@ -144,9 +144,9 @@ def evaluate_runs(
     card = predictor.card
     many, few = card.many if many is None else many, card.few if few is None else few
     if not few <= many:
-        raise UserError(f"few ({few}) must not be above many ({many})", "--many 1 --few 0.1 is usual")
+        raise UserError(f"few ({few}) must not be above many ({many})", "for example --many 1 --few 0.1")
     predictor.card = replace(card, many=many, few=few)
     split, scenes = evaluation_part(runs[0], data, card.classes, say)
-    say(f"evaluated on: {split}, {counted(len(scenes), 'image')}")
+    say(f"evaluated on: {split}, {plural(len(scenes), 'image')}")
     metrics = evaluate_scenes(predictor, scenes, show=show, intervals=True, **how)
     return metrics | {"evaluated_on": split, "how": {key: how[key] for key in sorted(how)}}

@@ -12,7 +12,7 @@ from gpaco.training.run import Run
 
 
 def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: Size | None, which: str) -> Exportable:
-    """The model of a run for images of a size; by default the size at which it saw images in training."""
+    """Return the model of a run for images of a size; by default, the image size in training."""
     if prior is not None or unbiased:
         raise UserError("--prior and --unbiased are for classifiers", "leave them out")
     if len(runs) > 1:
@@ -28,14 +28,14 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
         "steps": [
             *READING,
             "resize the image so that it fits into base_size (shorter side, longer side)",
-            "pad it with its edge pixels to the size, if it is smaller",
-            "cut out a window of the size every stride pixels (2/3 of the size unless given), the last ending with the "
-            "image, if it is larger",
+            "if it is smaller than the input size, pad it with its edge pixels",
+            "if it is larger, use a sliding window of the input size, moved by stride (2/3 of the size by default); "
+            "the last window ends with the image",
             "channels first, uint8",
-            "average the logits where windows overlap, without the padding",
-            "resize the logits to the size of the image: the class of a pixel is the largest",
+            "average the logits where windows overlap, and remove the padding",
+            "resize the logits to the size of the image; the class of a pixel is the one with the largest logit",
         ],
-        "interpolation": "bilinear between pixel centers, without smoothing",
+        "interpolation": "bilinear between pixel centers, without antialiasing",
         "palette": card.palette,
         "base_size": card.base_size,
         "window": card.window,

@@ -1,4 +1,4 @@
-"""A segmenter in an ONNX file, as prediction sees it. Needs no torch."""
+"""A segmenter in an ONNX file, for prediction. Needs no torch."""
 
 from functools import partial
 from itertools import product
@@ -29,7 +29,7 @@ def segmenting_file(file: OnnxFile) -> Segmenting:
 def segment_by_file(file: OnnxFile, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return the class of each pixel of an image (H, W, 3) and its probability, each (H, W).
 
-    Where the image is smaller than the input of the model it is padded, where it is larger it is cut into windows.
+    An image that is smaller than the input of the model is padded; a larger one is split into windows.
     """
     about, (tall, wide) = file.about, image.shape[:2]
     height, width = about["input"]["size"]

@@ -1,4 +1,4 @@
-"""Inference on whole images: sliding windows, several scales and mirrored images, averaged exactly.
+"""Inference on whole images: sliding windows, several scales and mirrored images.
 
 Logits are averaged over windows, probabilities over scales and mirrored images.
 """
@@ -15,15 +15,15 @@ from gpaco.losses.checks import at_least_float32
 from gpaco.tasks.segmentation.windows import starts, usual_stride
 
 Classify = Callable[[Tensor], Tensor]  # images (B, 3, H, W) -> logits (B, C, H, W)
-Size = tuple[int, ...]  # height, width; empty for none
+Size = tuple[int, ...]  # height, width; empty if not set
 BAND = 2**24  # probabilities in memory at a time: 64 MB
 
 
 def predict_logits(classify: Classify, images: Tensor, *, window: Size, stride: Size) -> Tensor:
     """Return logits (B, C, H, W) of whole images, or the mean over all windows that cover a pixel.
 
-    Windows start every `stride` pixels (two thirds of a window if it is empty); the last one in each direction is moved
-    back to end with the image. A window larger than the image is the image.
+    Windows start every `stride` pixels (two thirds of a window if empty); the last one in each direction is moved back
+    to end with the image. A window larger than the image is the whole image.
     """
     if not window:
         return classify(images)
@@ -44,7 +44,7 @@ def predict_logits(classify: Classify, images: Tensor, *, window: Size, stride: 
 
 
 def predict_probabilities(classify: Classify, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
-    """Return class probabilities (B, C, H, W), the mean over scales and, with `flip`, mirrored images."""
+    """Return class probabilities (B, C, H, W): the mean over scales and, with `flip`, mirrored images."""
     size = images.shape[2:]
     summed: Tensor | None = None
     for scale in scales:
@@ -96,7 +96,7 @@ def resized(images: Tensor, size: Size) -> Tensor:
 
 
 def enlarged(logits: Tensor, size: Size, rows: slice) -> Tensor:
-    """Return some rows of `resized(logits, size)`, at least float32."""
+    """Return some rows of `resized(logits, size)`, in at least float32."""
     logits, height = at_least_float32(logits), logits.shape[2]
     place = torch.arange(rows.start, rows.stop, dtype=logits.dtype, device=logits.device)
     place = ((place + 0.5) * (height / size[0]) - 0.5).clamp(0, height - 1)

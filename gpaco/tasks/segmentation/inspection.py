@@ -1,4 +1,4 @@
-"""Every image and mask decoded once: can the pair be used, how large is it, which classes does it have."""
+"""Inspects every image and mask: whether the pair is usable, its size and its classes."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -15,15 +15,15 @@ from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
-from gpaco.system.words import counted, some
+from gpaco.system.words import plural, some
 from gpaco.tasks.segmentation.scenes import Color, Scenes, SceneSplits
 
-UNLISTED = 0.01  # pixels with colors that are not in the table of classes, beyond which it is a problem
+UNLISTED = 0.01  # largest acceptable share of pixels with colors that are not in the table of classes
 
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """One pair: why it cannot be used (None: it can), pixels by class with unlabeled ones last, size, image hash.
+    """One pair: why it is unusable (or None), pixels by class with unlabeled ones last, size, image hash.
 
     `unlisted` has the number of pixels of each color that is not in the table of classes.
     """
@@ -38,9 +38,9 @@ class Inspection:
 def inspect(
     splits: SceneSplits, progress: Progress | None = None, *, shared: bool = False
 ) -> dict[str, list[Inspection]]:
-    """Return what is found in every pair, by the name of its split.
+    """Return the inspection of every pair, by split.
 
-    With `shared`, each process decodes its share, and all get the whole.
+    With `shared`, each process decodes its share, and all get the whole result.
     """
     found: dict[str, list[Inspection]] = {name: [] for name, _ in splits.parts()}
     places = [(name, part, i) for name, part in splits.parts() for i in range(len(part))]
@@ -51,7 +51,7 @@ def inspect(
 
 
 def _as_row(one: Inspection) -> list[Any]:
-    """Return what is known of a pair, ready for JSON."""
+    """Return an inspection ready for JSON."""
     return [one.reason, one.pixels.tolist(), one.size, one.digest, list(one.unlisted.items())]
 
 
@@ -73,7 +73,7 @@ def _inspected(scenes: Scenes, i: int) -> Inspection:
 
 
 def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[Color]:
-    """Return the pixels of each color of a mask that is not in the table of classes; black and white mean no class."""
+    """Return the pixels of each color in a mask that is not in the table of classes; black and white mean no class."""
     if not scenes.decode.colors or scenes.decode.values or not (mask == IGNORE).any():
         return Counter()
     colors, counts = np.unique(read_image(scenes.masks[i])[mask == IGNORE], axis=0, return_counts=True)
@@ -82,7 +82,7 @@ def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[
 
 
 def color_problem(found: Sequence[Inspection]) -> str:
-    """Return what is wrong if more than 1 % of all pixels have colors that are not in the table; "" if not."""
+    """Return a problem if more than 1 % of all pixels have colors that are not in the table; otherwise ""."""
     unlisted = sum((one.unlisted for one in found), Counter[Color]())
     share = unlisted.total() / max(sum(int(one.pixels.sum()) for one in found), 1)
     if share <= UNLISTED:
@@ -90,30 +90,30 @@ def color_problem(found: Sequence[Inspection]) -> str:
     color, number = unlisted.most_common(1)[0]
     return (
         f"{share:.1%} of the training pixels have colors that are not in the table of classes, most often "
-        f"{','.join(map(str, color))} ({counted(number, 'pixel')}); such pixels are not learned"
+        f"{','.join(map(str, color))} ({plural(number, 'pixel')}); such pixels are ignored"
     )
 
 
 def class_problem(classes: Sequence[str], pixels: ArrayLike) -> str:
-    """Return that classes have no training pixel; "" if all have some."""
+    """Return a problem if classes have no training pixels; otherwise ""."""
     none = [name for name, count in zip(classes, np.asarray(pixels).tolist(), strict=True) if not count]
-    return f"{counted(len(none), 'class')} without a training pixel cannot be learned: {some(none)}" if none else ""
+    return f"{plural(len(none), 'class')} without a training pixel cannot be learned: {some(none)}" if none else ""
 
 
 def gap_problem(splits: SceneSplits) -> UserError | None:
-    """Return the error of masks whose numbers have gaps: most often they are gray levels, not numbers of classes."""
+    """Return the error for masks whose values have gaps: most often they are gray levels, not class numbers."""
     if not splits.gaps:
         return None
     there = [name for name in splits.train.classes if name not in set(splits.gaps)]
     return UserError(
-        f"the masks have the numbers {', '.join(there[:6])}{', ...' if len(there) > 6 else ''}: "
+        f"the masks have the values {', '.join(there[:6])}{', ...' if len(there) > 6 else ''}: "
         f"{len(splits.gaps)} of {len(splits.train.classes)} classes do not occur",
         "number the classes 0, 1, 2, ... without gaps, or list all of them in classes.txt, one per line",
     )
 
 
 def unusable(splits: SceneSplits, found: Mapping[str, Sequence[Inspection]]) -> list[BadImage]:
-    """Return the pairs that cannot be used, each with its reason."""
+    """Return the unusable pairs with their reasons."""
     return [
         BadImage(name, part.names[i], one.reason)
         for name, part in splits.parts()
@@ -123,7 +123,7 @@ def unusable(splits: SceneSplits, found: Mapping[str, Sequence[Inspection]]) -> 
 
 
 def too_many(bad: Sequence[object], splits: SceneSplits) -> str:
-    """Return by how much unusable pairs exceed what may be left out; "" if they do not."""
+    """Return the limit that unusable pairs exceed, as text; "" if they may be left out."""
     total = sum(len(part) for _, part in splits.parts())
     return f"more than {TOLERATED:.1%} of {total}" if len(bad) > max(TOLERATED * total, 1) else ""
 

@@ -1,4 +1,4 @@
-"""The loss of a batch of scenes: cross entropy, also of the auxiliary head, Dice, and GPaCo among pixels."""
+"""The loss of a batch of scenes: cross entropy of both heads, Dice, and GPaCo among pixels."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ METHODS = ("gpaco", "ce")
 class SceneLoss(nn.Module):
     """Cross entropy + `aux_weight` * that of the auxiliary head + `weight` * GPaCo among pixels, as released.
 
-    `dice` * the Dice loss is ours: it weighs all classes of a batch the same.
+    `dice` * the Dice loss is our addition: it weighs all classes in a batch equally.
     """
 
     def __init__(self, method: MethodSettings, settings: Segmentation) -> None:
@@ -49,7 +49,7 @@ class SceneLoss(nn.Module):
 
 
 def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return the mean cross entropy of the enlarged logits over labeled pixels; 0 with a gradient if there are none."""
+    """Return the mean cross entropy of the upsampled logits over labeled pixels; without any, 0 with a gradient."""
     costs = F.cross_entropy(
         resized(logits.float(), (masks.shape[1], masks.shape[2])), masks, ignore_index=IGNORE, reduction="sum"
     )
@@ -57,9 +57,9 @@ def cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 def dice_loss(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return 1 - Dice of the enlarged probabilities, averaged over the classes in these masks; 0 if there are none.
+    """Return 1 - Dice of the upsampled probabilities, averaged over the classes in the masks; 0 without any.
 
-    The Dice of a class is 2 * (probability of the class on its own pixels) / (that on all labeled pixels + the number
+    The Dice of a class is 2 * (its probability on its own pixels) / (its probability on all labeled pixels + the number
     of its own pixels), with sums over the batch.
     """
     classes = logits.shape[1]

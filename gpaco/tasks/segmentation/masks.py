@@ -1,6 +1,6 @@
-"""Answers of a segmenter, whether a run or an exported file: a mask of class numbers, one in colors, and an overlay.
+"""Predictions of a segmenter, a run or an exported file: a mask of class numbers, one in colors, and an overlay.
 
-Needs no torch. An unreadable file is a row with its error.
+Needs no torch. An unreadable file gets a row with its error.
 """
 
 import csv
@@ -30,27 +30,29 @@ from gpaco.system.work import ALONE, Work
 Row = dict[str, Any]
 Write = Callable[[list[Any]], None]
 MARK = ".gpaco-predict"
-_ROUND = 8  # images of each process, after which several processes write their rows
+_ROUND = 8  # images per process between writes, with several processes
 COLUMNS = ("path", "mask", "colors", "overlay", "probability", "error")
 KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # folders and the suffix of their files
 
 
 @dataclass(frozen=True, eq=False)
 class Segmenting:
-    """A segmenter as prediction sees it: an image in, the class of each pixel out."""
+    """A segmenter for prediction: an image in, the class of each pixel out."""
 
     name: str
     classes: tuple[str, ...]
     palette: tuple[tuple[int, ...], ...]  # the color of each class
-    counts: tuple[int, ...]  # training pixels of each class
+    counts: tuple[int, ...]  # training pixels per class
     groups: tuple[str, ...]  # many, medium or few
     segment: Callable[[NDArray[np.uint8]], tuple[NDArray[np.uint8], NDArray[np.float32]]]  # classes, probability
 
     def answer(self, image: NDArray[np.uint8]) -> tuple[Row, NDArray[np.uint8]]:
-        """Return the mean probability and the share of each class found, and the mask."""
+        """Return the mean probability and the share of each predicted class, and the mask."""
         classes, probability = self.segment(image)
         if not np.isfinite(probability).all():
-            raise UserError("the outputs of the model are not finite, so it predicts nothing", "training has diverged")
+            raise UserError(
+                "the outputs of the model are not finite, so there are no predictions", "training has diverged"
+            )
         found, counts = np.unique(classes, return_counts=True)
         shares = {self.classes[c]: round(float(n / classes.size), 6) for c, n in zip(found, counts, strict=True)}
         return {"probability": round(float(probability.mean()), 6), "shares": shares}, classes
@@ -59,7 +61,7 @@ class Segmenting:
 def output_masks(out: Path | str, data: Iterable[object] = ()) -> Path:
     """Return the path if masks may go there, or raise an error."""
     if Path(out).suffix.lower() in (".csv", ".json", ".jsonl", ".parquet"):
-        raise UserError(f"a segmenter writes images to a folder, and {out} is not one", "--out FOLDER")
+        raise UserError(f"a segmenter writes to a folder, and {out} is a file name", "--out FOLDER")
     return output_folder(out, MARK, data=data)
 
 
@@ -87,7 +89,7 @@ def write_masks(
             found: list[Row] = []
             for file, name in (files[i] for i in one):
                 image = ahead.popleft().result()
-                if own:  # decoded while the network works
+                if own:  # decode it while the network works
                     ahead.append(pool.submit(_read, files[own.popleft()][0]))
                 row: Row = dict.fromkeys(COLUMNS) | {"path": printable(str(file)), "shares": {}}
                 row |= {"error": image} if isinstance(image, str) else _segmented(model, image, folder, name)
@@ -105,7 +107,7 @@ def write_masks(
 
 @contextmanager
 def _table(folder: Path, model: Segmenting, columns: Sequence[str]) -> Iterator[Write]:
-    """A function that adds a row to predictions.csv; classes.csv is written beside it."""
+    """Yield a function that adds a row to predictions.csv; classes.csv is written beside it."""
     mark_folder(folder, MARK)
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -126,7 +128,7 @@ def colored(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[n
 
 
 def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
-    """Return an image with colors over it."""
+    """Blend colors over an image."""
     mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colors).astype(np.uint8)
     return mixed
 
@@ -161,7 +163,7 @@ def _below(file: File, top: Path) -> Path:
 def _named(paths: Sequence[Path | str], out: Path | None) -> list[tuple[File, str]]:
     """Return the images that the paths name, each with a unique name for its results."""
     if not paths:
-        raise UserError("there is no image to predict", "give files, folders or a .txt list")
+        raise UserError("there are no images to predict", "give files, folders or a .txt list")
     found = [(path, file) for path in map(Path, paths) for file in find_files([path], out)]
     wanted = [str(_below(file, top).with_suffix("")) for top, file in found]
     own, taken = set(wanted), set[str]()

@@ -1,8 +1,8 @@
 """The segmentation network: our DeepLabV3+, or an encoder and a decoder of segmentation-models-pytorch, with our heads.
 
-As released, class scores come from the features of the decoder (1x1 convolution after dropout). Two more heads are for
-training only: embeddings from the same features (three 1x1 convolutions), and auxiliary class scores from the second
-last stage of the encoder.
+As released, class scores come from the features of the decoder (1x1 convolution after dropout). Two more heads are used
+only in training: embeddings from the same features (three 1x1 convolutions), and auxiliary class scores from the
+second-to-last stage of the encoder.
 """
 
 import re
@@ -24,8 +24,8 @@ from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.tasks.segmentation import deeplab
 from gpaco.tasks.segmentation.inference import resized
 
-OURS = "deeplabv3plus"  # as released; the one of segmentation-models-pytorch is another network
-DECODERS = {  # our names for its architectures
+OURS = "deeplabv3plus"  # as released; that of segmentation-models-pytorch is a different network
+DECODERS = {  # our names for architectures of segmentation-models-pytorch
     OURS: "",
     "smp_deeplabv3plus": "DeepLabV3Plus",
     "upernet": "UPerNet",
@@ -39,7 +39,7 @@ DECODERS = {  # our names for its architectures
     "manet": "MAnet",
     "segformer": "Segformer",
 }
-ENCODERS = {  # short names for encoders of timm
+ENCODERS = {  # short names for timm encoders
     "swin-tiny": "tu-swin_tiny_patch4_window7_224",
     "swin-small": "tu-swin_small_patch4_window7_224",
     "swin-base": "tu-swin_base_patch4_window12_384",
@@ -52,10 +52,10 @@ WIDTHS = {  # the option for the width of a decoder
     "fpn": "decoder_segmentation_channels",
     "pspnet": "psp_out_channels",
 }
-LEAST = {"pan": 128}  # smallest side in pixels that a decoder takes
-STEP = 32  # every encoder takes heights and widths that are multiples of this
+LEAST = {"pan": 128}  # smallest side in pixels for a decoder
+STEP = 32  # all encoders support heights and widths that are multiples of this
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CONTRAST_STRIDE = 4  # pixels of the image for one embedding, as released
+CONTRAST_STRIDE = 4  # pixels of the image per embedding, as released
 
 
 class Output(NamedTuple):
@@ -82,9 +82,9 @@ class Segmenter(nn.Module):
         step: int = STEP,
         released: bool = True,
     ) -> None:
-        """Build the heads; unless as `released`, class scores have no dropout and larger initial weights."""
+        """Build the heads; if not as `released`, class scores have no dropout and larger initial weights."""
         super().__init__()
-        self.least, self.step = least, step  # smallest side in pixels that it takes, and what sides are multiples of
+        self.least, self.step = least, step  # smallest side in pixels, and the number that sides must be multiples of
         self.encoder, self.decoder = encoder, decoder
         scores = _scores(width, num_classes)
         if not released:
@@ -107,7 +107,7 @@ class Segmenter(nn.Module):
         return Output(logits, embeddings, aux_logits)
 
     def classify(self, images: Tensor) -> Tensor:
-        """Return class scores at the size of the images, which are padded to a size that the network takes."""
+        """Return class scores at the size of the images, which are padded to a size that the network supports."""
         height, width = images.shape[2:]
         wide, tall = (max(self.least, side + -side % self.step) for side in (width, height))
         filled = F.pad(images, (0, wide - width, 0, tall - height))  # with 0, the mean color
@@ -127,16 +127,16 @@ def build(
     output_stride: int = 8,
     drop_path: float = 0.0,
 ) -> Segmenter:
-    """Build the network called "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
+    """Build the network "decoder-encoder", such as "deeplabv3plus-resnet50" or "upernet-swin-tiny".
 
     Args:
         num_classes: C.
-        weights: safetensors file for the encoder, as timm or torchvision name its tensors; "package": those of an
+        weights: safetensors file for the encoder, with tensor names of timm or torchvision; "package": those of an
             installed package; "hub": timm's, downloaded; "none": from scratch.
         dim: length of an embedding; 0: no embeddings, for plain cross entropy.
-        aux: with the auxiliary head.
-        channels: width of the decoder; 0: its own, as released for "deeplabv3plus".
-        output_stride: of DeepLab's encoder, 8 or 16; others have their own.
+        aux: whether to add the auxiliary head.
+        channels: width of the decoder; 0: its default, as released for "deeplabv3plus".
+        output_stride: output stride of DeepLab's encoder, 8 or 16; others have their own.
         drop_path: stochastic depth of the encoder.
     """
     word, encoder = _parts(name)
@@ -146,19 +146,19 @@ def build(
     options: dict[str, Any] = {"encoder_name": _encoder_name(encoder), "encoder_weights": None, "classes": 1}
     if word in DEEPLAB:
         options["encoder_output_stride"] = output_stride
-        options["decoder_aspp_dropout"] = 0.0  # the released code has dropout before the classifier only
+        options["decoder_aspp_dropout"] = 0.0  # the released code has dropout only before the classifier
     if channels:
         options[WIDTHS.get(word, "decoder_channels")] = channels
     if "swin" in options["encoder_name"]:
-        options |= {"strict_img_size": False, "img_size": 512}  # at 224 the last stage would not shift its windows
-    if drop_path or "swin" in options["encoder_name"]:  # whose own is 0.1
+        options |= {"strict_img_size": False, "img_size": 512}  # at 224, the last stage would not shift its windows
+    if drop_path or "swin" in options["encoder_name"]:  # Swin's default is 0.1
         options["drop_path_rate"] = drop_path
     try:
         whole = getattr(smp, DECODERS[word])(**options)
     except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError) as error:
         raise UserError(
             f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
-            "choose a ResNet, Swin or another encoder that it or timm (tu-NAME) has",
+            "choose a ResNet, Swin or another of its encoders, or a timm model (tu-NAME)",
         ) from error
     _start(whole.encoder, name, weights)
     if len(whole.encoder.out_channels) < 6:
@@ -169,7 +169,7 @@ def build(
 
 
 def is_lite(name: str) -> bool:
-    """Return whether the encoder is one that a package has weights of: a small one, with settings of its own."""
+    """Return whether a package has weights for the encoder: a small one, with its own settings."""
     return package_of(timm_name(name)) is not None
 
 
@@ -198,7 +198,7 @@ def _deeplab(
 
 
 def _start(encoder: nn.Module, name: str, weights: str | Path) -> None:
-    """Load pretrained weights into the encoder of a network, if any are asked for."""
+    """Load pretrained weights into the encoder of a network, if requested."""
     if weights == PACKAGE or is_hub(weights):
         load_encoder(encoder, backbones.build(timm_name(name), weights=weights).module.state_dict(), weights)
     elif weights != NONE:
@@ -206,7 +206,7 @@ def _start(encoder: nn.Module, name: str, weights: str | Path) -> None:
 
 
 def check_known(name: str) -> None:
-    """Raise an error if there is no network of this name."""
+    """Raise an error for an unknown network."""
     timm_name(name)
 
 
@@ -230,7 +230,7 @@ def normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def timm_name(name: str) -> str:
-    """Return timm's name of the encoder of a model; "" if the encoder is segmentation-models-pytorch's own."""
+    """Return timm's name for the encoder of a model; "" for an encoder of segmentation-models-pytorch itself."""
     word, encoder = _parts(name)
     if word == OURS:
         return _timm_encoder(encoder).removeprefix("tu-")
@@ -239,7 +239,7 @@ def timm_name(name: str) -> str:
 
 
 def crop_step(name: str, output_stride: int = 8) -> int:
-    """Return the number that height and width of a training crop must be multiples of."""
+    """Return the number that the height and width of a training crop must be multiples of."""
     return output_stride if _parts(name)[0] in DEEPLAB else STEP
 
 
@@ -254,21 +254,21 @@ def load_encoder(encoder: nn.Module, tensors: Mapping[str, Tensor], source: str 
     if missing or wrong:
         what = f"lacks {missing[0]}" if missing else f"has {wrong[0]} of another shape"
         raise UserError(
-            f"{source} does not fit this encoder: it {what} ({len(missing) + len(wrong)} tensors in all)",
+            f"{source} does not fit this encoder: it {what} ({len(missing) + len(wrong)} tensors in total)",
             "give weights of the same architecture",
         )
     encoder.load_state_dict(found, strict=False)
 
 
 def encoder_weights(encoder: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of an encoder by their names in a classifier."""
+    """Return the weights of an encoder, with their names in a classifier."""
     return {_plain(key.removeprefix("model.")): value for key, value in encoder.state_dict().items()}
 
 
 def _plain(key: str) -> str:
-    """Return the name of a tensor with list indices written one way: layers_0.x and layers.0.x are the same.
+    """Normalize the list indices in the name of a tensor: layers_0.x and layers.0.x are the same.
 
-    A stem of three convolutions has timm's names, also in weights of OpenMMLab (`resnet50_v1c`).
+    A stem of three convolutions gets timm's names, also for weights of OpenMMLab (`resnet50_v1c`).
 
     >>> _plain("layers_0.blocks.1.weight"), _plain("stem.3.weight"), _plain("stem.7.bias")
     ('layers.0.blocks.1.weight', 'conv1.3.weight', 'bn1.bias')
@@ -278,7 +278,7 @@ def _plain(key: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Decoder and encoder of a name such as "upernet-swin-tiny"."""
+    """Return the decoder and encoder of a name such as "upernet-swin-tiny"."""
     word, _, encoder = name.partition("-")
     if word not in DECODERS or not encoder:
         known = [f"{decoder}-{encoder or 'resnet50'}" for decoder in DECODERS]
@@ -290,7 +290,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _encoder_name(word: str) -> str:
-    """Return the name of an encoder in segmentation-models-pytorch: one of its own, or "tu-" and a timm model."""
+    """Return the name of an encoder in segmentation-models-pytorch: its own, or "tu-" and a timm model."""
     import timm
 
     own, name = _smp().encoders.get_encoder_names(), word.removeprefix("tu-")
@@ -318,7 +318,7 @@ def _timm_encoder(word: str) -> str:
 
 
 def _freeze_unused(encoder: nn.Module) -> None:
-    """Freeze layers after the last stage that the decoder uses: several processes wait for every gradient."""
+    """Freeze layers after the last stage that the decoder uses, since several processes wait for every gradient."""
     parameters = list(encoder.parameters())
     encoder.eval()  # keeps batch-norm statistics
     features = encoder(torch.zeros(1, 3, 64, 64))
@@ -336,7 +336,7 @@ def _projector(width: int, dim: int) -> nn.Sequential:
 
 
 def _aux_head(wide: int, width: int, num_classes: int) -> nn.Sequential:
-    """The fully convolutional head of the released configurations."""
+    """Return the fully convolutional head of the released configurations."""
     return nn.Sequential(*deeplab.convolution(wide, width, 3), nn.Dropout2d(0.1), _scores(width, num_classes))
 
 

@@ -30,16 +30,16 @@ def predict_masks(
 
     A row has the path, the three files, the mean probability of the predicted classes, the share of each class, and
     error (or None). `out` gets mask/ (class numbers), colors/, overlay/, predictions.csv, and classes.csv with the
-    colors; without it nothing is written. `how` goes to `segment`: scales, flip, window, stride.
+    colors; without it, nothing is written. `how` goes to `segment`: scales, flip, window, stride.
     """
     folder = None if out is None else output_masks(out, run.recipe.data.places)
-    distributed.barrier()  # no process writes there before all have looked
+    distributed.barrier()  # no process may write there before all have checked it
     model, work = segmenting(run, device=device, **how), distributed.shared_work()
     return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show, work=work)
 
 
 def segmenting(run: Run, *, device: torch.device, **how: Any) -> Segmenting:
-    """Return the model of a run as prediction sees it."""
+    """Return the model of a run for prediction."""
     predictor = load_segmenter(run, device=device)
     card = predictor.card
     return Segmenting(

@@ -14,7 +14,7 @@ from gpaco.training.run import Run, select_checkpoint, weights_of
 class ScenePredictor(Normalized):
     """Images to class scores: the trained network with its normalization and its card.
 
-    Takes (N, 3, H, W) of any size, uint8 or floats from 0 to 1; gives (N, C, H, W).
+    Takes (N, 3, H, W) of any size, uint8 or floats from 0 to 1; returns (N, C, H, W).
     """
 
     model: Segmenter
@@ -27,7 +27,7 @@ class ScenePredictor(Normalized):
 def load_segmenter(run: Run, *, which: str = "best", device: str | torch.device = "cpu") -> ScenePredictor:
     """Return the model of a segmentation run."""
     if run.recipe.train.task != "segmentation":
-        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run that segments images")
+        raise UserError(f"{run.folder} is a run of {run.recipe.train.task}", "give a run of a segmenter")
     found = select_checkpoint(run, which)
     card = read_card(Card, found.state["card"], str(found.path))
     model = build_model(card)

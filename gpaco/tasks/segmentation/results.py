@@ -9,7 +9,7 @@ from gpaco import __version__
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
-from gpaco.system.progress import Say, told
+from gpaco.system.progress import Say, as_progress
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits
@@ -21,9 +21,9 @@ def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.d
     predictor = load_segmenter(run, device=device)
     split, scenes = splits.reported(recipe.data.evaluate_on)
     if scenes is None:
-        say("there is no data to evaluate on: only the model was written")
+        say("there is no data to evaluate on, so only the model was written")
         return
-    result = evaluate_scenes(predictor, scenes, show=told(say, "evaluating"), intervals=True)
+    result = evaluate_scenes(predictor, scenes, show=as_progress(say, "evaluating"), intervals=True)
     if distributed.rank():
         return
     state = newest(run).state

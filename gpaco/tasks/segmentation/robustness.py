@@ -32,7 +32,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     part, whole = evaluation_part(run, settings.data, predictor.classes, say)
     numbers = np.sort(permutation(settings.seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
-        raise UserError(f"a subset of {subset} images is empty", "for example --subset 100")
+        raise UserError(f"a subset needs at least 1 image, got {subset}", "for example --subset 100")
     scenes = whole.subset(numbers)
     names = corruption_names(settings.corruptions)
     conditions = [CLEAN, *((name, level) for name in CORRUPTIONS if name in names for level in settings.severities)]
@@ -80,12 +80,12 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
 
 
 def check_options(settings: RobustnessSettings) -> None:
-    """Raise an error if an option was set that only classifiers have."""
-    given = settings.clean or settings.restrict or settings.prior or settings.unbiased or settings.workers
+    """Raise an error for an option that only classifiers have."""
+    given = settings.clean or settings.restrict or settings.prior or settings.unbiased or settings.workers is not None
     if given or settings.preprocessing != "official" or settings.on_bad_image != "error":
         raise UserError(
             "robustness of a segmenter has no --clean, --restrict, --prior, --unbiased, --on-bad-image, --workers "
-            "and no preprocessing",
+            "or preprocessing",
             "leave them out",
         )
 
@@ -98,9 +98,9 @@ def _rows(
     model: ScenePredictor,
     conditions: Sequence[Condition],
 ) -> Iterator[tuple[Condition, Row]]:
-    """The errors of a model under each condition.
+    """Yield the errors of a model under each condition.
 
-    `numbers` are the indices of the scenes in the whole set: an image is corrupted the same way in every subset.
+    `numbers` are the indices of the scenes in the whole set, so that an image is corrupted the same way in any subset.
     """
 
     def change(condition: Condition, image: Pixels, i: int) -> Pixels:
@@ -116,7 +116,7 @@ def _rows(
                 show(done * total + now, len(conditions) * total)
 
             result = evaluate_scenes(model, scenes, change=partial(change, condition), show=whole)
-            # The IoU of a group of classes that no mask has would come from mistakes alone.
+            # The IoU of a group whose classes are in no mask would reflect only false positives.
             there = {row["group"] for row in result["per_class"] if row["test"]}
             found = {"error": result["miou"]} | {name: result[name] if name in there else None for name in GROUPS}
             lost = {key: None if iou is None else 1 - iou for key, iou in found.items()}

@@ -1,4 +1,4 @@
-"""Images with a mask each: what every reader of segmentation data returns."""
+"""Images with masks: what every reader of segmentation data returns."""
 
 import colorsys
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from gpaco.system import distributed
 from gpaco.system.words import printable
 
 Color = tuple[int, int, int]
-OWN = "folders of images and masks"  # the reader of anyone's data
+OWN = "folders of images and masks"  # the reader of user data
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Decode:
     """How a mask file becomes classes: by the number in each pixel, or by its color.
 
     Args:
-        values: the class of each of the numbers 0 to 255, 255 for none, -1 for a number that is an error.
-        colors: the color of each number; other colors are 255. Without `values` a color's number is its class.
+        values: the class of each number from 0 to 255; 255 for no class, -1 for a number that is an error.
+        colors: the color of each number; other colors are 255. Without `values`, a color's number is its class.
     """
 
     values: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class Decode:
 
 
 def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)) -> Decode:
-    """Return the decoding of files in which class k has the number `first` + k, and `ignore` are no class.
+    """Return the decoding of files in which class k has the number `first` + k, and numbers in `ignore` are no class.
 
     >>> numbered(3, first=1).values[:5]
     (255, 0, 1, 2, -1)
@@ -48,7 +48,7 @@ def numbered(num_classes: int, *, first: int = 0, ignore: Sequence[int] = (255,)
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Images and masks as files that `load` decodes; `palette` has a color for each class, to draw masks."""
+    """Images and masks as files that `load` decodes; `palette` has a color per class, to draw masks."""
 
     images: tuple[Path, ...]
     masks: tuple[Path, ...]
@@ -79,13 +79,13 @@ class Scenes:
         return hash_of_rows((name, printable(mask.name)) for name, mask in zip(self.names, self.masks, strict=True))
 
     def load(self, i: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return image (H, W, 3) RGB and mask (H, W) of classes, 255 for none; or raise a `UserError`."""
+        """Return image (H, W, 3) RGB and mask (H, W) of classes, 255 for no class; or raise a `UserError`."""
         image, mask = self.load_image(i), self.load_mask(i)
         if image.shape[:2] != mask.shape:
             raise UserError(
                 f"{printable(self.masks[i])} has {mask.shape[1]} x {mask.shape[0]} pixels, its image "
                 f"{image.shape[1]} x {image.shape[0]}",
-                "a mask has the size of its image: make it again, or remove the pair",
+                "a mask must have the size of its image: create it again, or remove the pair",
             )
         return image, mask
 
@@ -101,13 +101,13 @@ class Scenes:
         if (mask < 0).any():
             raise UserError(
                 f"{printable(path)} has the value {int(raw[mask < 0][0])}, but there are {len(self.classes)} classes",
-                "list all classes, or write 255 for pixels that belong to none",
+                "list all classes, or write 255 for pixels that belong to no class",
             )
         return mask.astype(np.uint8)
 
 
 def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
-    """Return the scenes with their classes renumbered to those of a model, by name."""
+    """Return the scenes with their classes renumbered to match those of a model, by name."""
     if scenes.classes == classes:
         return scenes
     unknown = [name for name in scenes.classes if name not in set(classes)]
@@ -126,8 +126,8 @@ def in_order_of(scenes: Scenes, classes: tuple[str, ...]) -> Scenes:
 class SceneSplits(DataSplits[Scenes]):
     """The splits of images with masks.
 
-    `pixels` are those of each class in training, once they were counted. `gaps` are classes that no mask has, though
-    a larger number occurs, if there is no table of classes.
+    `pixels` has the number of training pixels per class, once they are counted. `gaps` are classes that are in no mask
+    although a larger number is, if there is no table of classes.
     """
 
     pixels: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ class SceneSplits(DataSplits[Scenes]):
 
     @property
     def published(self) -> bool:
-        """Whether the splits are those of a benchmark."""
+        """Return whether the splits are those of a benchmark."""
         return not self.reader.startswith(OWN)
 
 
@@ -144,26 +144,27 @@ def read_numbers(path: Path) -> NDArray[np.uint8]:
     values, mode = read_stored(path)
     if values.ndim != 2 or values.dtype.kind not in "bui":
         raise UserError(
-            f"{printable(path)} is an image in colors ({mode}), expected is a mask of class numbers",
-            "for masks in colors write classes.csv beside the folders: name,red,green,blue",
+            f"{printable(path)} is a color image ({mode}) instead of a mask of class numbers",
+            "for masks in colors, write classes.csv beside the folders: name,red,green,blue",
         )
     if values.min(initial=0) < 0 or values.max(initial=0) > 255:
         odd = values.min() if values.min() < 0 else values.max()
         raise UserError(
-            f"{printable(path)} has the value {odd}; class numbers go to {IGNORE - 2}", "number the classes from 0"
+            f"{printable(path)} has the value {odd}, but class numbers are 0 to {IGNORE - 2}",
+            "number the classes from 0",
         )
     return values.astype(np.uint8)
 
 
 def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
-    """Return the class of each pixel of a mask in colors. Masks of numbers are refused: most would be no class."""
+    """Return the class of each pixel of a mask in colors. Masks of numbers are refused: most would have no class."""
     mode, pixels = stored_mode(path), read_image(path)
     if mode in ("L", "LA", "I", "I;16"):
         known = {red for red, green, blue in colors if red == green == blue}
         if numbers := [v for v in np.unique(pixels).tolist() if v < len(colors) and v not in known]:
             raise UserError(
-                f"{printable(path)} has the number {numbers[0]}, which is no color of the table of classes",
-                "for masks of class numbers write the names only, without colors, into classes.csv",
+                f"{printable(path)} has the number {numbers[0]}, which is not a color in the table of classes",
+                "for masks of class numbers, write only names into classes.csv, without colors",
             )
     return by_color(pixels, colors)
 
@@ -182,7 +183,7 @@ def by_color(image: NDArray[np.uint8], colors: Sequence[Color]) -> NDArray[np.ui
 
 
 def palette(num_classes: int) -> tuple[Color, ...]:
-    """Return a color for every class; classes with neighboring numbers are far apart in hue, and the first is blue."""
+    """Return a color for every class; consecutive classes are far apart in hue, and the first is blue."""
 
     def color(k: int) -> Color:
         hue, light = (0.6 + 0.61803398875 * k) % 1.0, (0.45, 0.6, 0.35)[k % 3]
@@ -193,7 +194,7 @@ def palette(num_classes: int) -> tuple[Color, ...]:
 
 
 def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
-    """Return the pixels of each class in all masks, (C,). Each process counts its share, and all get the sum."""
+    """Return the number of pixels per class in all masks, (C,). Each process counts its share, and all get the sum."""
 
     def count(i: int) -> NDArray[np.int64]:
         return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]
@@ -201,8 +202,8 @@ def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None)
     mine = distributed.mine(len(scenes))
     counts = np.zeros(len(scenes.classes), np.int64)
     with ThreadPoolExecutor(4) as pool:
-        for done, counted in enumerate(pool.map(count, mine), 1):
-            counts += counted
+        for done, own in enumerate(pool.map(count, mine), 1):
+            counts += own
             if show is not None:
                 show(done, len(mine))
     return distributed.sum_counts(torch.from_numpy(counts)).numpy()

@@ -1,4 +1,4 @@
-"""The scenes of a recipe: read, split, and checked."""
+"""Reads, splits and checks the scenes of a recipe."""
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from gpaco.data.holdout import hold_back, repeated, stratified_split, with_val_as_test
-from gpaco.data.inspection import LOOKED_AT, fingerprints, read_bad
+from gpaco.data.inspection import INSPECTION_LIMIT, fingerprints, read_bad
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Progress, Say, quiet, told
+from gpaco.system.progress import Progress, Say, as_progress, quiet
 from gpaco.system.words import some
 from gpaco.tasks.segmentation.inspection import color_problem, inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -21,14 +21,14 @@ from gpaco.training.run import BAD_IMAGES, has_begun
 
 
 def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None, shared: bool = False) -> SceneSplits:
-    """Return the splits that a recipe asks for; without the pairs that its `run` has left out.
+    """Return the splits of a recipe, without the pairs that its `run` has left out.
 
     With `shared`, all processes call this, and if masks must be decoded to find the classes, each decodes its share.
     """
     if not recipe.data.path:
         raise UserError("there is no data to train on", "give a folder of images and masks")
-    splits = read_scenes(recipe.data.path, told(say, "reading classes from masks"), shared=shared)
-    splits = with_parts(splits, recipe.data, told(say, "looking for copies"))
+    splits = read_scenes(recipe.data.path, as_progress(say, "reading classes from masks"), shared=shared)
+    splits = with_parts(splits, recipe.data, as_progress(say, "looking for copies"))
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return without(splits, left_out(recipe, run) or ())
@@ -44,7 +44,7 @@ def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
 
 
 def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = None) -> SceneSplits:
-    """Return the splits that training needs: missing ones are held out from training images."""
+    """Return the splits that training needs; missing ones are held out from training images."""
     if settings.expect_images and len(splits.train) != settings.expect_images:
         raise UserError(
             f"the recipe expects {settings.expect_images:,} training images, got {len(splits.train):,}",
@@ -56,7 +56,7 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
     no_test, no_val = splits.val is None and splits.test is None, splits.val is None and settings.validation > 0
     if no_test or no_val:
         images = splits.train.images
-        prints = fingerprints(images, progress) if len(images) <= LOOKED_AT else None
+        prints = fingerprints(images, progress) if len(images) <= INSPECTION_LIMIT else None
         again = repeated(prints)
         copies = set() if again is None else {path for path, one in zip(images, again, strict=True) if one}
         if no_test:
@@ -68,7 +68,7 @@ def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = 
 
 
 def check_filled(splits: SceneSplits) -> None:
-    """Raise an error if a split has no image."""
+    """Raise an error if a split is empty."""
     words = {"train": "training", "val": "validation", "test": "test"}
     for name, part in splits.parts():
         if not len(part):
@@ -77,7 +77,7 @@ def check_filled(splits: SceneSplits) -> None:
 
 
 def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: Set[Path]) -> SceneSplits:
-    """Return the splits with a seeded share of training held back. Copies of an image all stay in training."""
+    """Return the splits with a seeded share of training images held back. All copies of an image stay in training."""
     total = len(splits.train)
     stay = np.array([path in copies for path in splits.train.images])
     _, held = stratified_split(np.zeros(total, np.int64), share, seed, stay=stay, smallest=2)
@@ -92,12 +92,12 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
 
 
 def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
-    """Decode every pair once, each process its share. Unusable pairs are an error or left out; leaks are an error."""
+    """Decode every pair, each process its share. Unusable pairs are an error or left out; leaks are an error."""
     skip = recipe.data.on_bad_image == "skip"
-    if not skip and sum(len(part) for _, part in splits.parts()) > LOOKED_AT:
+    if not skip and sum(len(part) for _, part in splits.parts()) > INSPECTION_LIMIT:
         say("too many files to inspect all of them before training; `gpaco check --task segmentation` does")
         return splits
-    found = inspect(splits, told(say, "checking images and masks"), shared=True)
+    found = inspect(splits, as_progress(say, "checking images and masks"), shared=True)
     bad = unusable(splits, found)
     if bad and not skip:
         raise UserError(

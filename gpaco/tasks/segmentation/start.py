@@ -1,4 +1,4 @@
-"""Where training starts: which network, and with which weights in its encoder."""
+"""Where training starts: the network, and the weights of its encoder."""
 
 from gpaco.errors import UserError
 from gpaco.models.backbones import NONE
@@ -14,26 +14,26 @@ CHANNELS = 64  # of its decoder: wider ones are slower
 
 
 def choose_start(recipe: Recipe, say: Say) -> Recipe:
-    """Return the recipe with a network and weights for its encoder where it leaves them open; print one line."""
+    """Return the recipe with a network and weights for its encoder, if it does not set them; print one line."""
     asked = weights = recipe.model.weights
     name, channels = recipe.model.name, recipe.segmentation.channels
     if name == "auto":
         name, channels = MODEL, channels or CHANNELS
     if asked == "auto":
         weights = PACKAGE if package_of(timm_name(name)) else NONE
-    say(_in_words(name, asked, weights))
+    say(_describe_start(name, asked, weights))
     return recipes.fill(recipe, {"model.name": name, "model.weights": weights, "segmentation.channels": channels})
 
 
 def check_start(name: str, weights: str) -> None:
-    """Raise an error if there is no network of this name, or if its encoder has no weights of this kind."""
+    """Raise an error for an unknown network, or if its encoder has no weights of this kind."""
     check_known(name)
     encoder = timm_name(name)
     if is_hub(weights) and not encoder:
         decoder, _, own = name.partition("-")
         raise UserError(
-            f"{own} is an encoder of segmentation-models-pytorch, and the hub has weights of timm's",
-            f"name timm's: --model {decoder}-tu-{own}, or pass a file: --weights FILE.safetensors",
+            f"{own} is an encoder of segmentation-models-pytorch, but the hub has only weights for timm's",
+            f"use timm's: --model {decoder}-tu-{own}, or pass a file: --weights FILE.safetensors",
         )
     if weights != PACKAGE:
         return
@@ -45,7 +45,7 @@ def check_start(name: str, weights: str) -> None:
     check_installed(encoder)
 
 
-def _in_words(name: str, asked: str, weights: str) -> str:
+def _describe_start(name: str, asked: str, weights: str) -> str:
     if weights == PACKAGE:
         return f"start: {name}, its encoder with ImageNet-1k weights (--weights none starts from scratch)"
     if weights != NONE:
@@ -53,6 +53,6 @@ def _in_words(name: str, asked: str, weights: str) -> str:
     if asked == NONE:
         return f"start: {name} from scratch"
     return (
-        f"start: {name} from scratch, since no package has weights of its encoder "
-        f"(--weights FILE.safetensors or hub takes a classifier's; --model {MODEL} has some)"
+        f"start: {name} from scratch, since no package has weights for its encoder "
+        f"(--weights FILE.safetensors or hub uses those of a classifier; --model {MODEL} has some)"
     )

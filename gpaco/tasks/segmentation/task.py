@@ -1,4 +1,4 @@
-"""Segmentation as a task: prepare the data and the recipe, begin a stage, finish the run."""
+"""Segmentation as a task: prepares the data and the recipe, begins stages, finishes the run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from gpaco.models.weights.hub import fetch, is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
-from gpaco.system.progress import Say, told
+from gpaco.system.progress import Say, as_progress
 from gpaco.tasks.segmentation.batches import batches
 from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
-from gpaco.tasks.segmentation.estimate import estimate_seconds, in_words
+from gpaco.tasks.segmentation.estimate import estimate_seconds, format_estimate
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.inspection import class_problem, gap_problem
 from gpaco.tasks.segmentation.losses import SceneLoss
@@ -40,7 +40,7 @@ class SegmentationLearner:
 
     def __init__(self, recipe: Recipe, splits: SceneSplits, model: Segmenter, card: Card, *, select: bool) -> None:
         self.recipe, self.splits, self.card = recipe, splits, card
-        self.select = select  # whether validation data select the best epoch
+        self.select = select  # whether validation data selects the best epoch
         self.model = distributed.share_statistics(model)
         self.extra = SceneLoss(recipe.method, recipe.segmentation)
         self.steps = steps_per_epoch(len(splits.train), recipe.train.batch_size)
@@ -93,14 +93,16 @@ class Segmentation:
         if left_out(recipe, folder) is None:
             splits = inspected(splits, recipe, say)
         resolved = resolve(recipe, given, splits, device, say)
-        pixels = pixel_counts(splits.train, told(say, "counting pixels"))
+        pixels = pixel_counts(splits.train, as_progress(say, "counting pixels"))
         if not pixels.any():
             raise UserError("no training pixel belongs to a class", "run `gpaco check DATA --task segmentation`")
         if problem := class_problem(splits.train.classes, pixels):
             say(f"WARNING: {problem}")
         task = cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
         if not has_begun(folder):
-            say(in_words(sum(estimate_seconds(stage, task.splits, device) for stage in recipes.stages(resolved))))
+            say(
+                format_estimate(sum(estimate_seconds(stage, task.splits, device) for stage in recipes.stages(resolved)))
+            )
         return task
 
     @staticmethod
@@ -122,14 +124,14 @@ class Segmentation:
             taken = {name: value for name, value in before.weights.items() if name in mine}
             if changed := [name for name, value in taken.items() if mine[name].shape != value.shape]:
                 raise UserError(
-                    f"{changed[0]} has another shape in stage {stage.name!r} than in the stage before",
+                    f"{changed[0]} has a different shape in stage {stage.name!r} than in the previous stage",
                     "keep model.name, model.dim and segmentation.channels the same in all stages",
                 )
             model.load_state_dict(mine | taken)
         return SegmentationLearner(stage, self.splits, model, card, select=self.selects(stage))
 
     def selects(self, stage: Recipe) -> bool:
-        """Whether validation data select the epoch: not if the recipe wants the last one or reports on them."""
+        """Return whether validation data selects the epoch: not if the recipe uses the last one or reports on it."""
         judged = stage.train.select == "best" and self.splits.reported(stage.data.evaluate_on)[0] != "val"
         return self.splits.val is not None and judged
 

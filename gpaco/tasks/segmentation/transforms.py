@@ -1,7 +1,7 @@
-"""Training images as the paper makes them: scaled, cropped, mirrored, their colors distorted.
+"""The augmentation of the paper: training images are scaled, cropped, mirrored, and their colors distorted.
 
 Everything is a pure function of an image, its mask and a row of uniform numbers, which `counter_random.uniforms`
-makes from (seed, epoch, index): the same crops for any number of workers, kills and processes.
+computes from (seed, epoch, index): crops are the same for any number of workers, processes and restarts.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ DRAWS = 1 + 2 * TRIES + 1 + 9  # uniform numbers for one image
 def training_crop(
     image: Image, mask: Mask, u: NDArray[np.float64], settings: Segmentation, fill: Sequence[int]
 ) -> tuple[Image, Mask]:
-    """An image and its mask, each of the size `settings.crop`; `u` is (DRAWS,).
+    """Return an image and its mask, each of the size `settings.crop`; `u` is (DRAWS,).
 
-    A smaller image is filled up with the color `fill`, its mask with 255.
+    A smaller image is padded with the color `fill`, its mask with 255.
     """
     crop, (least, greatest) = settings.crop, settings.scale
     factor = fitting(image.shape[:2], settings.base_size) * (least + (greatest - least) * u[0])
@@ -41,7 +41,7 @@ def training_crop(
 
 
 def fitting(size: Size, base_size: Size) -> float:
-    """The factor that makes an image as large as fits into `base_size` (shorter side, longer side).
+    """Return the factor by which an image just fits into `base_size` (shorter side, longer side).
 
     >>> fitting((100, 400), (50, 1000)), fitting((100, 400), (50, 100))
     (0.5, 0.25)
@@ -50,7 +50,7 @@ def fitting(size: Size, base_size: Size) -> float:
 
 
 def rescaled(image: Image, mask: Mask, factor: float) -> tuple[Image, Mask]:
-    """Image (bilinear) and mask (nearest) at `factor` times their size."""
+    """Resize an image (bilinear) and mask (nearest) to `factor` times their size."""
     height, width = (max(1, round(side * factor)) for side in mask.shape)
     if (height, width) == mask.shape:
         return image, mask
@@ -61,7 +61,7 @@ def rescaled(image: Image, mask: Mask, factor: float) -> tuple[Image, Mask]:
 
 
 def _place(mask: Mask, crop: Size, u: NDArray[np.float64], max_share: float) -> tuple[int, int]:
-    """Top and left of the first crop in which no class has more than its share; the last one tried if none is."""
+    """Return top and left of the first crop in which no class has more than `max_share`, or else of the last try."""
     free = (max(mask.shape[0] - crop[0], 0), max(mask.shape[1] - crop[1], 0))
     top = left = 0
     for k in range(TRIES):
@@ -73,10 +73,10 @@ def _place(mask: Mask, crop: Size, u: NDArray[np.float64], max_share: float) -> 
 
 
 def distorted(image: Image, u: NDArray[np.float64]) -> Image:
-    """Brightness, contrast, saturation and hue, each changed half of the time; contrast before or after the colors.
+    """Change brightness, contrast, saturation and hue, each half of the time; contrast before or after the colors.
 
-    The ranges of the released configurations: brightness 32 levels either way, contrast and saturation 0.5 to 1.5
-    times, hue 18 of 180 steps either way. `u` is (9,).
+    The ranges are those of the released configurations: brightness by up to 32 levels, contrast and saturation by 0.5
+    to 1.5, hue by up to 18 of 180 steps. `u` is (9,).
     """
     if u[0] < 0.5:
         image = np.asarray(cv2.convertScaleAbs(np.maximum(image.astype(np.float32) + (64 * u[1] - 32), 0)), np.uint8)

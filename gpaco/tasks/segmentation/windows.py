@@ -1,10 +1,10 @@
-"""Where sliding windows start. Needs no torch."""
+"""The positions of sliding windows. Needs no torch."""
 
 from gpaco.errors import UserError
 
 
 def starts(length: int, window: int, stride: int) -> list[int]:
-    """Return where windows start so that they cover `length` pixels; the last one is moved back to end with them.
+    """Return where windows start to cover `length` pixels; the last one is moved back to end with them.
 
     >>> starts(10, 4, 3), starts(11, 4, 3), starts(3, 4, 3)
     ([0, 3, 6], [0, 3, 6, 7], [0])

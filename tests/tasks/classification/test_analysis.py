@@ -21,6 +21,7 @@ from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import View, normalize
 from gpaco.errors import UserError
+from gpaco.losses.pairs import from_pairs
 from gpaco.methods import ANALYZED
 from gpaco.metrics.optimum import extra_loss_curve, log_log_slope, optimal_probabilities
 from gpaco.tasks.classification.analysis import analyze, class_gradient_norms
@@ -199,7 +200,11 @@ def test_training_leaves_an_analysis_with_all_that_the_method_has(method: str, r
     settings = {"alpha": 0.05, "memory": 64, "batch": 32, "views": 2}
     assert found["settings"] == (settings if parametric else None)
     again = analyze(runs[method].folder)
-    assert again == found  # from the folder alone, bit for bit
+    if method == "supcon":  # its second stage was measured on cached features, which are rounded
+        here, there = ([x for x in everything(one) if isinstance(x, int | float)] for one in (again, found))
+        assert here == pytest.approx(there, rel=1e-3)
+    else:
+        assert again == found  # from the folder alone, bit for bit
 
 
 def features_of(run: Run, samples: Samples, rows: Any, seed: int) -> list[Tensor]:
@@ -235,7 +240,7 @@ def dense(
     [
         ("gpaco", ["method.prior=unbiased"]),
         ("gpaco", ["method.prior=counts", "method.alpha=0.4", "method.label_smoothing=0.1", "method.mixup=0.5"]),
-        ("gpaco", ["method.prior=none", "views.second="]),
+        ("gpaco", ["method.prior=none", "views.second=", "method.memory=4096"]),  # which is not full
         ("paco", ["method.temperature=0.07"]),
     ],
     ids=str,
@@ -255,8 +260,13 @@ def test_gradients_and_mass_are_those_of_one_softmax_over_centers_and_samples(
     prior = extra.get("loss.log_prior", torch.zeros(10))
     if recipe.method.prior == "unbiased":
         prior = prior + extra["loss.center_share"].log()
-    memory, memory_labels = extra["loss.memory.embeddings"], extra["loss.memory.labels"]
-    memory_labels = memory_labels if memory_labels.dim() == 2 else F.one_hot(memory_labels, 10).float()
+    written = int(extra["loss.memory.pushed"])
+    memory, memory_labels = (extra[f"loss.memory.{name}"][:written] for name in ("embeddings", "labels"))
+    if memory_labels.dim() == 3:
+        classes, shares = from_pairs(memory_labels)
+        memory_labels = (F.one_hot(classes, 10) * shares.unsqueeze(2)).sum(1)
+    else:
+        memory_labels = F.one_hot(memory_labels, 10).float()
 
     def embedded(rows: Any) -> list[Tensor]:
         found = features_of(run, samples, rows, 3)
@@ -325,6 +335,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
     assert norms.centers == pytest.approx(by_class.sum(0), rel=1e-3)
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_cross_entropy_moves_frequent_centers_more_and_gpaco_moves_them_more_evenly(tmp_path: Path) -> None:
     settings = ("method.memory=256", "method.alpha=0.2")
@@ -334,6 +345,7 @@ def test_cross_entropy_moves_frequent_centers_more_and_gpaco_moves_them_more_eve
     assert abs(parametric) < plain - 0.2
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_training_brings_the_mass_of_frequent_classes_to_the_optimum(runs: dict[str, Run], tmp_path: Path) -> None:
     def distance(run: Run) -> float:
@@ -354,6 +366,7 @@ def test_a_run_in_stages_shows_the_centers_of_the_last(runs: dict[str, Run]) -> 
     assert alone["gradients"]["slope"] is None  # the centers are not in its loss
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
@@ -421,7 +434,7 @@ def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> N
 def test_a_training_image_that_is_gone_costs_the_analysis_but_not_the_run(runs: dict[str, Run], tmp_path: Path) -> None:
     classes, said = splits_of(runs["ce"].recipe).train.classes, list[str]()
     samples = Samples(np.zeros(1, np.int64), classes, paths=(tmp_path / "gone.png",))
-    write_analysis(Run(runs["ce"].folder), samples, load(runs["ce"]), said.append)
+    write_analysis(Run(runs["ce"].folder), samples, load(runs["ce"]), None, said.append)
     assert "no analysis.json" in said[-1]
     assert "gone.png" in said[-1]
 

@@ -97,7 +97,7 @@ def test_a_test_part_that_was_given_may_change_and_it_is_said(home: Path) -> Non
 def test_a_run_goes_on_only_with_the_list_of_images_that_it_began_with(home: Path) -> None:
     go_back(home / "run")
     shutil.move(home / "data" / "ant" / "0.png", home / "data" / "ant" / "zero.png")  # as many of each class as before
-    with pytest.raises(UserError, match="has changed since it began: other images") as error:
+    with pytest.raises(UserError, match="has changed since it started: different images") as error:
         gpaco.train(home / "data", out=home / "run", **QUICK)
     assert "restore the data" in error.value.remedy
     shutil.move(home / "data" / "ant" / "zero.png", home / "data" / "ant" / "0.png")
@@ -124,7 +124,7 @@ def test_scenes_that_were_drawn_anew_are_neither_scored_nor_trained_on(tmp_path:
         with pytest.raises(UserError, match=REDRAWN):
             action()
     go_back(run.folder)
-    with pytest.raises(UserError, match=r"has changed since it began: other .*images"):
+    with pytest.raises(UserError, match=r"has changed since it started: different .*images"):
         gpaco.train(data, out=run.folder, **SCENES)
 
 

@@ -60,7 +60,7 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
     assert bad.keys() == {"train/ant/empty.jpg", "train/bee/cut.png", "train/bee/page.jpg"}
     assert bad["train/ant/empty.jpg"] == "the file is empty"
     assert "not a JPEG" in bad["train/bee/page.jpg"]
-    assert facts["odd"] == [{"part": "train", "name": "train/ant/cmyk.jpg", "what": "CMYK"}]
+    assert facts["odd"] == [{"part": "train", "name": "train/ant/cmyk.jpg", "what": ["CMYK"]}]
     assert facts["duplicates"] == [["train/ant/0.png", "train/ant/again.png"], ["train/ant/1.png", "train/bee/ant.png"]]
     assert facts["two_classes"] == [["train/ant/1.png", "train/bee/ant.png"]]
     assert facts["leaks"] == [["train/bee/5.png", "test/bee/leak.png"]]
@@ -85,8 +85,12 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
     text = lines(facts)
     assert text[0] == "read as: folder of class folders"
     assert text[-1] == "no problems found"
-    assert "  train.batch_size = 5  (--batch-size)" in text  # two are tested on, one selects
-    assert "  method.memory = 4  (--set method.memory=)" in text
+    assert "  a 5, b 3" in text
+    assert "test: none given; 2 of 8 images, 20% of each class, seed 0" in text
+    settings = {line.split("  ")[1]: line.split()[-1] for line in text if line.startswith("  ") and " = " in line}
+    assert settings["train.batch_size = 5"] == "--batch-size"  # two are tested on, one selects
+    assert settings["method.memory = 4"] == "method.memory="
+    assert len({line.index("--") for line in text if line.startswith("  ") and " = " in line}) == 1, "flags are aligned"
 
 
 def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:

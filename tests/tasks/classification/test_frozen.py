@@ -25,6 +25,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import cached_kinds, chosen_views
 from gpaco.tasks.classification.feature_cache import BLOCK
 from gpaco.tasks.classification.frozen import Frozen
@@ -61,6 +62,23 @@ def head(weights: Path, out: Path, settings: list[str], **flags: Any) -> Run:
     )
 
 
+@pytest.mark.slow
+def test_the_analysis_of_a_head_is_that_of_its_images_and_takes_them_from_the_cache(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpaco.tasks.classification.analysis.SECONDS", 600)
+    method = {"method": "gpaco", "report": True, "seed": 3}
+    with monkeypatch.context() as patch:
+        patch.setattr("gpaco.tasks.classification.probe.views_of", None)
+        run = head(weights, tmp_path / "run", ["method.memory=64"], **method)
+    stored, anew = json.loads((run.folder / "analysis.json").read_text()), analyze(run)
+    for part in ("gradients", "mass"):
+        for key, values in anew[part].items():
+            if isinstance(values, list):
+                np.testing.assert_allclose(stored[part][key], values, rtol=0.02, atol=1e-3, err_msg=f"{part}.{key}")
+    assert stored["gradients"]["images"] == anew["gradients"]["images"]
+
+
 def caches(folder: Path) -> list[Path]:
     return sorted(folder.glob("features/*/features.f16"))
 
@@ -92,12 +110,14 @@ def test_without_augmentation_a_cached_head_is_the_head_that_sees_the_images(
     assert cached.metrics["top1"] == pytest.approx(anew.metrics["top1"], abs=3 / cached.metrics["n"])
 
 
+@pytest.mark.extensive
 def test_augmented_views_are_cached_not_one_picture_four_times(weights: Path, tmp_path: Path) -> None:
     settings = ["views.first=plain", "views.second=plain"]
     cached, off = head(weights, tmp_path / "augmented", settings), head(weights, tmp_path / "off", OFF)
     assert abs(cached.history[-1]["loss"] - off.history[-1]["loss"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, tmp_path: Path) -> None:
     moved = tmp_path / "weights.safetensors"
     shutil.copy(weights, moved)
@@ -131,6 +151,7 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
         gpaco.load(tmp_path / "elsewhere")
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, tmp_path: Path) -> None:
     compare(
@@ -191,6 +212,7 @@ def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> No
     assert torch.equal(found[0], found[3])
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_features_are_the_same_bits_for_any_number_of_threads(weights: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
@@ -225,19 +247,20 @@ def test_views_of_two_kinds_share_the_cached_ones() -> None:
     assert set(one) == {0, 2, 4}
     assert set(two) == {1, 3}
     assert [view.tolist() for view in chosen_views(0, 0, np.arange(3), [PLAIN, PLAIN], [PLAIN])] == [[0, 0, 0]] * 2
-    with pytest.raises(UserError, match=r"2 different views need at least as many cached ones, not 1"):
+    with pytest.raises(UserError, match=r"2 different views need at least 2 cached views, got 1"):
         cached_kinds([PLAIN, AUG], 1)
 
 
 def test_mixed_pixels_and_cached_features_do_not_go_together(weights: Path, tmp_path: Path) -> None:
     for setting in ("method.mixup=0.2", "method.cutmix=1", "views.erase=0.25"):
-        with pytest.raises(UserError, match=r"mixup, cutmix and erasing change pixels.*\n.*cached_views=0"):
+        with pytest.raises(UserError, match=r"mixup, cutmix and erasing need images.*\n.*cached_views=0"):
             head(weights, tmp_path / "run", [setting])
     assert not (tmp_path / "run").exists()
     result = head(weights, tmp_path / "run", ["method.mixup=0.2", "train.cached_views=0"])
     assert len(result.history) == 2
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_files_are_embedded_by_workers_and_alone_alike(weights: Path, tmp_path: Path) -> None:
     for part, count in (("train", 20), ("test", 5)):
@@ -295,6 +318,7 @@ def test_a_random_memory_is_the_same_whether_features_are_there_or_have_to_be_ma
     assert checkpoint_files(cold.folder) == checkpoint_files(warm.folder)
 
 
+@pytest.mark.extensive
 @pytest.mark.process
 def test_two_processes_share_the_work_and_find_the_same_features(weights: Path, tmp_path: Path) -> None:
     words = ("train", "digits", "--long-tail", 60, "--epochs", 2, "--train", "head", "--model", "resnet8", "--weights")

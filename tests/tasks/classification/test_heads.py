@@ -60,6 +60,7 @@ def fused(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return head(weights, tmp_path_factory.mktemp("runs") / "fused")
 
 
+@pytest.mark.slow
 def test_the_model_is_the_sum_of_both_calibrated_logits(fused: Run) -> None:
     predictor = gpaco.load(fused)
     card = predictor.card
@@ -73,6 +74,7 @@ def test_the_model_is_the_sum_of_both_calibrated_logits(fused: Run) -> None:
         torch.testing.assert_close(predictor(images), expected)
 
 
+@pytest.mark.slow
 def test_metrics_name_both_parts_and_are_those_of_a_later_evaluation(fused: Run) -> None:
     metrics = fused.metrics
     assert set(metrics["parts"]) == {"head", "gaussian", "fused"}
@@ -84,6 +86,7 @@ def test_metrics_name_both_parts_and_are_those_of_a_later_evaluation(fused: Run)
     assert metrics["assumes"] == "uniform"
 
 
+@pytest.mark.extensive
 def test_without_fusing_the_head_is_calibrated_alone(weights: Path, tmp_path: Path) -> None:
     run = head(weights, tmp_path / "alone", "method.fuse=false")
     predictor = gpaco.load(run)
@@ -114,7 +117,7 @@ def test_the_closed_form_alone_trains_nothing_and_is_a_run_like_any_other(weight
     rows = gpaco.predict(run, digit_files(tmp_path))
     assert all(row["error"] is None for row in rows)
     assert head(weights, tmp_path / "g", method="gaussian").metrics == run.metrics  # again: nothing to do
-    with pytest.raises(UserError, match="gaussian trains nothing"):
+    with pytest.raises(UserError, match="gaussian does not train"):
         head(weights, tmp_path / "all", method="gaussian", train="all")
 
 
@@ -171,7 +174,7 @@ def test_classes_with_fewer_images_than_folds_do_not_make_the_model_less_sure() 
 
 
 def test_classes_of_one_image_each_give_a_model_that_is_not_sure(weights: Path, tmp_path: Path) -> None:
-    """Nothing can be held out: every second answer is taken for wrong; the closed form is the nearest mean."""
+    """Nothing can be held out: every second answer counts as wrong; the closed form is the nearest mean."""
     for i, name in enumerate("abc"):
         for split in ("train", "test"):
             save(tmp_path / "data" / split / name / "0.png", seed=10 * i + (split == "test"), width=16, height=16)
@@ -244,6 +247,7 @@ def test_of_a_large_fold_only_some_images_are_scored(monkeypatch: pytest.MonkeyP
     assert shown == [(0, 1), (1, 1)]  # one fold is enough
 
 
+@pytest.mark.extensive
 def test_a_candidate_that_diverges_is_left_out_of_the_search(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,13 +263,14 @@ def test_folds_are_used_until_there_are_enough_images() -> None:
     assert [folds_used(images) for images in (50, 2000, 4000, 9000, 1_000_000)] == [5, 5, 3, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path) -> None:
     said: list[str] = []
     run = head(weights, tmp_path / "run", tune=0.0001, say=said.append)
     stored = json.loads((run.folder / "tuning.json").read_text())
     assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
     assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
-    assert any(line.startswith("nothing was searched: the settings of the recipe alone took") for line in said)
+    assert any(line.startswith("no search: the settings of the recipe alone took") for line in said)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123
@@ -273,6 +278,7 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
 
 
+@pytest.mark.extensive
 @pytest.mark.slow
 def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,7 @@ def test_data_without_a_test_split_is_told_from_an_unfinished_run(
 def test_a_projector_with_batch_norm_refuses_single_images(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"a": 12, "b": 12})
     settings = ["train.accumulate=2", "model.projector=paco"]
-    with pytest.raises(UserError, match="needs two images at a time") as error:
+    with pytest.raises(UserError, match="needs at least two images at a time") as error:
         gpaco.train(data, out=tmp_path / "run", **QUICK | {"method": "gpaco", "batch_size": 2}, settings=settings)
     assert error.value.remedy.startswith("--batch-size 4 or more")
     gpaco.train(data, out=tmp_path / "run", report=False, **QUICK | {"batch_size": 2}, settings=settings)

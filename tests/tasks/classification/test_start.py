@@ -21,7 +21,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
 from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.defaults import suggest
-from gpaco.tasks.classification.estimate import estimate_seconds, head_step, in_words
+from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate, head_step
 from gpaco.tasks.classification.image_sizes import usual_side
 from gpaco.tasks.classification.start import BACKBONE, BETTER, choose_start
 from gpaco.tasks.classification.task import Classification
@@ -196,6 +196,7 @@ def test_a_missing_package_ends_training_before_it_begins(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> None:
     for part in ("head", "all"):
         settings = {"data.path": str(photos), "train.part": part, "model.name": "resnet18", "model.size": 32}
@@ -206,8 +207,10 @@ def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> N
         if part == "head":
             tuned = recipes.fill(task.recipe, {"train.tune": 20.0})
             assert 1200 < estimate_seconds(tuned, task.splits, CPU) < 1200 + 600
-    assert in_words(20, recipe) == "estimated time on this machine: about a minute"
-    assert in_words(3600, recipe).endswith("about 60 minutes; faster: --weights auto --train head, or fewer --epochs")
+    assert format_estimate(20, recipe) == "estimated time on this machine: about a minute"
+    assert format_estimate(3600, recipe).endswith(
+        "about 60 minutes; faster: --weights auto --train head, or fewer --epochs"
+    )
 
 
 def test_the_time_of_a_step_of_a_head_includes_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:

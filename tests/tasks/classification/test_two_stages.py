@@ -91,7 +91,7 @@ def test_a_run_that_continues_another_ends_with_the_same_bits_after_a_stop(first
 def test_images_that_trained_the_first_run_are_not_held_out_later(first: Run, tmp_path: Path) -> None:
     for changes in ({"validation": 0.3}, {"settings": ["data.seed=1"]}):
         given = [f"method.first={first.folder}", *changes.pop("settings", [])]  # type: ignore[misc]
-        with pytest.raises(UserError, match=r"is not the one that .* left out of training"):
+        with pytest.raises(UserError, match=r"is not the one that .* held out"):
             train(tmp_path / "second", "tau-norm", *given, **changes)
 
 
@@ -115,11 +115,11 @@ def test_folds_have_the_tau_that_was_selected(tmp_path: Path) -> None:
         ("crt ride", "network with branches"),
         ("crt bbn", "network with branches"),
         ("lws reslt", "network with branches"),
-        ("lws supcon", "supcon trains features only"),
-        ("oltr supcon", "supcon trains features only"),
+        ("lws supcon", "supcon trains only features"),
+        ("oltr supcon", "supcon trains only features"),
         ("tau-norm gaussian", "trains no network"),
-        ("mislas bcl", "begins with mixup"),
-        ("crt lws", "two stages itself"),
+        ("mislas bcl", "starts with mixup"),
+        ("crt lws", "itself has two stages"),
         ("mislas ce train.part=head", "mislas changes the network"),
     ],
 )
@@ -144,12 +144,12 @@ def test_a_network_of_other_shapes_is_not_continued_with_random_weights() -> Non
             carry(model, plain, method)
         carry(model, plain, "ce")  # a stage of its own takes what fits
     for lost in ({"branches.0.weight": torch.ones(6)}, {"hidden.0.weight": torch.ones(6)}):
-        with pytest.raises(UserError, match=f"{next(iter(lost))} is another or missing"):
+        with pytest.raises(UserError, match=f"{next(iter(lost))} differs or is missing"):
             carry(classifier(), plain | lost, "crt")
     other = {key: value for key, value in plain.items() if not key.startswith("centers")}
-    with pytest.raises(UserError, match=r"centers\.weight is another"):
+    with pytest.raises(UserError, match=r"centers\.weight differs"):
         carry(classifier(), other, "tau-norm")
-    with pytest.raises(UserError, match=r"centers\.hallucinator\.weight is another"):
+    with pytest.raises(UserError, match=r"centers\.hallucinator\.weight differs"):
         carry(classifier(centers=heads.MetaEmbedding(6, 3, 16.0)), other, "oltr")
     new = classifier()
     random = new.centers.weight.clone()
@@ -213,7 +213,7 @@ def test_two_streams_need_parts_of_equal_size_and_count_twice(monkeypatch: pytes
     recipe = override(Recipe(), ["method.name=bbn", "train.batch_size=6", "train.accumulate=2"])
     check_pixels(recipe)
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    with pytest.raises(UserError, match="bbn needs parts of equal size"):
+    with pytest.raises(UserError, match="bbn needs batches with parts of equal size"):
         check_pixels(recipe)
     monkeypatch.undo()
     monkeypatch.setattr(estimate, "seconds_of", lambda _: 8.0)  # a second for each image

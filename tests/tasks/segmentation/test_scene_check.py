@@ -71,8 +71,8 @@ def test_each_fault_of_a_pair_is_named_with_its_file_and_exits_2(tmp_path: Path,
     for part in (
         "1.png has 9 x 7 pixels, its image 56 x 40",
         "2.png has the value 3, but there are 3 classes",
-        "3.png is an image in colors (RGB), expected is a mask of class numbers",
-        "4.png has the value 700; class numbers go to 253",
+        "3.png is a color image (RGB) instead of a mask of class numbers",
+        "4.png has the value 700, but class numbers are 0 to 253",
         "5.png': the file is empty",
         "images/train/6.png",
         "problem: 6 pairs of image and mask cannot be used",
@@ -109,6 +109,7 @@ def in_colors(path: Path, numbers: NDArray[np.uint8]) -> None:
     Image.fromarray(colors[numbers]).save(path)
 
 
+@pytest.mark.slow
 def test_lossy_masks_gray_levels_and_wrong_colors_are_problems_in_check_and_told_in_train(
     tmp_path: Path, prints: Command
 ) -> None:
@@ -130,9 +131,9 @@ def test_lossy_masks_gray_levels_and_wrong_colors_are_problems_in_check_and_told
         Image.fromarray(numbers).save(path)
 
     cases = {  # how masks are saved, the table of classes, what `check` and `train` say
-        "jpeg": (jpeg, "", "lossy compression (JPEG) has changed classes"),
-        "webp": (webp, "\n".join(rows), "lossy compression (WEBP) has changed classes"),
-        "gray": (gray, "", "the masks have the numbers 0, 100, 200: 198 of 201 classes do not occur"),
+        "jpeg": (jpeg, "", "lossy compression (JPEG) changes the classes"),
+        "webp": (webp, "\n".join(rows), "lossy compression (WEBP) changes the classes"),
+        "gray": (gray, "", "the masks have the values 0, 100, 200: 198 of 201 classes do not occur"),
         "swapped": (in_colors, "\n".join(swapped), "not in the table of classes, most often 70,130,180"),
         "unused": (plain, "a\nb\nc\nd", "1 class without a training pixel cannot be learned: 'd'"),
     }
@@ -157,7 +158,7 @@ def test_masks_of_black_and_white_need_a_table(tmp_path: Path, prints: Command) 
         for kind, array in (("images", image), ("masks", (mask == 1).astype(np.uint8) * 255)):
             (tmp_path / kind).mkdir(exist_ok=True)
             Image.fromarray(array).save(tmp_path / kind / f"{k}.png")
-    assert "have one class" in prints(tmp_path, code=2)
+    assert "have only one class" in prints(tmp_path, code=2)
     (tmp_path / "classes.csv").write_text("name,red,green,blue\nrest,0,0,0\nthing,255,255,255\n")
     assert "no problems found" in prints(tmp_path)
 

@@ -188,7 +188,7 @@ def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
     assert gpaco.evaluate(run, other)["evaluated_on"] == "test"
     for kind in ("images", "masks"):
         (other / kind / "test" / "0.png").unlink()
-    with pytest.raises(UserError, match="no image in the test split"):
+    with pytest.raises(UserError, match="no images in the test split"):
         gpaco.evaluate(run, other)
     for kind in ("images", "masks"):
         (other / kind / "test").rmdir()
@@ -202,7 +202,7 @@ def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
 
 @pytest.mark.slow
 def test_a_stride_needs_a_window(run: Path) -> None:
-    with pytest.raises(UserError, match="needs a window"):
+    with pytest.raises(UserError, match="needs a sliding window"):
         gpaco.evaluate(run, stride=(16, 16))
 
 
@@ -262,5 +262,5 @@ def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(mon
 
 @pytest.mark.slow
 def test_nothing_to_predict_is_an_error(run: Path) -> None:
-    with pytest.raises(UserError, match="there is no image to predict"):
+    with pytest.raises(UserError, match="there are no images to predict"):
         gpaco.predict(run, [])

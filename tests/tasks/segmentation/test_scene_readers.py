@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None
         read_scenes(tmp_path).train.load_mask(0)
     (tmp_path / "classes.txt").unlink()
     image(tmp_path / "masks" / "a.png")
-    with pytest.raises(UserError, match="an image in colors"):
+    with pytest.raises(UserError, match="is a color image"):
         read_scenes(tmp_path)
     image(tmp_path / "images" / "alone.png")
     with pytest.raises(UserError, match=r"1 images .* have no mask .*alone.png"):
@@ -245,10 +245,10 @@ def test_more_classes_than_a_mask_can_hold_are_an_error(tmp_path: Path) -> None:
     mask(tmp_path / "masks" / "a.png", [0, 253, 255])
     assert len(read_scenes(tmp_path).classes) == 254
     mask(tmp_path / "masks" / "a.png", [0, 254])
-    with pytest.raises(UserError, match=r"a.png has the value 254; there can be 254 classes, numbers 0 to 253"):
+    with pytest.raises(UserError, match=r"a.png has the value 254, but class numbers are 0 to 253"):
         read_scenes(tmp_path)
     (tmp_path / "classes.txt").write_text("\n".join(f"class {k}" for k in range(300)))
-    with pytest.raises(UserError, match=r"classes.txt has 300 classes; there can be 254"):
+    with pytest.raises(UserError, match=r"classes.txt has 300 classes, but at most 254 are possible"):
         read_scenes(tmp_path)
 
 
@@ -291,7 +291,7 @@ def test_class_numbers_where_the_table_has_colors_are_an_error(tmp_path: Path) -
         image(folder / "images" / "a.jpg")
         mask(folder / "masks" / "a.png", values)
         (folder / "classes.csv").write_text("ground,0,0,0\nsky,255,255,255\nsea,0,0,255\n")
-    with pytest.raises(UserError, match="has the number 1, which is no color of the table"):
+    with pytest.raises(UserError, match="has the number 1, which is not a color in the table"):
         read_scenes(tmp_path / "numbers").train.load(0)
     assert set(np.unique(read_scenes(tmp_path / "grays").train.load(0)[1])) == {0, 1}
 

@@ -73,12 +73,13 @@ def test_a_file_stays_and_is_said() -> None:
 def test_an_encoder_without_a_package_starts_from_scratch_and_the_line_says_how_to_get_weights() -> None:
     name, weights, line = chosen(name="unet-resnet18")
     assert (name, weights) == ("unet-resnet18", "none")
-    assert "from scratch, since no package has weights of its encoder (--weights FILE.safetensors" in line
+    assert "from scratch, since no package has weights for its encoder (--weights FILE.safetensors" in line
     with pytest.raises(UserError, match="no package has pretrained weights for the encoder of unet-resnet18") as error:
         check_start("unet-resnet18", "package")
     assert f"--model {MODEL}" in error.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [MODEL, "deeplabv3plus-efficientnet-lite0", "unet-tu-tf_efficientnet_lite0"])
 def test_every_decoder_takes_the_weights_of_the_package(name: str) -> None:
     assert chosen(name=name)[1] == "package"
@@ -98,6 +99,7 @@ def test_a_missing_package_stops_before_images_are_read(missing: None, tmp_path:
         assert "--weights none" in error.value.remedy
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_package_and_resumes_without_it(tmp_path: Path) -> None:
     data = scene_folder(tmp_path / "data", train=4, val=2, test=2)
     options = SHORT | {"settings": [*SMALL, "optimizer.lr=0"]}

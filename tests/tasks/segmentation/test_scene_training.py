@@ -142,10 +142,12 @@ def test_without_parts_some_scenes_are_held_back_and_every_guess_is_said(tmp_pat
     for line in (
         "test: 2 of 10 training images held back, seed 0",
         "val: 1 of 8 training images held back, seed 0",
-        "train.batch_size = 4  (--batch-size overrides)",
+        "settings for this data (--set KEY=VALUE changes one):",
     ):
         assert line in said
-    assert any("as released: optimizer.name = sgd, optimizer.lr = 0.01" in line for line in said)
+    assert any("train.batch_size = 4" in line for line in said)
+    after = said[said.index("settings as released (--set KEY=VALUE changes one):") + 1]
+    assert after.startswith("  optimizer.name = sgd, optimizer.lr = 0.01")
     assert result.metrics["evaluated_on"] == "test"
     assert result.recipe.method.temperature == 0.07
 
@@ -172,7 +174,7 @@ def test_settings_that_cannot_work_are_errors_with_a_remedy(data: Path, tmp_path
     changes: list[tuple[dict[str, Any], str]] = [
         ({"method": "paco"}, "segmentation has no method 'paco'"),
         ({"size": 32}, "model.size = 32 has no effect"),
-        ({"batch_size": 1}, "batch norm needs at least two images at a time; a batch of 1"),
+        ({"batch_size": 1}, "batch norm needs two images at a time, and a batch of 1"),
         ({"model": "unet-test_resnet", "settings": ["segmentation.crop=[40,40]"]}, "multiples of 32, got [40, 40]"),
         ({"model": "unet-test_resnet"}, "the layers of unet differ in width, so segmentation.channels = 16"),
         ({"model": "fpn-test_resnet"}, "fpn normalizes 32 groups of channels"),
@@ -225,5 +227,5 @@ def test_a_stage_goes_on_with_the_network_of_the_one_before_and_cannot_change_it
     assert "projector.0.weight" in second
     assert "projector.0.weight" not in first
     settings = [*SMALL, "stage.second.segmentation.channels=32"]
-    with pytest.raises(UserError, match=r"has another shape in stage 'second' than in the stage before"):
+    with pytest.raises(UserError, match=r"has a different shape in stage 'second' than in the previous stage"):
         gpaco.train(data, out=tmp_path / "other", **options | {"settings": settings})

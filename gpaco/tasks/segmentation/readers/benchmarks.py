@@ -1,7 +1,7 @@
-"""Readers of the usual benchmarks in their usual folders. Each returns None where the folder is not of its kind.
+"""Readers of common benchmarks in their usual folders. Each returns None for a folder of another kind.
 
-Class names are in classes/, one per line, in the order of the numbers in the mask files: ADE20K as in the list of the
-scene-parsing challenge (the first word of each line), the others as their authors publish them.
+Class names are in classes/, one per line, ordered by their numbers in the mask files: ADE20K as in the list of the
+scene-parsing challenge (the first word of each line), the others as published by their authors.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from gpaco.errors import UserError
 from gpaco.tasks.segmentation.readers.folders import pairs, scenes_in
 from gpaco.tasks.segmentation.scenes import Decode, SceneSplits, numbered
 
-# Cityscapes' own numbers (0 to 33) -> the 19 that are evaluated.
+# Cityscapes' own class numbers (0 to 33) -> the 19 that are evaluated.
 CITYSCAPES_IDS = {7: 0, 8: 1, 11: 2, 12: 3, 13: 4, 17: 5, 19: 6, 20: 7, 21: 8, 22: 9, 23: 10, 24: 11, 25: 12, 26: 13}
 CITYSCAPES_IDS |= {27: 14, 28: 15, 31: 16, 32: 17, 33: 18}
 
 Colors = tuple[tuple[int, int, int], ...]
-# The colors in which papers show these data sets, class by class.
+# The colors that papers use for these data sets, by class.
 CAMVID_COLORS: Colors = ((128, 128, 128), (128, 0, 0), (192, 192, 128), (128, 64, 128), (60, 40, 222), (128, 128, 0))
 CAMVID_COLORS += ((192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192))
 CITYSCAPES_COLORS: Colors = (
@@ -31,16 +31,18 @@ CITYSCAPES_COLORS: Colors = (
 CITYSCAPES_COLORS += ((250, 170, 30), (220, 220, 0), (107, 142, 35), (152, 251, 152), (70, 130, 180), (220, 20, 60))
 CITYSCAPES_COLORS += ((255, 0, 0), (0, 0, 142), (0, 0, 70), (0, 60, 100), (0, 80, 100), (0, 0, 230), (119, 11, 32))
 
-REPORTED = "the published validation split is the test split here: papers report on it, so it selects no epoch"
+REPORTED = (
+    "the published validation split is used as the test split: papers report on it, so it must not select an epoch"
+)
 
 
 def class_names(data: str) -> tuple[str, ...]:
-    """The classes of a benchmark, such as "ade20k"."""
+    """Return the classes of a benchmark, such as "ade20k"."""
     return tuple((Path(__file__).parent / "classes" / f"{data}.txt").read_text(encoding="utf-8").splitlines())
 
 
 def read_camvid(folder: Path) -> SceneSplits | None:
-    """CamVid with 11 classes as SegNet has it: train/ and trainannot/, val/, test/; number 11 is no class."""
+    """Read CamVid with 11 classes in SegNet's layout: train/ and trainannot/, val/, test/; number 11 is no class."""
     if not all((folder / name).is_dir() for name in ("train", "trainannot")):
         return None
     names = class_names("camvid")
@@ -54,12 +56,12 @@ def read_camvid(folder: Path) -> SceneSplits | None:
 
 
 def read_ade20k(folder: Path) -> SceneSplits | None:
-    """ADE20K of the scene-parsing challenge: images/training, annotations/training."""
+    """Read ADE20K of the scene-parsing challenge: images/training, annotations/training."""
     return _annotated(folder, "ade20k", ("training", "validation"), "ADE20K, 150 classes", notes=(REPORTED,))
 
 
 def read_cityscapes(folder: Path) -> SceneSplits | None:
-    """Cityscapes: leftImg8bit/train/CITY, gtFine/train/CITY; labelTrainIds where they were made, else labelIds."""
+    """Read Cityscapes: leftImg8bit/train/CITY, gtFine/train/CITY; labelTrainIds if they exist, else labelIds."""
     left, fine = folder / "leftImg8bit", folder / "gtFine"
     if not (left / "train").is_dir() or not (fine / "train").is_dir():
         return None
@@ -77,7 +79,7 @@ def read_cityscapes(folder: Path) -> SceneSplits | None:
 
 
 def read_coco_stuff(folder: Path) -> SceneSplits | None:
-    """COCO-Stuff 10k as converted for mmsegmentation: images/train2014, annotations/train2014."""
+    """Read COCO-Stuff 10k as converted for mmsegmentation: images/train2014, annotations/train2014."""
     parts, reader = ("train2014", "test2014"), "COCO-Stuff 10k, 171 classes"
     return _annotated(folder, "coco_stuff", parts, reader, ending="_labelTrainIds")
 
@@ -85,7 +87,7 @@ def read_coco_stuff(folder: Path) -> SceneSplits | None:
 def _annotated(
     folder: Path, data: str, parts: Sequence[str], reader: str, notes: Sequence[str] = (), ending: str | None = None
 ) -> SceneSplits | None:
-    """Training and test split from images/PART and annotations/PART, where number 0 is no class."""
+    """Read training and test splits from images/PART and annotations/PART, where number 0 is no class."""
     images, masks = folder / "images", folder / "annotations"
     if not (images / parts[0]).is_dir() or not (masks / parts[0]).is_dir():
         return None
@@ -96,7 +98,7 @@ def _annotated(
 
 
 def read_pascal(folder: Path) -> SceneSplits | None:
-    """PASCAL Context (59 classes; 0 is no class) or VOC (21 classes with background), parts by their lists."""
+    """Read PASCAL Context (59 classes; 0 is no class) or VOC (21 classes with background), split by their lists."""
     if not (folder / "JPEGImages").is_dir():
         return None
     if (folder / "SegmentationClassContext").is_dir():
@@ -111,7 +113,7 @@ def read_pascal(folder: Path) -> SceneSplits | None:
     for part in ("train", "val"):
         file = folder / "ImageSets" / lists / f"{part}.txt"
         if not file.is_file():
-            raise UserError(f"there is no list {file}", "it has the names of the images, one per line")
+            raise UserError(f"there is no list {file}", "it must have the names of the images, one per line")
         text, decoded = read_text(file)
         notes += [f"{file.name}: {note}" for note in decoded]
         words = text.split()
@@ -128,7 +130,7 @@ def read_pascal(folder: Path) -> SceneSplits | None:
 def _existing(paths: list[Path]) -> tuple[Path, ...]:
     missing = [path for path in paths if not path.is_file()]
     if missing:
-        raise UserError(f"{len(missing)} files are missing, the first {missing[0]}", "complete the data set")
+        raise UserError(f"{len(missing)} files are missing, first {missing[0]}", "complete the data set")
     return tuple(paths)
 
 

@@ -1,4 +1,4 @@
-"""Anyone's folders of images and masks, and what readers of such folders share."""
+"""Reads user folders of images and masks, with functions that other readers share."""
 
 import csv
 import io
@@ -29,8 +29,8 @@ Paths = tuple[Path, ...]
 def read_pairs(folder: Path, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits | None:
     """Read `images` and `masks` with files of the same names; splits are folders inside or around them.
 
-    Return None for other folders. Without a training folder the training split is empty: such data can be evaluated on.
-    Without a table of classes every mask is read to find its numbers; with `shared`, by each process its share.
+    Return None for other folders. Without a training folder, the training split is empty, for evaluation only. Without
+    a table of classes, every mask is read to find its numbers; with `shared`, each process reads its share.
     """
     listed = {name: pairs(*where) for name, where in _pair_folders(folder).items()}
     if not listed:
@@ -54,12 +54,12 @@ def read_pairs(folder: Path, progress: Progress | None = None, *, shared: bool =
         numbers = _numbers_in(masks, progress, shared=shared)
         classes = tuple(str(k) for k in range(max(numbers) + 1))
         gaps = tuple(str(k) for k in range(max(numbers)) if k not in numbers)
-        notes.append(f"{len(classes)} classes by the largest number in {len(masks)} masks; 255 is no class")
+        notes.append(f"{len(classes)} classes, from the largest number in {len(masks)} masks; 255 is no class")
     return splits()
 
 
 def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: bool) -> set[int]:
-    """Return the class numbers in mask files. Unreadable ones are reported when they are loaded."""
+    """Return the class numbers in mask files. Unreadable files are reported when they are loaded."""
 
     def look(i: int) -> dict[str, Any]:
         try:
@@ -72,23 +72,23 @@ def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: boo
     for path, one in zip(masks, looked, strict=True):
         if (largest := max(one.get("numbers", []), default=0)) >= MOST:
             raise UserError(
-                f"{printable(path)} has the value {largest}; there can be {MOST} classes, numbers 0 to {MOST - 1}",
+                f"{printable(path)} has the value {largest}, but class numbers are 0 to {MOST - 1}",
                 "write 255 for pixels that belong to no class",
             )
     if all("error" in one for one in looked):
-        none = ["there is no mask to find the classes in", "put images and masks into the folders"]
+        none = ["there are no masks to find the classes in", "put images and masks into the folders"]
         raise UserError(*next((one["error"] for one in looked), none))
     found = {number for one in looked for number in one.get("numbers", [])}
     if not any(found):
         raise UserError(
-            f"the masks in {masks[0].parent} have one class: no number but 0, and perhaps 255 for no class",
+            f"the masks in {masks[0].parent} have only one class: only the number 0, and perhaps 255 for no class",
             "write class numbers 0, 1, ..., or for black and white masks a classes.csv: name,red,green,blue",
         )
     return found
 
 
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Return the folders of each split: {"train": (images, masks), ...}; without splits all is training."""
+    """Return the folders of each split: {"train": (images, masks), ...}; without splits, everything is for training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
     if image and mask:
         return {name: (part, mask / part.name) for name, part in _split_folders(image)} or {"train": (image, mask)}
@@ -110,9 +110,9 @@ def _split_folders(folder: Path) -> list[tuple[str, Path]]:
 
 
 def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[Paths, Paths]:
-    """Return images and their masks, matched by folder and name without ending.
+    """Return images and their masks, matched by folder and by name without extension.
 
-    `suffix` is what the name of a mask has beyond that of its image, such as "_mask"; found by looking unless given.
+    `suffix` is what the name of a mask adds to that of its image, such as "_mask"; detected unless given.
     """
     if not images.is_dir():
         raise UserError(f"there is no folder {images}", "complete the data set")
@@ -131,23 +131,21 @@ def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[Paths, 
 
 
 def _common_suffix(images: list[str], masks: list[str]) -> str:
-    """Return what the names of all masks have beyond those of their images; "" if they differ in that."""
+    """Return the suffix that all mask names add to those of their images; "" if there is no such suffix."""
     known = set(masks)
     endings = {name.removeprefix(images[0]) for name in masks if images and name.startswith(images[0])}
     return next((end for end in sorted(endings, key=len) if all(name + end in known for name in images)), "")
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
-    """Return the images below a folder by their path in it without ending, in order."""
+    """Return the images below a folder, sorted, by their relative path without extension."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.suffix.lower() in SUFFIXES and path.is_file() and not is_hidden(inside):
-            name = normalize("NFC", str(inside.with_suffix("")))  # systems differ in how they write accents
+            name = normalize("NFC", str(inside.with_suffix("")))  # systems differ in how they store accents
             if name in found:
-                raise UserError(
-                    f"{path} and {found[name].name} have the same name: which one is meant?", "remove one of them"
-                )
+                raise UserError(f"{path} and {found[name].name} have the same name", "remove one of them")
             found[name] = path
     return found
 
@@ -155,13 +153,13 @@ def _by_name(folder: Path) -> dict[str, Path]:
 def scenes_in(
     folder: Path, images: Paths, masks: Paths, classes: tuple[str, ...], decode: Decode, colors: tuple[Color, ...] = ()
 ) -> Scenes:
-    """Return scenes with the names that their images have in a folder."""
+    """Return scenes, named by the paths of their images relative to a folder."""
     names = tuple(printable(path.relative_to(folder)) for path in images)
     return Scenes(images, masks, classes, decode, names, colors)
 
 
 def own_classes(folder: Path) -> tuple[tuple[str, ...], tuple[Color, ...], list[str]] | None:
-    """Return names, colors if there are any, and notes from the table of classes in a folder; None without a table."""
+    """Return names, colors, if any, and notes from the table of classes in a folder; None without a table."""
     table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
     if table is None:
         return None
@@ -174,13 +172,13 @@ def decoding(classes: tuple[str, ...], colors: tuple[Color, ...]) -> Decode:
 
 
 def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
-    """Return names, and colors if there are any, from rows `name` or `name,red,green,blue`, with or without titles."""
+    """Return names and colors, if any, from rows `name` or `name,red,green,blue`, with or without a header."""
     names: list[str] = []
     colors: list[Color] = []
     try:
         rows = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
-        raise UserError(f"{path} is no table of classes: {error}", "write a class to a line") from error
+        raise UserError(f"{path} is not a table of classes: {error}", "write one class per line") from error
     for line, row in enumerate(rows, 1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
@@ -197,11 +195,12 @@ def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, .
         if numbers:
             colors.append((numbers[0], numbers[1], numbers[2]))
     if len(names) > MOST:
-        raise UserError(f"{path} has {len(names)} classes; there can be {MOST}", "join some of them")
+        raise UserError(f"{path} has {len(names)} classes, but at most {MOST} are possible", "merge some of them")
     if not names or len(colors) not in (0, len(names)):
         raise UserError(
-            f"{path} has {len(names)} classes and {len(colors)} colors", "give every class a color, or none"
+            f"{path} has {len(names)} classes and {len(colors)} colors",
+            "give every class a color, or leave out all colors",
         )
     if len(set(colors)) < len(colors):
-        raise UserError(f"{path} has one color for two classes", "give every class a color of its own")
+        raise UserError(f"{path} has the same color for two classes", "give every class a unique color")
     return tuple(names), tuple(colors)

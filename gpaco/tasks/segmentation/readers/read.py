@@ -1,4 +1,4 @@
-"""From a folder to scenes: the layout is found by looking at it, and the choice is printed."""
+"""Reads scenes from a folder, after detecting its layout."""
 
 from pathlib import Path
 
@@ -12,25 +12,25 @@ from gpaco.tasks.segmentation.scenes import OWN, Scenes, SceneSplits
 def read_scenes(path: Path | str, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits:
     """Return the scenes in a folder of any known layout.
 
-    `progress` follows the masks that are read where nothing else says how many classes there are; with `shared`, each
-    process reads its share of them.
+    `progress` reports on masks that must be read to find the number of classes; with `shared`, each process reads its
+    share of them.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", "segmentation data is a folder of images and masks")
-    for reader in BENCHMARKS:  # the first that knows the layout reads it; anyone's own folders come last
+    for reader in BENCHMARKS:  # the first that knows the layout reads it; user folders come last
         if (splits := reader(folder)) is not None:
             return with_own_classes(splits, folder)
     if (splits := read_pairs(folder, progress, shared=shared)) is not None:
         return splits
     raise UserError(
         f"{folder} has no known layout of images and masks",
-        "make two folders in it, images and masks, with files of the same names",
+        "create two folders in it, images and masks, with files of the same names",
     )
 
 
 def with_own_classes(splits: SceneSplits, folder: Path) -> SceneSplits:
-    """Return your own data in the folders of a benchmark: it has a table of classes, and numbers start at 0."""
+    """Handle user data in the layout of a benchmark: it has a table of classes, and numbers start at 0."""
     own = own_classes(folder)
     if own is None:
         return splits
