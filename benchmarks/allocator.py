@@ -7,7 +7,6 @@ with batch sizes that change from step to step. Rows go to benchmarks/results/al
 """
 
 import argparse
-import csv
 import json
 import os
 import resource
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from loss import machine
+from table import write
 
 from gpaco.models import backbones
 from gpaco.system.allocator import SWITCH, keep_freed_memory
@@ -83,14 +82,10 @@ def main() -> None:
                 "images_per_second": f"{found['1']['images_per_second']:.1f}",
                 "speed_ratio": f"{ratio:.2f}",
                 "memory_ratio": f"{more:.2f}",
-                "machine": machine(),
             }
         )
         print(rows[-1], flush=True)
-    with options.results.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write(options.results, rows)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ printed: means over seeds, half of their 95 % interval, and differences paired b
 """
 
 import argparse
-import csv
 import os
 import re
 import subprocess
@@ -23,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loss import machine
+from table import write
 
 from gpaco import train
 from gpaco.api.compare import interval
@@ -48,18 +47,6 @@ SETTINGS = [
     "train.report=false",
 ]
 RARE = 4
-FIELDS = (
-    "variant",
-    "seed",
-    "epochs",
-    "miou",
-    "rare",
-    "boundary_iou",
-    "pixel_accuracy",
-    "classes",
-    "seconds",
-    "machine",
-)
 
 
 def without_validation(data: Path, out: Path) -> Path:
@@ -85,7 +72,6 @@ def figures(variant: str, seed: int, run: Run, seconds: float) -> dict[str, Any]
         "pixel_accuracy": round(metrics["pixel_accuracy"], 5),
         "classes": " ".join(f"{row['name']}={row['iou']:.4f}" for row in metrics["per_class"]),
         "seconds": round(seconds),
-        "machine": machine(),
     }
 
 
@@ -159,10 +145,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(lambda cell: in_a_process(cell[0], cell[1], options), cells):
             rows.append(row)
-            with (options.out / "camvid.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                writer.writeheader()
-                writer.writerows(rows)
+            write(options.out / "camvid.csv", rows)
             shown = f"mIoU {row['miou']:.4f}, four rarest {row['rare']:.4f}, {row['seconds']} s of training"
             print(f"{row['variant']}, seed {row['seed']}: {shown}", flush=True)
     print(table(rows))

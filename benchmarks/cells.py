@@ -6,7 +6,6 @@ of the classes are subtracted from the logits afterwards. Then the method trains
 the last epoch is tested, as it is and with tau. Everything can be stopped and resumed: finished runs are not repeated.
 """
 
-import csv
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loss import machine
+import table
 from numpy.typing import NDArray
+from table import has, read
 
 import gpaco
 from gpaco.api.compare import interval
@@ -27,7 +27,6 @@ from gpaco.training.run import Run
 TAUS = np.arange(-10, 21) / 10
 FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ece"}
 FIGURES |= {"ece_fitted": "ece_fitted"}  # after one temperature: what a method is better at than its scale
-HEADER = ["part", "factor", "method", "settings", "seed", "tau", *FIGURES, "seconds", "machine"]
 
 
 @dataclass(frozen=True)
@@ -103,28 +102,14 @@ def final(
         row = {"part": study.part, "factor": f"{factor:g}", "method": method, "settings": " ".join(chosen)}
         row |= {"seed": str(seed), "tau": f"{one:g}"}
         row |= {name: "" if result[key] is None else f"{result[key]:.4f}" for name, key in FIGURES.items()}
-        append(study.results, row | {"seconds": f"{seconds:.0f}", "machine": machine()})
+        append(study.results, row | {"seconds": f"{seconds:.0f}"})
 
 
 def append(path: Path, row: dict[str, str]) -> None:
     """Add a row to a CSV file, unless it has one of the same cell."""
     key = ("part", "factor", "method", "settings", "seed", "tau")
-    known = read(path)
-    if any(all(one[name] == row[name] for name in key) for one in known):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, HEADER)
-        if not known:
-            writer.writeheader()
-        writer.writerow(row)
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    if not has(path, {name: row[name] for name in key}):
+        table.append(path, row)
 
 
 def summary(path: Path, against: str) -> str:

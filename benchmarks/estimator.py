@@ -14,22 +14,22 @@ folder of the idx files of Fashion-MNIST. Features are those of EfficientNet-Lit
 Every method may choose among four settings by macro recall on 30 % of the training vectors, held out class by class;
 then it trains on all of them. Test data select nothing. The seed draws the long tail, the held-out part and the random
 numbers of the method. Macro recall, recall of the rarest third of the classes, expected calibration error and seconds
-of the last fit are added to benchmarks/results/estimator.csv as they come. Rerun the same command to resume.
+of the last fit are added to benchmarks/results/estimator.csv as they come, and the table of docs/benchmarks.md is
+written. Rerun the same command to resume.
 """
 
 import argparse
-import csv
 import pickle
 import time
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from imblearn.ensemble import BalancedBaggingClassifier
-from loss import machine
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -39,11 +39,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
+from table import append, has, read, spread, write_between
 
 from gpaco import TailClassifier
 from gpaco.data.holdout import stratified_split
 from gpaco.data.longtail import long_tailed
-from gpaco.data.readers.read import read
+from gpaco.data.readers.read import read as read_data
 from gpaco.data.samples import Samples
 from gpaco.data.views.eval import images_as_tested
 from gpaco.data.views.tested import TestView
@@ -55,8 +56,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Split = tuple[Floats, Ints]
 FIGURES = ("macro", "rarest_third", "ece", "seconds")
-HEADER = ["set", "method", "seed", "settings", *FIGURES, "tuning_seconds", "machine"]
 BACKBONE = "tf_efficientnet_lite0"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def features(samples: Samples, size: int, path: Path) -> Floats:
@@ -81,7 +82,7 @@ def digits(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
 
 
 def pets(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
-    splits = read(options.pets)
+    splits = read_data(options.pets)
     parts = {
         name: (features(part, 224, options.out / f"pets-{name}.npy"), part.labels) for name, part in splits.parts()
     }
@@ -89,7 +90,7 @@ def pets(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
 
 
 def fashion(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
-    splits = read(options.fashion)
+    splits = read_data(options.fashion)
     parts = {
         name: (np.asarray(part.images)[..., 0].reshape(len(part), -1), part.labels) for name, part in splits.parts()
     }
@@ -99,7 +100,7 @@ def fashion(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
 
 
 def cifar100(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
-    splits = read(options.cifar)
+    splits = read_data(options.cifar)
     parts = {name: features(part, 96, options.out / f"cifar-{name}.npy") for name, part in splits.parts()}
     test = dict(splits.parts())["test"]
     return tail(parts["train"], splits.train.labels, 100, seed), (parts["test"], test.labels)
@@ -108,9 +109,9 @@ def cifar100(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
 def cifar20(seed: int, options: argparse.Namespace) -> tuple[Split, Split]:
     (vectors, fine), (tested, labels) = cifar100(seed, options)
     with (Path(options.cifar) / "test").open("rb") as file:
-        stored = pickle.load(file, encoding="bytes")  # noqa: S301 - the published file
+        stored = pickle.load(file, encoding="latin1")  # noqa: S301 - the published file
     coarse = np.zeros(100, np.int64)
-    coarse[stored[b"fine_labels"]] = stored[b"coarse_labels"]
+    coarse[stored["fine_labels"]] = stored["coarse_labels"]
     return (vectors, coarse[fine]), (tested, coarse[labels])
 
 
@@ -147,7 +148,7 @@ def methods(seed: int) -> dict[str, tuple[Pipeline, dict[str, list[Any]]]]:
         ),
         "LogisticRegression": (pipeline(linear), {"model__C": [1e-3, 3e-2, 1.0, 30.0]}),
         "LinearSVC": (
-            pipeline(LinearSVC(class_weight="balanced", random_state=seed)),
+            pipeline(LinearSVC(class_weight="balanced", dual="auto", tol=0.01, max_iter=100, random_state=seed)),
             {"model__C": [1e-5, 3e-4, 1e-2, 3e-1]},
         ),
         "balanced bagging": (
@@ -174,16 +175,13 @@ def measure(model: Any, train: Split, test: Split) -> dict[str, float | None]:
 
 
 def compare(name: str, seed: int, options: argparse.Namespace) -> None:
-    known = set()
-    if options.results.is_file():
-        with options.results.open(newline="") as file:
-            known = {(row["set"], row["method"], row["seed"]) for row in csv.DictReader(file)}
     train, test = SETS[name](seed, options)
     _, held = stratified_split(train[1], 0.3, seed, smallest=2)
     folds = np.full(len(train[1]), -1)
     folds[held] = 0
     for method, (model, grid) in methods(seed).items():
-        if (name, method, str(seed)) in known:
+        key = {"set": name, "method": method, "seed": seed}
+        if has(options.results, key):
             continue
         began = time.perf_counter()
         search = GridSearchCV(model, grid, scoring="balanced_accuracy", cv=PredefinedSplit(folds), refit=False)
@@ -193,16 +191,23 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - tuned
         found = measure(model, train, test) | {"seconds": seconds}
         chosen = " ".join(f"{key.split('__')[-1]}={value}" for key, value in search.best_params_.items())
-        row = {"set": name, "method": method, "seed": seed, "settings": " ".join(chosen.split())}
+        row = {**key, "settings": " ".join(chosen.split())}
         row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
-        row |= {"tuning_seconds": f"{tuned - began:.1f}", "machine": machine()}
-        new = not options.results.is_file()
-        with options.results.open("a", newline="") as file:
-            writer = csv.DictWriter(file, HEADER)
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
-        print({key: row[key] for key in HEADER[:-1]}, flush=True)
+        row |= {"tuning_seconds": f"{tuned - began:.1f}"}
+        append(options.results, row)
+        print(row, flush=True)
+
+
+def table(results: Path) -> str:
+    """The table of docs/benchmarks.md: mean and standard deviation over the seeds that are there."""
+    rows = read(results)
+    lines = ["| vectors | method | seeds | macro recall | rarest third | calibration error |", "|---" * 6 + "|"]
+    for name, method in product(SETS, methods(0)):
+        cell = [row for row in rows if (row["set"], row["method"]) == (name, method)]
+        if cell:
+            numbers = [spread([row[key] for row in cell]) for key in ("macro", "rarest_third", "ece")]
+            lines.append(f"| {name} | {method} | {len(cell)} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -219,6 +224,7 @@ def main() -> None:
     for seed in range(options.seeds):
         for name in options.sets:
             compare(name, seed, options)
+            write_between(PAGE, "<!-- vectors -->", "<!-- end of vectors -->", f"\n{table(options.results)}\n")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ torch.export, and compared as `gpaco export` does. Writes export.csv.
 """
 
 import argparse
-import csv
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from loss import machine
+from table import write
 from torch import nn
 
 from gpaco.models import backbones
@@ -73,10 +72,7 @@ def main() -> None:
         rows += measured(name, classifier(name, size), [size, size], (1, 2, 7))
     for name, shape in SCENES.items():
         rows += measured(name, segmenter(name), list(shape), (1, 2))
-    with (options.out / "export.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], "machine"])
-        writer.writeheader()
-        writer.writerows(row | {"machine": machine()} for row in rows)
+    write(options.out / "export.csv", rows)
 
 
 if __name__ == "__main__":

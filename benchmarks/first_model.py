@@ -20,17 +20,15 @@ file and first_segmenter.csv.
 """
 
 import argparse
-import csv
 import math
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 import torch
-from loss import machine
+from table import append, read, spread
 from torch.nn import functional as F
 
 import gpaco
@@ -50,7 +48,6 @@ from gpaco.tasks.classification.task import Classification
 from gpaco.training.run import Run
 
 FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
-HEADER = ["dataset", "method", "seed", *FIGURES, "ece_fitted", "seconds", "settings", "machine"]
 CPU = torch.device("cpu")
 
 
@@ -182,8 +179,8 @@ SHOWN = {
 
 def table(results: Path) -> str:
     """The table of README.md: mean and standard deviation over seeds, percent."""
-    rows = [row | {"all": row["top1"]} for row in read_rows(results)]
-    scenes = read_rows(results.with_name("first_segmenter.csv"))
+    rows = [row | {"all": row["top1"]} for row in read(results)]
+    scenes = read(results.with_name("first_segmenter.csv"))
     rows += [row | {"all": row["miou"], "few": row["rare"], "ece": ""} for row in scenes]
     lines = ["| data | method | all, % | rare, % | calibration error, % | seeds |", "|---|---|---|---|---|---|"]
     for data in dict.fromkeys(row["dataset"] for row in rows):
@@ -193,20 +190,6 @@ def table(results: Path) -> str:
                 numbers = [spread([row[key] for row in cell]) for key in ("all", "few", "ece")]
                 lines.append(f"| {data} | {words} | {' | '.join(numbers)} | {len(cell)} |")
     return "\n".join(lines)
-
-
-def spread(values: list[str]) -> str:
-    numbers = [100 * float(value) for value in values if value]
-    if not numbers:
-        return ""
-    return f"{mean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def main() -> None:
@@ -227,17 +210,12 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     name = options.name or Path(options.data).name
-    known = {(row["dataset"], row["method"], row["seed"]) for row in read_rows(options.results)}
+    known = {(row["dataset"], row["method"], row["seed"]) for row in read(options.results)}
 
     def add(method: str, seed: int, metrics: dict[str, Any], seconds: float, settings: str = "") -> None:
         row = {"dataset": name, "method": method, "seed": str(seed), "seconds": f"{seconds:.0f}", "settings": settings}
         row |= {key: "" if metrics.get(key) is None else f"{metrics[key]:.4f}" for key in (*FIGURES, "ece_fitted")}
-        new = not options.results.is_file()
-        with options.results.open("a", newline="") as file:
-            writer = csv.DictWriter(file, HEADER)
-            if new:
-                writer.writeheader()
-            writer.writerow(row | {"machine": machine()})
+        append(options.results, row)
         print({key: row[key] for key in ("dataset", "method", "seed", "top1", "few", "ece", "seconds")}, flush=True)
 
     budget = 0.0

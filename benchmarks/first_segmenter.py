@@ -18,9 +18,6 @@ not measured again, and a run of gpaco that was stopped resumes.
 """
 
 import argparse
-import csv
-import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import segmentation_models_pytorch as smp
-import timm
 import torch
-from loss import machine
+from table import append, read
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -55,19 +51,6 @@ METHODS = ("gpaco", "from scratch", "smp dice + ce")
 SETTINGS = ["data.validation=0", "train.workers=0", "train.report=false"]
 QUIET: dict[str, Any] = {"task": "segmentation", "say": quiet}
 RARE = 4
-FIELDS = (
-    "dataset",
-    "method",
-    "seed",
-    "settings",
-    "miou",
-    "rare",
-    "classes",
-    "minutes",
-    "machine",
-    "versions",
-    "commit",
-)
 HERE = Path(__file__).parent
 
 
@@ -202,12 +185,6 @@ def row_of(
         "rare": f"{sum(ious[name] for name in rarest) / RARE:.4f}",
         "classes": " ".join(f"{name}={ious[name]:.3f}" for name in ious),
         "minutes": f"{minutes:.1f}",
-        "machine": machine(),
-        "versions": f"python {platform.python_version()}, gpaco {gpaco.__version__}, timm {timm.__version__}, "
-        f"segmentation-models-pytorch {smp.__version__}",
-        "commit": subprocess.run(
-            ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip(),
     }
 
 
@@ -225,13 +202,6 @@ def measured(data: Path, method: str, seed: int, minutes: float, out: Path) -> d
     return row_of(data, method, seed, settings, run.metrics, used, counts)
 
 
-def known(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -245,16 +215,11 @@ def main() -> None:
     for seed in range(options.seeds):
         for method in options.methods:
             cell = (options.data.resolve().name, method, str(seed))
-            same = [row for row in known(options.results) if (row["dataset"], row["method"], row["seed"]) == cell]
+            same = [row for row in read(options.results) if (row["dataset"], row["method"], row["seed"]) == cell]
             if any(row["settings"].endswith(f" minutes={options.minutes:g}") for row in same):
                 continue
             row = measured(data, method, seed, options.minutes, options.out)
-            fresh = not options.results.is_file()
-            with options.results.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if fresh:
-                    writer.writeheader()
-                writer.writerow(row)
+            append(options.results, row)
             print(f"{method}, seed {seed}: mIoU {row['miou']}, four rarest {row['rare']}, {row['minutes']} minutes")
 
 

@@ -16,14 +16,13 @@ data: the table shows all that was tried.
 """
 
 import argparse
-import csv
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from loss import machine
+from table import append, has
 
 from gpaco.data.holdout import stratified_folds
 from gpaco.data.samples import Samples
@@ -41,7 +40,6 @@ from gpaco.tasks.classification.task import Classification
 from gpaco.tasks.classification.tuning import used_logits
 
 FIGURES = ("top1", "many", "medium", "few", "macro", "ece")
-HEADER = ["dataset", "method", "settings", "seed", "images", *FIGURES, "held_out", "seconds", "machine"]
 METHODS = {
     "balanced-softmax": {"method.name": "balanced-softmax"},
     "gpaco": {"method.name": "gpaco"},
@@ -80,32 +78,21 @@ class Study:
             raise SystemExit("there is no test split")
         self.test: Samples = test
 
-    def rows(self) -> list[dict[str, str]]:
-        if not self.results.is_file():
-            return []
-        with self.results.open(newline="") as file:
-            return list(csv.DictReader(file))
-
     def has(self, method: str, settings: str, seed: int) -> bool:
-        wanted = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
-        return any(all(row[key] == value for key, value in wanted.items()) for row in self.rows())
+        return has(self.results, {"dataset": self.name, "method": method, "settings": settings, "seed": seed})
 
     def add(
         self, method: str, settings: str, seed: int, logits: Any, held_out: float, seconds: float, labels: Any = None
     ) -> None:
         """Add a row about the test images, or about held-out training images with these labels."""
-        card, new = self.learner.card, not self.results.is_file()
+        card = self.learner.card
         truth = self.test.labels if labels is None else labels
         found = summarize(logits, truth, card.counts, card.classes, many=card.many, few=card.few)
         row = {"dataset": self.name, "method": method, "settings": settings, "seed": str(seed)}
         row |= {"images": "test" if labels is None else "held-out training"}
         row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
-        row |= {"held_out": f"{held_out:.4f}", "seconds": f"{seconds:.1f}", "machine": machine()}
-        with self.results.open("a", newline="") as file:
-            writer = csv.DictWriter(file, HEADER)
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        row |= {"held_out": f"{held_out:.4f}", "seconds": f"{seconds:.1f}"}
+        append(self.results, row)
         print(
             {key: row[key] for key in ("method", "settings", "seed", "top1", "macro", "few", "ece", "held_out")},
             flush=True,

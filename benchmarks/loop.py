@@ -7,7 +7,6 @@ process, with batches made beforehand, so that only the loop is compared. Images
 """
 
 import argparse
-import csv
 import statistics
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from loss import machine
+from table import write
 from torch import Tensor, nn
 
 from gpaco import methods
@@ -119,12 +118,8 @@ def main() -> None:
     seconds = {name: statistics.median(values) for name, values in times.items()}
     ratio = statistics.median(ours / raw for ours, raw in zip(times["fit"], times["bare"], strict=True))
     print(f"bare {seconds['bare']:.4f} s, fit {seconds['fit']:.4f} s per step: {100 * (ratio - 1):+.1f} %")
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "loop.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["loop", "seconds_per_step", "rounds", "machine"])
-        for name, value in seconds.items():
-            writer.writerow([name, round(value, 5), ROUNDS, machine()])
+    rows = [{"loop": name, "seconds_per_step": round(s, 5), "rounds": ROUNDS} for name, s in seconds.items()]
+    write(options.out / "loop.csv", rows)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,8 @@ loss.svg, and prints the table of docs/benchmarks.md.
 """
 
 import argparse
-import csv
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +26,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from table import write
 
 SHAPES = [(256, 8192, 1000), (2048, 8192, 1000), (8192, 8192, 150), (8192, 65536, 150)]
 GROWTH = [(n, n, 150) for n in (1024, 2048, 4096, 8192, 16384)]
@@ -150,16 +150,6 @@ def in_a_new_process(what: str, *arguments: object, script: str = __file__) -> d
     return result
 
 
-def machine() -> str:
-    import torch
-
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}, {platform.system()}"
-
-
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Peak memory against size, both axes logarithmic: ours has slope 1, a matrix slope 2."""
     import matplotlib as mpl
@@ -219,7 +209,6 @@ def main() -> None:
 
     shapes, growth = (SHAPES, GROWTH) if not options.quick else (SHAPES[:1], GROWTH[:3])
     rows: list[dict[str, object]] = []
-    this = machine()
     for shape in [*shapes, *(shape for shape in growth if shape not in shapes)]:
         possible = [name for name in CONTESTANTS if needed(name, *shape) < LIMIT]
         rounds = 20 if shape[0] < 1000 else 7 if shape[0] < 8192 else 3
@@ -228,14 +217,10 @@ def main() -> None:
             peak = in_a_new_process("memory", shape, name)["MB"]
             figures = {"seconds": round(seconds[name], 5), "MB": round(peak, 1)}
             sizes = dict(zip(("anchors", "references", "classes"), shape, strict=True)) | {"dim": DIM}
-            rows.append({**sizes, "contestant": name, **figures, "machine": this})
+            rows.append({**sizes, "contestant": name, **figures})
             print(f"{shape}  {name:<9} {figures['seconds']:9.4f} s {figures['MB']:9.1f} MB", flush=True)
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "loss.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write(options.out / "loss.csv", rows)
     plot(rows, options.out / "loss.svg")
     print(table(rows))
 

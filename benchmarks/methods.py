@@ -7,42 +7,40 @@ DATA is a folder with CIFAR-100 (a folder cifar-100-python, or its archive) and 
 files) somewhere below it, or with one of them.
 
 heads: CIFAR-100-LT with factor 100, heads on frozen features of EfficientNet-Lite0, images of 96 pixels, embedded once.
-Every method that works on frozen features is tuned with the same number of runs, two learning rates and two values of
-weight decay (of tau for tau-norm), on training images held back (cells.py says how), and trained with three seeds.
+Every method that works on frozen features is tuned with the same number of runs, two values of weight decay (of tau for
+tau-norm), on training images held back (cells.py says how), and trained with three seeds. The learning rate is 0.05.
 
 scratch: Fashion-MNIST-LT with factor 100, a ResNet-8, 10 epochs, the defaults of every method, no tuning, two seeds.
 
 One thread. Rows are added to benchmarks/results/methods.csv as they come, seed by seed, so that a part of it is already
 a comparison. The same command resumes: finished runs are not repeated. After --minutes no further run begins. Latency
-is that of one image and of a batch of 64, as a multiple of cross entropy.
+of networks trained from scratch is that of one image and of a batch of 64, as a multiple of cross entropy, which is
+always trained and measured in turn.
 """
 
 import argparse
-import csv
 import math
-import platform
-import subprocess
 import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
 import torch
 from cells import Study, figures, train, tune
-from loss import machine
+from table import append, has, read, write_between
 
-import gpaco
 from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
-from gpaco.tasks.classification.predictor import load_classifier, total_cost
+from gpaco.tasks.classification.predictor import Predictor, load_classifier, total_cost
 from gpaco.tasks.cost import measure
 from gpaco.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "methods.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "methods.svg"
-MEASURES = ("all", "many", "medium", "few", "ece", "parameters", "gflops", "ms1", "ms64")
-HEADER = ["part", "dataset", "method", "seed", "settings", *MEASURES, "machine", "versions", "commit"]
+FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "ece": "ece_fitted"}
 TITLES = {
     "heads": "CIFAR-100-LT 100, heads on frozen features",
     "scratch": "Fashion-MNIST-LT 100, from scratch",
@@ -51,11 +49,10 @@ HEADS: tuple[str, ...] = (
     *("ce", "balanced-softmax", "focal", "class-balanced", "cb-focal", "ldam-drw", "bcl", "crt", "lws", "tau-norm"),
     *("ncm", "causal-norm", "gpaco", "paco", "supcon", "multitask", "gaussian"),
 )
-SCRATCH = tuple(name for name in METHODS if name != "gaussian")
+SCRATCH = ("ce", *(name for name in METHODS if name not in ("ce", "gaussian")))
 SEEDS = {"heads": 3, "scratch": 2}
-_RATES = ("optimizer.lr=0.02", "optimizer.lr=0.05")
-GRID = [list(one) for one in product(_RATES, ("optimizer.weight_decay=5e-4", "optimizer.weight_decay=2e-3"))]
-GRIDS = {"tau-norm": [list(one) for one in product(_RATES, ("method.norm_tau=0.5", "method.norm_tau=1"))]}
+GRID = [["optimizer.weight_decay=5e-4"], ["optimizer.weight_decay=2e-3"]]
+GRIDS = {"tau-norm": [["method.norm_tau=0.5"], ["method.norm_tau=1"]]}
 COMMON = ("train.report=false", "data.allow_leakage=true", "train.checkpoint_every=100", "train.workers=0")
 
 
@@ -63,43 +60,32 @@ class Late(Exception):
     """There is no time for another run."""
 
 
-def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) -> None:
-    """Write the row of a run, unless it is there."""
-    known = read()
-    if any((row["part"], row["method"], row["seed"]) == (part, method, str(seed)) for row in known):
+def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run, base: Run) -> None:
+    """Write the row of a run, unless it is there. Its latency is measured in turn with that of `base`."""
+    key = {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": seed}
+    if has(RESULTS, key):
         return
     found, predictor = figures(run, 0.0), load_classifier(run)
     price = total_cost([predictor])
-    numbers = {"all": found["top1"], "many": found["many"], "medium": found["medium"], "few": found["few"]}
-    row = {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": str(seed)}
-    row |= {"settings": " ".join(settings)}
-    row |= {key: "" if value is None else f"{value:.4f}" for key, value in numbers.items()}
-    row |= {
-        "ece": f"{found['ece_fitted']:.4f}",
-        "parameters": str(price["parameters"]),
-        "gflops": f"{price['gflops']:.4g}",
-    }
-    size = predictor.card.view.size
-    times = measure(predictor, size, size, seconds=1)["batches"]
-    row |= {"ms1": f"{times['1']['median']:.3f}", "ms64": f"{64 * times['64']['median']:.2f}"}
-    row |= {"machine": machine(), "versions": f"gpaco {gpaco.__version__}, python {platform.python_version()}"}
-    row["commit"] = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, HEADER)
-        if not known:
-            writer.writeheader()
-        writer.writerow(row)
+    row: dict[str, Any] = {**key, "settings": " ".join(settings)}
+    row |= {name: "" if found[key] is None else round(found[key], 4) for name, key in FIGURES.items()}
+    row |= {"parameters": price["parameters"], "gflops": round(price["gflops"], 4)}
+    if part == "scratch":  # heads on one backbone cost the same
+        row |= latency(predictor, load_classifier(base))
+    append(RESULTS, row)
     print(f"{part}, {method}, seed {seed}: {row['all']}", flush=True)
 
 
-def read() -> list[dict[str, str]]:
-    if not RESULTS.is_file():
-        return []
-    with RESULTS.open(newline="") as file:
-        return list(csv.DictReader(file))
+def latency(model: Predictor, base: Predictor) -> dict[str, float]:
+    """Milliseconds of one image and of a batch of 64, and as a multiple of `base`: medians of rounds taken in turn."""
+    size, rounds = model.card.view.size, 5
+    pairs = [[measure(one, size, size, seconds=0.2)["batches"] for one in (model, base)] for _ in range(rounds)]
+    found = {}
+    for batch in ("1", "64"):
+        times = [[int(batch) * one[batch]["median"] for one in pair] for pair in pairs]
+        found[f"ms{batch}"] = round(median(mine for mine, _ in times), 3)
+        found[f"times{batch}"] = round(median(mine / theirs for mine, theirs in times), 2)
+    return found
 
 
 def data_of(part: str, data: Path) -> str:
@@ -116,8 +102,8 @@ def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
     """Tune a method, train it with a seed, and write the row."""
     common = (
         *("model.name=tf_efficientnet_lite0", "model.weights=package", "model.size=96", "model.hidden=512"),
-        *("method.fuse=false", "views.first=plain", "views.second=plain", "train.cached_views=4"),
-        *(f"train.features={out / 'features'}", "train.epochs=20", "train.batch_size=128", *COMMON),
+        *("method.fuse=false", "views.first=plain", "views.second=plain", "train.cached_views=4", "train.epochs=20"),
+        *("train.batch_size=128", "optimizer.lr=0.05", f"train.features={out / 'features'}", *COMMON),
     )
     study = Study(data, out, "head", common, RESULTS)
     fixed, grid = [f"method.name={method}"], GRIDS.get(method, GRID)
@@ -130,7 +116,8 @@ def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
     if time.monotonic() > until:
         raise Late
     every = [*fixed, *chosen, "data.long_tail=100", "data.validation=0", f"train.seed={seed}"]
-    add("heads", method, seed, chosen, train(study, out / "head" / method / f"seed-{seed}", every))
+    run = train(study, out / "head" / method / f"seed-{seed}", every)
+    add("heads", method, seed, chosen, run, Run(out / "head" / "ce" / "seed-0"))
 
 
 def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
@@ -139,8 +126,8 @@ def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
         raise Late
     common = ("model.name=resnet8", "model.weights=none", "data.long_tail=100", "data.validation=0", "train.epochs=10")
     study = Study(data, out, "all", (*common, "method.fuse=false", *COMMON), RESULTS)
-    folder = out / "scratch" / method / f"seed-{seed}"
-    add("scratch", method, seed, [], train(study, folder, [f"method.name={method}", f"train.seed={seed}"]))
+    run = train(study, out / "scratch" / method / f"seed-{seed}", [f"method.name={method}", f"train.seed={seed}"])
+    add("scratch", method, seed, [], run, Run(out / "scratch" / "ce" / "seed-0"))
 
 
 def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int, until: float) -> None:
@@ -156,31 +143,26 @@ def table() -> str:
     """The results as Markdown: mean over seeds and half of the 95 % interval."""
     lines = []
     for part, title in TITLES.items():
-        rows = [row for row in read() if row["part"] == part]
+        rows = [row for row in read(RESULTS) if row["part"] == part]
         if not rows:
             lines += [f"### {title}", "", "Not measured yet.", ""]
             continue
         names = [name for name in METHODS if any(row["method"] == name for row in rows)]
-        base = next((row for row in rows if row["method"] == "ce"), None)
-        lines += [
-            f"### {title}",
-            "",
-            "| method | seeds | all | many | medium | few | ECE | latency 1 / 64 |",
-            "|---" * 8 + "|",
-        ]
+        timed = part == "scratch"
+        columns = ("method", "seeds", "all", "many", "medium", "few", "ECE", *["latency 1 / 64"] * timed)
+        lines += [f"### {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for name in names:
             mine = [row for row in rows if row["method"] == name]
             cells = [
                 percent([float(row[key]) for row in mine if row[key]])
                 for key in ("all", "many", "medium", "few", "ece")
             ]
-            slower = [
-                "-" if base is None else f"{float(mine[0][key]) / float(base[key]):.2f}" for key in ("ms1", "ms64")
-            ]
-            lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} | {slower[0]} / {slower[1]} |")
+            if timed:
+                cells.append(f"{mine[0]['times1']} / {mine[0]['times64']}")
+            lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} |")
         missing = [name for name in (HEADS if part == "heads" else SCRATCH) if name not in names]
         lines += ["", f"Not measured yet: {', '.join(missing)}." if missing else "All methods.", ""]
-    if read():
+    if any(row["part"] == "scratch" for row in read(RESULTS)):
         lines += ["![Accuracy against the time of an answer](images/methods.svg)", ""]
     return "\n".join(lines)
 
@@ -193,31 +175,26 @@ def percent(values: Sequence[float]) -> str:
 
 
 def plot() -> None:
-    """Accuracy against latency, as in Fig. 1 a of the paper."""
-    import matplotlib
+    """Accuracy against latency of the networks trained from scratch, as in Fig. 1 a of the paper."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    parts = [part for part in ("heads", "scratch") if any(row["part"] == part for row in read())]
-    figure, axes = pyplot.subplots(1, len(parts), figsize=(6 * len(parts), 4), squeeze=False)
-    for axis, part in zip(axes[0], parts, strict=True):
-        rows = [row for row in read() if row["part"] == part]
-        for name in dict.fromkeys(row["method"] for row in rows):
-            mine = [row for row in rows if row["method"] == name]
-            x, y = float(mine[0]["ms1"]), 100 * sum(float(row["all"]) for row in mine) / len(mine)
-            axis.plot(x, y, "o")
-            axis.annotate(name, (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
-        axis.set(xlabel="milliseconds for one image", ylabel="accuracy, %", title=part)
-    figure.tight_layout()
+    mpl.rcParams["svg.hashsalt"] = "methods"
+    rows = [row for row in read(RESULTS) if row["part"] == "scratch"]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    for name in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == name]
+        x, y = (fmean(float(row[key]) for row in mine) for key in ("times64", "all"))
+        axis.plot(x, 100 * y, "o")
+        axis.annotate(name, (x, 100 * y), fontsize=7, xytext=(3, 3), textcoords="offset points")
+    axis.set(xlabel="time of an answer, as a multiple of cross entropy", ylabel="accuracy (%)")
     figure.savefig(PLOT, metadata={"Date": None})
 
 
 def write_page() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = "<!-- results -->\n", "<!-- end of results -->"
-    PAGE.write_text(f"{text.split(begin)[0]}{begin}\n{table()}\n{end}{text.split(end)[1]}", encoding="utf-8")
-    if read():
+    write_between(PAGE, "<!-- results -->", "<!-- end of results -->", f"\n{table()}")
+    if any(row["part"] == "scratch" for row in read(RESULTS)):
         plot()
 
 
@@ -241,7 +218,7 @@ def main() -> None:
             if not data:
                 print(f"{part}: there is no such data in {options.data}")
                 continue
-            methods = [name for name in every if name in (options.methods or every)]
+            methods = [name for name in every if name in ("ce", *(options.methods or every))]
             measured(part, data, options.out, methods, options.seeds or SEEDS[part], until)
     except Late:
         print(f"stopped after {options.minutes:g} minutes; the same command continues")

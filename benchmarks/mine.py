@@ -19,14 +19,15 @@ benchmarks/results/mine.csv as they come. Rerun the same command to resume.
 """
 
 import argparse
-import csv
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from estimator import features
+from estimator import PAGE, features
 from numpy.typing import NDArray
+from table import append, has, spread, write_between
+from table import read as rows_of
 
 from gpaco import TailClassifier
 from gpaco.data.longtail import long_tailed
@@ -35,7 +36,6 @@ from gpaco.metrics.groups import groups
 from gpaco.tasks.classification.mining import Pool, candidates
 
 Ints = NDArray[np.int64]
-HEADER = ["method", "n", "seed", "way", "share", "few_before", "few", "all_before", "all"]
 WAYS = ("mine", "probable", "train prior", "uncertainty", "random")
 
 
@@ -68,11 +68,8 @@ def recalls(model: TailClassifier, vectors: NDArray[np.float32], labels: Ints, f
 
 
 def study(seed: int, options: argparse.Namespace) -> None:
-    known = set()
-    if options.results.is_file():
-        with options.results.open(newline="") as file:
-            known = {tuple(row[key] for key in HEADER[:4]) for row in csv.DictReader(file)}
-    ways = [way for way in WAYS if (options.method, str(options.n), str(seed), way) not in known]
+    key = {"method": options.method, "n": options.n, "seed": seed}
+    ways = [way for way in WAYS if not has(options.results, {**key, "way": way})]
     if not ways:
         return
     splits = read(options.cifar)
@@ -94,16 +91,23 @@ def study(seed: int, options: argparse.Namespace) -> None:
         right = labels[rest][images] == offered
         share = np.mean([right[offered == c].mean() if (offered == c).any() else 0.0 for c in few])
         after = recalls(fit(np.concatenate([rows, rest[images]])), tested, test.labels, few)
-        row: dict[str, Any] = {"method": options.method, "n": options.n, "seed": seed, "way": way}
-        figures = (share, before[0], after[0], before[1], after[1])
-        row |= {key: f"{value:.4f}" for key, value in zip(HEADER[4:], figures, strict=True)}
-        new = not options.results.is_file()
-        with options.results.open("a", newline="") as file:
-            writer = csv.DictWriter(file, HEADER)
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        figures = {"share": share, "few_before": before[0], "few": after[0], "all_before": before[1], "all": after[1]}
+        row = {**key, "way": way, **{name: f"{value:.4f}" for name, value in figures.items()}}
+        append(options.results, row)
         print(row, flush=True)
+
+
+def table(results: Path) -> str:
+    """The table of docs/benchmarks.md: mean and standard deviation over the seeds that are there."""
+    names = ("share", "few_before", "few", "all_before", "all")
+    lines = ["| model | way | seeds | share | few-shot before | after | all before | after |", "|---" * 8 + "|"]
+    rows = rows_of(results)
+    for method, way in product(dict.fromkeys(row["method"] for row in rows), WAYS):
+        cell = [row for row in rows if (row["method"], row["way"]) == (method, way)]
+        if cell:
+            numbers = [spread([row[name] for row in cell]) for name in names]
+            lines.append(f"| {method} | {way} | {len(cell)} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -118,6 +122,7 @@ def main() -> None:
     torch.set_num_threads(2)
     for seed in range(options.seeds):
         study(seed, options)
+        write_between(PAGE, "<!-- mining -->", "<!-- end of mining -->", f"\n{table(options.results)}\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ Rows are added to benchmarks/results/on_top.csv as they come. Rerun the same com
 """
 
 import argparse
-import csv
 import math
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 from first_model import logistic_regression, nearest_class_mean
 from heads import FIGURES, Study, Trained, trained
-from loss import machine
+from table import append, has
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,7 +42,6 @@ METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
     *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
 )
-HEADER = ["dataset", "method", "seed", *FIGURES, "seconds", "settings", "machine"]
 EPOCHS, BATCH, RATE, DECAY, HIDDEN, WARMUP = 60, 128, 0.05, 5e-4, 512, 5
 
 
@@ -229,29 +227,21 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "on_top.csv")
     options = parser.parse_args()
     name = options.name or Path(options.data).name
-    known = set()
-    if options.results.is_file():
-        with options.results.open(newline="") as file:
-            known = {(row["dataset"], row["method"], row["seed"]) for row in csv.DictReader(file)}
     study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
     data, card = Features(study), study.learner.card
     fixed = ("nearest-class-mean", "logistic-regression", "gaussian")  # have no seed
     for seed in range(options.seeds):
         for method in options.methods:
-            if (name, method, str(seed)) in known or (seed and method in fixed):
+            key = {"dataset": name, "method": method, "seed": seed}
+            if has(options.results, key) or (seed and method in fixed):
                 continue
             began = time.perf_counter()
             logits, words = measured(method, data, seed)
             seconds = time.perf_counter() - began
             found = summarize(logits, data.test_y, card.counts, card.classes, many=card.many, few=card.few)
-            row = {"dataset": name, "method": method, "seed": str(seed), "seconds": f"{seconds:.1f}", "settings": words}
+            row = {**key, "seconds": f"{seconds:.1f}", "settings": words}
             row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
-            new = not options.results.is_file()
-            with options.results.open("a", newline="") as file:
-                writer = csv.DictWriter(file, HEADER)
-                if new:
-                    writer.writeheader()
-                writer.writerow(row | {"machine": machine()})
+            append(options.results, row)
             print({key: row[key] for key in ("method", "seed", "top1", "few", "ece", "seconds")}, words, flush=True)
 
 

@@ -16,7 +16,6 @@ five minutes on two quiet cores.
 """
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -24,7 +23,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from loss import in_a_new_process, machine, rise
+from loss import in_a_new_process, rise
+from table import write
 
 ANCHORS = (8192, 16384, 32768)
 CONTESTANTS = ("released", "gpaco")
@@ -179,10 +179,7 @@ def main() -> None:
     for name in ("4096", "8100"):
         print(f"{int(name):,} pixels add {steps[f'{name} share']:.1%} to a training step")
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "pixels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], "machine"])
-        writer.writeheader()
-        writer.writerows(row | {"machine": machine()} for row in rows)
+    write(options.out / "pixels.csv", rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ best and the median of five. Writes report.csv with the machine.
 """
 
 import argparse
-import csv
 import json
 import shutil
 import statistics
@@ -17,8 +16,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from loss import machine
 from numpy.typing import NDArray
+from table import append
 
 from gpaco import report
 from gpaco.data.longtail import class_sizes
@@ -141,18 +140,9 @@ def main() -> None:
         "opened_seconds_best": round(min(times), 2),
         "opened_seconds_median": round(statistics.median(times), 2),
         "megabytes": round(size / 1e6, 2),
-        "machine": machine(),
     }
     print(row)
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "report.csv"
-    known = list(csv.DictReader(file.open())) if file.is_file() else []
-    key = [str(row[name]) for name in ("classes", "images", "runs")]
-    kept = [old for old in known if [old[name] for name in ("classes", "images", "runs")] != key]
-    with file.open("w", newline="") as opened_file:
-        writer = csv.DictWriter(opened_file, list(row))
-        writer.writeheader()
-        writer.writerows([*kept, row])
+    append(options.out / "report.csv", row)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ table of docs/robustness.md: means over seeds with half of the 95 % interval.
 """
 
 import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
-from loss import machine
+from table import append, has, read
 
 import gpaco
 from gpaco.api.compare import interval
@@ -73,11 +72,6 @@ def main() -> None:
         "epochs": str(options.epochs),
         "subset": str(options.subset),
     }
-    head = [*what, "method", "seed", "group", *FIGURES, *CORRUPTIONS, "machine"]
-    options.results.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        with file.open("w", newline="") as target:
-            csv.writer(target).writerow(head)
     methods = options.methods.split(",")
     for seed in range(options.seeds):
         comparison = gpaco.compare(
@@ -91,10 +85,8 @@ def main() -> None:
             settings=options.settings,
         )
         for row in comparison["rows"]:
-            with file.open(newline="") as source:
-                lines = list(csv.DictReader(source))
             own = what | {"method": row["method"], "seed": str(seed)}
-            if any(all(line[key] == value for key, value in own.items()) for line in lines):
+            if has(file, own):
                 continue
             result = gpaco.robustness(
                 row["runs"][seed],
@@ -102,13 +94,10 @@ def main() -> None:
                 say=print,
                 bar=display().working,
             )
-            with file.open("a", newline="") as target:
-                writer = csv.DictWriter(target, head)
-                for group, figures in rows_of(result).items():
-                    rounded = {key: "" if value is None else round(value, 6) for key, value in figures.items()}
-                    writer.writerow({**own, "group": group, **rounded, "machine": machine()})
-    with file.open(newline="") as source:
-        print(table(list(csv.DictReader(source)), what))
+            for group, figures in rows_of(result).items():
+                rounded = {key: "" if value is None else round(value, 6) for key, value in figures.items()}
+                append(file, {**own, "group": group, **rounded})
+    print(table(read(file), what))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@
 
 One forward and backward pass of `GPaCoLoss` and of the class centers (a linear layer on 512 features), float32, one
 thread. Each measurement is a process of its own; seconds are medians. Processes are gloo ranks on this machine: what
-they move through collectives in one step is counted, per rank, the gradients of the network left out. Writes scale.csv
-and scale.svg, and prints the growth exponents of docs/scale.md.
+they move through collectives in one step is counted, per rank, the gradients of the network left out. Writes scale.csv,
+scale.svg and the tables of docs/scale.md; exponents are the growth between the two largest sizes.
 """
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -21,8 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loss import in_a_new_process, machine, rise
+from loss import in_a_new_process, rise
+from table import write, write_between
 
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 DIM, FEATURES = 128, 512
 BASE = {"classes": 1000, "memory": 8192, "batch": 256}
 SWEEPS = {
@@ -133,6 +134,24 @@ def exponent(points: list[tuple[float, float]]) -> float:
     return math.log(y2 / y1) / math.log(x2 / x1)
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """The tables of docs/scale.md."""
+    lines: list[str] = []
+    for name in SWEEPS:
+        mine = [row for row in rows if row["sweep"] == name]
+        time, memory = (exponent([(row[name], row[what]) for row in mine]) for what in ("seconds", "MB"))
+        lines += [f"| {name} | " + " | ".join(f"{row[name]:,}" for row in mine) + " | exponent |"]
+        lines += ["|---" * (len(mine) + 2) + "|"]
+        lines += ["| milliseconds | " + " | ".join(f"{1000 * row['seconds']:.1f}" for row in mine) + f" | {time:.2f} |"]
+        lines += ["| MB | " + " | ".join(f"{row['MB']:.0f}" for row in mine) + f" | {memory:.2f} |", ""]
+    lines += ["| ranks | contrast | bytes that a rank sends in a step | milliseconds |", "|---|---|---|---|"]
+    for row in rows:
+        if row["sweep"] == "ranks":
+            numbers = f"{row['bytes']:,.0f} | {1000 * row['seconds']:.0f}"
+            lines += [f"| {row['ranks']} | {row['contrast']} | {numbers} |"]
+    return "\n".join(lines)
+
+
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -169,23 +188,18 @@ def main() -> None:
             sizes = BASE | {name: value}
             row: dict[str, Any] = {"sweep": name, **sizes, "ranks": 1, "contrast": "local", "bytes": 0}
             row |= in_a_new_process("time", sizes, script=__file__) | in_a_new_process("memory", sizes, script=__file__)
-            rows.append({**row, "machine": machine()})
+            rows.append(row)
             print(f"{name} {value:>8,}: {row['seconds']:.4f} s, {row['MB']:.0f} MB", flush=True)
     for number in (1, 2, 4):
         for contrast in ("local", "global"):
             found = ranks(number, contrast)
             row = {"sweep": "ranks", **BASE, "ranks": number, "contrast": contrast, "MB": "", **found}
-            rows.append({**row, "machine": machine()})
+            rows.append(row)
             print(f"{number} ranks, {contrast}: {found['bytes']:,.0f} bytes a step and rank", flush=True)
-    with (arguments.out / "scale.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write(arguments.out / "scale.csv", rows)
     plot([row for row in rows if row["sweep"] != "ranks"], arguments.out / "scale.svg")
-    for name in SWEEPS:
-        mine = [row for row in rows if row["sweep"] == name]
-        slopes = [exponent([(row[name], row[what]) for row in mine]) for what in ("seconds", "MB")]
-        print(f"{name}: time grows with exponent {slopes[0]:.2f}, memory with {slopes[1]:.2f}, at the largest sizes")
+    if not arguments.quick:
+        write_between(PAGE, "<!-- table of benchmarks/scale.py -->", "<!-- end of the table -->", table(rows))
 
 
 if __name__ == "__main__":

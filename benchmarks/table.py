@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
-from loss import machine
+import torch
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -26,20 +27,52 @@ def has(path: Path, key: Mapping[str, Any]) -> bool:
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row, with the machine, the versions and the commit."""
-    whole = {**row, **origin()}
-    new = not path.is_file()
+    _write(path, [*read(path), {**row, **origin()}])
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write all rows of a file, with the machine, the versions and the commit."""
+    where = origin()
+    _write(path, [{**row, **where} for row in rows])
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(whole))
-        if new:
-            writer.writeheader()
-        writer.writerow(whole)
+    names = dict.fromkeys(name for row in rows for name in row)
+    with path.with_suffix(".new").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(names), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    path.with_suffix(".new").replace(path)
+
+
+def spread(values: Sequence[str]) -> str:
+    """Return the mean of percentages, and their standard deviation if there are several."""
+    numbers = [100 * float(value) for value in values if value]
+    if not numbers:
+        return "-"
+    return f"{mean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")
+
+
+def write_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two lines of a page."""
+    before, rest = page.read_text(encoding="utf-8").split(f"{begin}\n")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def origin() -> dict[str, str]:
     """Return where a row comes from."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    packages: Sequence[str] = ("gpaco", "timm")
-    versions = ", ".join([f"python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)])
+    packages = [f"{name} {version(name)}" for name in ("gpaco", "timm")]
+    versions = ", ".join([f"python {platform.python_version()}", *packages])
     return {"machine": machine(), "versions": versions, "commit": commit}
+
+
+def machine() -> str:
+    """Return the processor, the threads and the version of torch."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}, {platform.system()}"

@@ -12,7 +12,6 @@ the best of several rounds counts, in seconds of processor time. Writes views.cs
 """
 
 import argparse
-import csv
 import os
 import tempfile
 import time
@@ -27,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchvision.transforms as T
-from loss import machine
 from PIL import Image, ImageFilter
+from table import write
 from timm.data.auto_augment import rand_augment_transform
 from torch import Tensor
 
@@ -209,15 +208,10 @@ def main() -> None:
                     "pillow images/s": round(theirs),
                     "times": round(ours / theirs, 2),
                     "target": TARGETS[name],
-                    "machine": machine(),
                 }
             )
             print(f"{name:<12} {ours:9.0f} images/s, Pillow {theirs:7.0f}: {ours / theirs:5.2f} times", flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "views.csv").open("w", newline="") as file_out:
-        writer = csv.DictWriter(file_out, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    write(options.out / "views.csv", rows)
 
 
 if __name__ == "__main__":
