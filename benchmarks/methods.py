@@ -107,8 +107,9 @@ def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
     )
     study = Study(data, out, "head", common, RESULTS)
     fixed, grid = [f"method.name={method}"], GRIDS.get(method, GRID)
-    chosen: list[str] = []
-    if method != "gaussian":
+    known = [row["settings"] for row in read(RESULTS) if (row["part"], row["method"]) == ("heads", method)]
+    chosen = known[0].split() if known else []
+    if method != "gaussian" and not chosen:
         for place in range(1, len(grid) + 1):
             if time.monotonic() > until:
                 raise Late

@@ -5,9 +5,11 @@ any number of workers and processes, and see the same images.
 """
 
 import multiprocessing
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -237,6 +239,13 @@ def loader(
 
 def _start_worker(worker: int) -> None:
     ignore_signals()
+    sys.excepthook = _report_unless_left
+
+
+def _report_unless_left(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print no traceback if the main process ended while multiprocessing's thread was passing it a batch."""
+    if not isinstance(error, EOFError | ConnectionError):
+        sys.__excepthook__(kind, error, traceback)
 
 
 def _kill(workers: Iterable[Any]) -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import threading
 from contextlib import suppress
 from operator import itemgetter
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import children
+from helpers.forked import ENVIRONMENT, python
 
 from gpaco.data.batches import Batch, batches, class_shares, epoch_order, loader, mix, steps_per_epoch
 from gpaco.data.counter_random import uniforms
@@ -245,6 +247,27 @@ def test_a_loader_that_does_not_end_is_killed() -> None:
     assert set(children(os.getpid())) - others
     del loaded
     assert not set(children(os.getpid())) - others
+
+
+SERVED = """
+import os, socket, time
+from multiprocessing.reduction import DupFd
+from multiprocessing.resource_sharer import _resource_sharer
+from gpaco.data.batches import _start_worker
+_start_worker(0)
+DupFd(os.open(os.devnull, os.O_RDONLY))  # as the storage of a batch: starts the thread that passes it on
+with socket.socket(socket.AF_UNIX) as main:
+    main.connect(_resource_sharer._address)
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.process
+def test_a_loader_prints_nothing_if_the_main_process_leaves_while_it_passes_on_a_batch() -> None:
+    with python("-c", SERVED, env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert errors == ""
 
 
 def test_mixing_pairs_images_from_both_ends_and_cuts_boxes_off_at_the_border_as_timm_does() -> None:
