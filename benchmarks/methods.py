@@ -60,9 +60,13 @@ class Late(Exception):
     """There is no time for another run."""
 
 
+def key_of(part: str, method: str, seed: int) -> dict[str, Any]:
+    return {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": seed}
+
+
 def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run, base: Run) -> None:
     """Write the row of a run, unless it is there. Its latency is measured in turn with that of `base`."""
-    key = {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": seed}
+    key = key_of(part, method, seed)
     if has(RESULTS, key):
         return
     found, predictor = figures(run, 0.0), load_classifier(run)
@@ -136,6 +140,8 @@ def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int
     cell = {"heads": heads, "scratch": scratch}[part]
     for seed, method in product(range(seeds), methods):
         if method == "gaussian" and seed:  # it has nothing random
+            continue
+        if has(RESULTS, key_of(part, method, seed)) and (part, method, seed) != ("scratch", "ce", 0):  # the base
             continue
         cell(data, out, method, seed, until)
 
