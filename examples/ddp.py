@@ -48,9 +48,9 @@ def main() -> None:
     held = [torch.zeros_like(criterion.memory.embeddings) for _ in range(world)]
     dist.all_gather(held, criterion.memory.embeddings)
     same = all(torch.equal(memory, held[0]) for memory in held)
+    with torch.no_grad():
+        accuracy = (net(test_images)[0].argmax(1) == test_labels).float().mean()
     if rank == 0:
-        with torch.no_grad():
-            accuracy = (net(test_images)[0].argmax(1) == test_labels).float().mean()
         print(f"{world} processes, loss {loss.item():.2f}, test accuracy {100 * accuracy:.1f} %")
         print(f"the same memory of {len(criterion.memory)} rows everywhere: {'yes' if same else 'NO'}")
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -177,8 +178,13 @@ def start(device: torch.device, timeout_minutes: float = 10.0) -> None:
 
 
 def stop() -> None:
-    """Leave the process group."""
+    """Leave the process group.
+
+    A thread of gloo frees the tensors of the last collective. If the interpreter ends first, that thread aborts the
+    process, after everything is done and saved. So give it time.
+    """
     if dist.is_available() and dist.is_initialized():
+        time.sleep(0.05)
         dist.destroy_process_group()
 
 

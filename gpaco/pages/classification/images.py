@@ -26,11 +26,11 @@ class Album:
     def __init__(self, room: int = 1_500_000) -> None:
         self.room = room  # bytes
         self.thumbnails: list[str] = []
-        self._places: dict[tuple[int, int], int | None] = {}
+        self._places: dict[tuple[Samples, int], int | None] = {}
 
     def add(self, samples: Samples, i: int) -> int | None:
         """Return the number of an image's thumbnail; None if the image cannot be read or there is no room left."""
-        key = (id(samples), i)
+        key = (samples, i)
         if key not in self._places:
             self._places[key] = None
             with suppress(Problem):

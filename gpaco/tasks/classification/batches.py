@@ -162,7 +162,7 @@ class FeatureSource:
         self.labels = splits.train.labels
         self.rows = np.arange(len(splits.train))  # of features to train on
         self.before: nn.Module | None = None  # a fixed layer between features and head
-        self.known: dict[int, Rows] = {}  # features of splits in the test view
+        self.known: dict[Samples, Rows] = {}  # features of splits in the test view
         for samples in (splits.train, splits.val, splits.reported(recipe.data.evaluate_on)[1]):
             if samples is not None:
                 self.tested(samples)  # now rather than after the first epoch
@@ -228,9 +228,9 @@ class FeatureSource:
 
     def tested(self, samples: Samples) -> Rows:
         """Return the features of images in the test view."""
-        if id(samples) not in self.known:
-            self.known[id(samples)] = self.frozen.of_tested(samples)
-        return self.known[id(samples)]
+        if samples not in self.known:
+            self.known[samples] = self.frozen.of_tested(samples)
+        return self.known[samples]
 
 
 Source = ImageSource | FeatureSource  # where a learner gets its batches, and its predictions on validation data
