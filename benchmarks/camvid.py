@@ -10,7 +10,7 @@ named in `VARIANTS`, including order and crops for a seed.
 Two runs train at a time, each with one thread (--jobs): about forty minutes in all on two cores. Every run is a folder
 in DIR; rerun the same command to resume. camvid.csv has a row for each run as soon as it is done: mIoU, and
 the mean IoU of the four classes with the fewest training pixels. When all are done the table of docs/segmentation.md is
-printed: means over seeds, half of their 95 % interval, and differences paired by seed.
+printed: means over seeds, half of their 95% interval, and differences paired by seed.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def figures(variant: str, seed: int, run: Run, seconds: float) -> dict[str, Any]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds with half of the 95 % interval, and the difference to the first variant paired by seed."""
+    """Means over seeds with half of the 95% interval, and the difference to the first variant paired by seed."""
     lines = ["| | mIoU | four rarest | boundary IoU | mIoU - CE | four rarest - CE |", "|---|---|---|---|---|---|"]
 
     def cell(values: list[float], sign: str = "") -> str:

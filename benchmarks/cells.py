@@ -113,7 +113,7 @@ def append(path: Path, row: dict[str, str]) -> None:
 
 
 def summary(path: Path, against: str) -> str:
-    """A Markdown table: mean over seeds and half of its 95 % interval, and the difference to `against` seed by seed.
+    """A Markdown table: mean over seeds and half of its 95% interval, and the difference to `against` seed by seed.
 
     Rows with a tuned tau are compared with those of `against` with its own, which are those without if that was 0.
     """
@@ -136,7 +136,7 @@ def summary(path: Path, against: str) -> str:
         seconds = np.mean([float(row["seconds"]) for row in seeds.values()])
         lines.append(f"| {part} | {factor} | {method} | {tau} | {' | '.join(shown)} | {difference} | {seconds:.0f} |")
     counts = sorted({len(seeds) for seeds in cells.values()})
-    what = f"Percent; mean of {' or '.join(map(str, counts))} seeds ± half of the 95 % interval (Student)"
+    what = f"Percent; mean of {' or '.join(map(str, counts))} seeds ± half of the 95% interval (Student)"
     return "\n".join([*lines, "", f"{what}; seconds of training. Rows with tau are compared with each other."])
 
 

@@ -11,7 +11,7 @@ folder of the idx files of Fashion-MNIST. Features are those of EfficientNet-Lit
     cifar20    features of CIFAR-100-LT, factor 100, with its 20 coarse labels
     cifar100   the same images with their 100 fine labels
 
-Every method may choose among four settings by macro recall on 30 % of the training vectors, held out class by class;
+Every method may choose among four settings by macro recall on 30% of the training vectors, held out class by class;
 then it trains on all of them. Test data select nothing. The seed draws the long tail, the held-out part and the random
 numbers of the method. Macro recall, recall of the rarest third of the classes, expected calibration error and seconds
 of the last fit are added to benchmarks/results/estimator.csv as they come, and the table of docs/benchmarks.md is

@@ -147,7 +147,7 @@ def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int
 
 
 def table() -> str:
-    """The results as Markdown: mean over seeds and half of the 95 % interval."""
+    """The results as Markdown: mean over seeds and half of the 95% interval."""
     lines = []
     for part, title in TITLES.items():
         rows = [row for row in read(RESULTS) if row["part"] == part]

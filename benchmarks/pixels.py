@@ -4,7 +4,7 @@
 
 1. One image with a map of 128 x 256 (a crop of 512 x 1,024), 150 classes, embeddings of 128, forward and backward:
    8,192, 16,384 and all 32,768 positions as anchors. "released" is the formula of the released code, transcribed from
-   its description, with matrices of (anchors, classes + anchors). What would need more than 70 % of the machine's
+   its description, with matrices of (anchors, classes + anchors). What would need more than 70% of the machine's
    memory is not run but extrapolated from the largest size that was: by the square of the anchors. Memory is the rise
    of the peak resident size in a process of its own. First both are held against each other on a smaller map.
 2. A training step of DeepLabV3+ on ResNet-18 as in the paper's table (19 classes, decoder 128 wide) with crops of

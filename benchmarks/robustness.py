@@ -6,7 +6,7 @@
 DATA is CIFAR-100 or Fashion-MNIST, made long-tailed. Methods are trained by `compare` into DIR, one seed of all before
 the next, and tested by `robustness` on the 75 conditions. A line for each method, seed and group is added to
 benchmarks/results/robustness.csv as soon as it is known; the same command resumes where it stopped. At the end, the
-table of docs/robustness.md: means over seeds with half of the 95 % interval.
+table of docs/robustness.md: means over seeds with half of the 95% interval.
 """
 
 import argparse

@@ -51,7 +51,7 @@ def main() -> None:
     with torch.no_grad():
         accuracy = (net(test_images)[0].argmax(1) == test_labels).float().mean()
     if rank == 0:
-        print(f"{world} processes, loss {loss.item():.2f}, test accuracy {100 * accuracy:.1f} %")
+        print(f"{world} processes, loss {loss.item():.2f}, test accuracy {100 * accuracy:.1f}%")
         print(f"the same memory of {len(criterion.memory)} rows everywhere: {'yes' if same else 'NO'}")
     dist.destroy_process_group()
 

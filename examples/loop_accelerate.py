@@ -36,7 +36,7 @@ def main() -> None:
             optimizer.step()
     with torch.no_grad():
         accuracy = (net(test_images)[0].argmax(1) == test_labels).float().mean()
-    print(f"test accuracy {100 * accuracy:.1f} %")
+    print(f"test accuracy {100 * accuracy:.1f}%")
 
 
 if __name__ == "__main__":

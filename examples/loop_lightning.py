@@ -48,7 +48,7 @@ def main() -> None:
     trainer.fit(model, loader)
     with torch.no_grad():
         accuracy = (model.net(test_images)[0].argmax(1) == test_labels).float().mean()
-    print(f"test accuracy {100 * accuracy:.1f} %")
+    print(f"test accuracy {100 * accuracy:.1f}%")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         right = torch.cat([model(batch)[0].argmax(1) == own for batch, own in test])
-    print(f"test accuracy {100 * right.float().mean():.1f} %")
+    print(f"test accuracy {100 * right.float().mean():.1f}%")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def main() -> None:
         TailTrainer(criterion, model=net, args=arguments, train_dataset=Digits(images, labels)).train()
     with torch.no_grad():
         accuracy = (net(test_images)[0].argmax(1) == test_labels).float().mean()
-    print(f"test accuracy {100 * accuracy:.1f} %")
+    print(f"test accuracy {100 * accuracy:.1f}%")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main() -> None:
             with torch.no_grad():
                 accuracy = (model(test_images)[0].argmax(1) == test_labels).float().mean()
             model.train()
-            print(f"epoch {epoch}: loss {loss.item():.2f}, test accuracy {100 * accuracy:.1f} %")
+            print(f"epoch {epoch}: loss {loss.item():.2f}, test accuracy {100 * accuracy:.1f}%")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main() -> None:
     model.eval()
     images, masks = digit_scenes(16, seed=1000)
     with torch.no_grad():
-        print(f"mean IoU {100 * mean_iou(model(images)['out'], masks):.1f} %")
+        print(f"mean IoU {100 * mean_iou(model(images)['out'], masks):.1f}%")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def test_own_loop_beats_cross_entropy_on_the_rare_digits() -> None:
 
 @pytest.mark.process
 def test_mixup_learns() -> None:
-    accuracies = re.findall(r"test accuracy ([\d.]+) %", run(str(EXAMPLES / "mixup.py")))
+    accuracies = re.findall(r"test accuracy ([\d.]+)%", run(str(EXAMPLES / "mixup.py")))
     assert len(accuracies) == 4
     assert float(accuracies[-1]) > 60
 
@@ -89,7 +89,7 @@ def test_ddp_runs_under_torchrun_with_one_memory() -> None:
     out = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(EXAMPLES / "ddp.py"))
     assert "2 processes" in out
     assert "the same memory of 256 rows everywhere: yes" in out
-    assert float(re.findall(r"test accuracy ([\d.]+) %", out)[0]) > 55
+    assert float(re.findall(r"test accuracy ([\d.]+)%", out)[0]) > 55
 
 
 @pytest.mark.process
@@ -98,7 +98,7 @@ def test_the_pixel_loss_learns_in_models_of_three_other_libraries() -> None:
         out = run(str(EXAMPLES / f"segmentation_{library}.py"))
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
         assert losses[-1] < losses[0] - 0.3, library
-        assert float(re.findall(r"mean IoU ([\d.]+) %", out)[0]) > 18, library  # one class everywhere gives 13
+        assert float(re.findall(r"mean IoU ([\d.]+)%", out)[0]) > 18, library  # one class everywhere gives 13
 
 
 @pytest.mark.process
@@ -120,5 +120,5 @@ def test_the_loss_learns_in_four_other_loops_with_five_marked_lines() -> None:
         comments = " ".join(re.findall(r"#.*", script.read_text()))
         marks = set(re.findall(r"\((\d)\)", comments))
         assert marks == set("12345"), library
-        accuracy = re.findall(r"test accuracy ([\d.]+) %", run(str(script), strict=False))
+        accuracy = re.findall(r"test accuracy ([\d.]+)%", run(str(script), strict=False))
         assert float(accuracy[0]) > 55, library

@@ -156,7 +156,7 @@ def parse(word: str) -> tuple[str, str, list[str]]:
 
 
 def interval(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return the mean and half of its 95 % interval by Student's t; None if a value is missing.
+    """Return the mean and half of its 95% interval by Student's t; None if a value is missing.
 
     >>> interval([0.5, 0.6, 0.7])["mean"], round(interval([0.5, 0.6, 0.7])["interval"], 4)
     (0.6, 0.2484)
@@ -196,7 +196,7 @@ def table(result: dict[str, Any]) -> str:
     lines = [" | ".join(text.ljust(width) for text, width in zip(cells, wide, strict=True)) for cells in found]
     lines.insert(1, " | ".join("-" * width for width in wide))
     lines = [f"| {line} |" for line in lines]
-    what = f"mean of {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "one seed"
+    what = f"mean of {seeds} seeds ± half of the 95% interval" if seeds > 1 else "one seed"
     about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
     ms = " ms: per image in a batch of 64, first seed, median."
     return "\n".join([*lines, "", f"Percent; {what}.{about}{ms}"])

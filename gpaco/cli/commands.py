@@ -303,10 +303,10 @@ def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
 
 def format_answer(row: dict[str, Any]) -> str:
     """Return the answer for one image: its class, the probability, how rare the class is, and the runner-up."""
-    text = f"{row['path']}: {row['class']} {100 * row['probability']:.0f} %"
+    text = f"{row['path']}: {row['class']} {100 * row['probability']:.0f}%"
     if row["train"] is not None:
         text += f" ({row['group']}: {plural(row['train'], 'training image')})"
-    return text + "".join(f"; {name} {100 * share:.0f} %" for name, share in row["top"][1:2])
+    return text + "".join(f"; {name} {100 * share:.0f}%" for name, share in row["top"][1:2])
 
 
 def default_output(segments: bool, as_json: bool) -> Path | None:

@@ -9,7 +9,7 @@ from gpaco.metrics.groups import GROUPS
 def robustness_table(result: dict[str, Any]) -> str:
     """Return the errors that `robustness` found, in percent."""
     if "corruptions" not in result:
-        lines = [f"{result['set']}: error {_percent(result['error']).strip()} %"]
+        lines = [f"{result['set']}: error {_percent(result['error']).strip()}%"]
         lines += [f"  {name:<8} {_percent(result['groups'][name]['error'])}" for name in GROUPS]
         return "\n".join(lines + _remarks(result))
     measure = f"{result.get('measure', 'error')} in %"

@@ -17,7 +17,7 @@ class LdamDrw(Method):
     """LDAM with deferred re-weighting (Cao et al., NeurIPS 2019), on a cosine classifier.
 
     loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
-    (1 - beta) / (1 - beta^n_j), beta = 0.9999, with sum C, from `drw_start` (80 %) of the epochs on, 1 before. CE_w is
+    (1 - beta) / (1 - beta^n_j), beta = 0.9999, with sum C, from `drw_start` (80%) of the epochs on, 1 before. CE_w is
     divided by the sum of the weights in the batch, as in PyTorch.
 
     Departure: logits are s times the cosines at test time too (the predicted class is the same).

@@ -20,7 +20,7 @@ from gpaco.data.corruption.published import CLEAN, Condition
 from gpaco.metrics.groups import GROUPS, groups
 
 # Errors of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalization,
-# and on the clean validation images (the paper prints 43.5 %, these weights have 43.478 %).
+# and on the clean validation images (the paper prints 43.5%, these weights have 43.478%).
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,

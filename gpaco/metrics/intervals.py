@@ -14,12 +14,12 @@ from gpaco.metrics.groups import GROUPS
 
 Bounds = dict[str, float | None]
 METRICS = ("top1", "macro", *GROUPS)
-_Z = 1.959963984540054  # 95 % of a normal distribution is within this many standard deviations
+_Z = 1.959963984540054  # 95% of a normal distribution is within this many standard deviations
 _MORE = 2  # images added to each class
 
 
 def wilson(k: float, n: float) -> tuple[float, float] | None:
-    """Return Wilson's 95 % interval for a rate observed as k of n; None for n = 0.
+    """Return Wilson's 95% interval for a rate observed as k of n; None for n = 0.
 
     >>> tuple(round(bound, 3) for bound in wilson(8, 10))
     (0.49, 0.943)
@@ -33,7 +33,7 @@ def wilson(k: float, n: float) -> tuple[float, float] | None:
 
 
 def intervals(right: Ints, wrong: Ints, group: NDArray[np.str_]) -> dict[str, Bounds]:
-    """Return 95 % intervals of each metric: Wilson's, with the number of images that has the variance of the metric.
+    """Return 95% intervals of each metric: Wilson's, with the number of images that has the variance of the metric.
 
     >>> bounds = intervals(np.array([50, 25]), np.array([0, 25]), np.array(["many", "few"]))
     >>> {key: [round(end, 2) for end in bounds[key].values() if end] for key in ("many", "few", "medium")}
@@ -57,7 +57,7 @@ def intervals(right: Ints, wrong: Ints, group: NDArray[np.str_]) -> dict[str, Bo
 
 
 def paired_intervals(won: Ints, lost: Ints, same: Ints, group: NDArray[np.str_]) -> dict[str, Bounds]:
-    """Return how much better a second model is on the same images, with 95 % intervals.
+    """Return how much better a second model is on the same images, with 95% intervals.
 
     `won` counts the images that only the second model gets right, `lost` those that only the first does. If the models
     agree on every image, the ends come from Wilson's interval for the rate at which they differ.

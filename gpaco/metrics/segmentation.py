@@ -62,7 +62,7 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
 def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -> tuple[Ints, Ints]:
     """Return the pixels of each class near its edge in both maps, and in either: (C,) each (Cheng et al., 2021).
 
-    "Near" means within 2 % of the diagonal of the image; the image border is an edge too. Predictions for unlabeled
+    "Near" means within 2% of the diagonal of the image; the image border is an edge too. Predictions for unlabeled
     pixels are ignored, so a perfect prediction scores 1.
     """
     import cv2
@@ -115,7 +115,7 @@ def mean_ious(ious: Floats) -> Floats:
 
 
 def iou_intervals(pixels: Ints, group: NDArray[np.str_]) -> dict[str, dict[str, float | None]]:
-    """Return 95 % intervals of mean IoU over all classes and each group, by a Poisson bootstrap over images.
+    """Return 95% intervals of mean IoU over all classes and each group, by a Poisson bootstrap over images.
 
     `pixels` (N, 3, C) are right, true and predicted pixels of each image. There are 1,000 draws, and no interval if
     fewer than five images have pixels of these classes.

@@ -97,7 +97,7 @@ def chart(runs: Sequence[Facts], title: str, columns: dict[str, str]) -> Facts |
     for before, after in zip(ordered := sorted(lines, key=lambda line: line["y"]), ordered[1:], strict=False):
         after["text_y"] = max(after["y"], before["text_y"] + 15)  # labels do not overlap
     ticks = sorted({1, *(max(1, round(most * part / 5)) for part in range(1, 6))})
-    scale, as_text = (100, "{:.0f} %") if columns is VALIDATION else (1, "{:.3g}")
+    scale, as_text = (100, "{:.0f}%") if columns is VALIDATION else (1, "{:.3g}")
     return {
         "title": title,
         "lines": lines,

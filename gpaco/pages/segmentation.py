@@ -121,19 +121,19 @@ def sentence(runs: Sequence[Facts]) -> str:
     """Return a few sentences on what stands out: the best run, rare classes, and the worst class."""
     best = max(runs, key=lambda run: run["miou"] or 0)
     over = f"over {best['measured']} of {plural(len(best['per_class']), 'class')}"
-    words = [f"Mean IoU is {percent(best['miou'])} % {over}."]
+    words = [f"Mean IoU is {percent(best['miou'])}% {over}."]
     if len(runs) > 1:
-        others = [f"{percent(run['miou'])} % by {run['name']}" for run in runs if run is not best]
+        others = [f"{percent(run['miou'])}% by {run['name']}" for run in runs if run is not best]
         words = [
-            f"{best['name']} has the highest mean IoU: {percent(best['miou'])} % {over}, against {join_words(others)}."
+            f"{best['name']} has the highest mean IoU: {percent(best['miou'])}% {over}, against {join_words(others)}."
         ]
     if best["few"] is not None and best["many"] is not None:
-        both = f"{percent(best['few'], 0)} % against {percent(best['many'], 0)} %"
+        both = f"{percent(best['few'], 0)}% against {percent(best['many'], 0)}%"
         words.append(f"Classes with few pixels reach {both} for those with many.")
     known = [row for row in best["per_class"] if row["iou"] is not None and row["test"]]
     if known:
         worst = min(known, key=lambda row: row["iou"])
-        words.append(f"The worst class is {worst['name']}: {percent(worst['iou'])} %.")
+        words.append(f"The worst class is {worst['name']}: {percent(worst['iou'])}%.")
     return " ".join(words)
 
 

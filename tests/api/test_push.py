@@ -58,9 +58,9 @@ def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(train
     assert 'gpaco.load("hub:me/digits")' in text
     for name, key in (("all images", "top1"), ("all classes", "macro"), ("many", "many"), ("few", "few")):
         (line,) = (line for line in text.splitlines() if line.startswith(f"| {name} |"))
-        assert f"| {100 * metrics[key]:.1f} % |" in line
+        assert f"| {100 * metrics[key]:.1f}% |" in line
         assert " to " in line
-    assert f"{100 * metrics['ece']:.1f} %" in text
+    assert f"{100 * metrics['ece']:.1f}%" in text
     assert "Logits were not calibrated" in text or "Logits were scaled" in text
     assert f"{sum(metrics['counts']):,} training images" in text
     for heading in ("Use", "Results", "Calibration", "Limits", "Training"):
@@ -85,8 +85,8 @@ def test_a_segmenter_is_shared_too_without_a_path_or_a_name_of_its_data(segmente
     text = (folder / "README.md").read_text()
     for name, key in (("all classes", "miou"), ("many", "many")):
         bounds = segmenter.metrics["intervals"][key]
-        between = f"{percent(bounds['low'])} to {percent(bounds['high'])} %" if bounds["low"] else "none"
-        assert f"| {name} | {percent(segmenter.metrics[key])} % | {between} |" in text
+        between = f"{percent(bounds['low'])} to {percent(bounds['high'])}%" if bounds["low"] else "none"
+        assert f"| {name} | {percent(segmenter.metrics[key])}% | {between} |" in text
     assert "image-segmentation" in text
 
 

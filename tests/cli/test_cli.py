@@ -200,7 +200,7 @@ def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints:
 def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints: Command) -> None:
     text = prints("evaluate", trained)
     metrics = Run(trained).metrics
-    assert f"all                {100 * metrics['top1']:5.1f} %" in text
+    assert f"all                {100 * metrics['top1']:5.1f}%" in text
     assert f"({metrics['groups']['few']} classes)" in text
 
 
@@ -239,9 +239,9 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     (row,) = gpaco.predict(trained, image)
     assert json.loads(prints("predict", trained, image, "--json"))[0]["class"] == row["class"]
     assert not Path("predictions.csv").exists()
-    (_, second), share = row["top"][:2], f"{100 * row['probability']:.0f} %"
+    (_, second), share = row["top"][:2], f"{100 * row['probability']:.0f}%"
     images = f"{row['group']}: {row['train']} training image{'s' * (row['train'] != 1)}"
-    line = f"one.png: {row['class']} {share} ({images}); {second[0]} {100 * second[1]:.0f} %"
+    line = f"one.png: {row['class']} {share} ({images}); {second[0]} {100 * second[1]:.0f}%"
     assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
     written = Path("predictions.csv").read_text()
     assert "--out predictions.csv" in refuses("predict", trained, "bad.png")

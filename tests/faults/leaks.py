@@ -79,7 +79,7 @@ def quiet(line: str) -> None:
 
 PROMISE = Promise(
     "Many steps, with images from memory and from loading processes: resident memory, also that of loading "
-    "processes, grows by less than 2 %, no process and no temporary file is left",
+    "processes, grows by less than 2%, no process and no temporary file is left",
     attempt,
     attempts=1,
     goal=10_000,

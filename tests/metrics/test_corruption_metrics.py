@@ -18,14 +18,14 @@ def test_a_corruption_has_a_mean_only_if_it_has_all_severities() -> None:
 
 
 def test_figures_of_a_table_worked_out_by_hand() -> None:
-    # Twelve corruptions with an error of 50 %, three others with 20, 80 and 65 %.
+    # Twelve corruptions with an error of 50%, three others with 20, 80 and 65%.
     means = HALF | {"fog": 0.2, "snow": 0.8, "contrast": 0.65}
     assert mean_error(means) == pytest.approx((12 * 0.5 + 0.2 + 0.8 + 0.65) / 15)
-    # The baseline makes 40 % everywhere but 80 % under snow and 50 % under contrast.
+    # The baseline makes 40% everywhere but 80% under snow and 50% under contrast.
     baseline = dict.fromkeys(CORRUPTIONS, 0.4) | {"snow": 0.8, "contrast": 0.5}
     ratios = 12 * [0.5 / 0.4] + [0.2 / 0.4, 0.8 / 0.8, 0.65 / 0.5]
     assert mce(means, baseline) == pytest.approx(sum(ratios) / 15)
-    # Clean errors 10 and 20 %: what is added is 40 against 20 points for the twelve, and so on.
+    # Clean errors 10 and 20%: what is added is 40 against 20 points for the twelve, and so on.
     added = 12 * [0.4 / 0.2] + [0.1 / 0.2, 0.7 / 0.6, 0.55 / 0.3]
     assert relative_mce(means, 0.1, baseline, 0.2) == pytest.approx(sum(added) / 15)
 
@@ -34,7 +34,7 @@ def test_alexnet_scores_one_hundred_percent_against_itself() -> None:
     assert tuple(ALEXNET) == CORRUPTIONS
     assert mce(ALEXNET, ALEXNET) == 1
     assert relative_mce(ALEXNET, ALEXNET_CLEAN, ALEXNET, ALEXNET_CLEAN) == 1
-    # Clean 43.5 %, as the paper prints it; from 56.5 % under brightness to 92.3 % under impulse noise.
+    # Clean 43.5%, as the paper prints it; from 56.5% under brightness to 92.3% under impulse noise.
     assert round(100 * ALEXNET_CLEAN, 1) == 43.5
     assert round(100 * min(ALEXNET.values()), 1) == 56.5
     assert round(100 * max(ALEXNET.values()), 1) == 92.3

@@ -37,7 +37,7 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
     better, worse = sorted(plot["rows"], key=lambda row: -row["top1"])
     assert better["y"] <= worse["y"] <= plot["edges"]["base"]  # up is better
     assert [tick["text"] for tick in plot["ticks"]] == ["2 ms", "5 ms", "10 ms"]
-    assert all(int(line["text"].removesuffix(" %")) <= 100 for line in plot["grid"])
+    assert all(int(line["text"].removesuffix("%")) <= 100 for line in plot["grid"])
     section = page.split('<section id="latency">')[1].split("</section>")[0]
     assert section.count('class="mark r') == 2
     assert "12,345" in section
@@ -76,7 +76,7 @@ def test_a_run_by_a_recipe_has_its_number_beside_the_papers_and_says_what_was_ch
     assert "<td>52.3</td>" in section
     assert f"{100 * top1['low']:.1f} to {100 * top1['high']:.1f}" in section
     inside = top1["low"] <= 0.523 <= top1["high"]
-    assert f"is {'inside' if inside else 'outside'} the 95 % interval" in section
+    assert f"is {'inside' if inside else 'outside'} the 95% interval" in section
     assert "differs from the recipe" not in section
     for name, given, changes in CHANGED:
         changed = published(by_recipe(run, name, *given), 0.5)

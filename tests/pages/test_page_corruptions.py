@@ -75,10 +75,10 @@ def test_pointer_and_arrow_keys_show_the_numbers_of_the_file(browser: Browser, p
             how = "mean over severities" if column == "mean" else f"severity {column}"
             assert where == f"{name.replace('_', ' ')}, {how}"
             who = ("all images", *PANELS[1:])[panel]
-            assert error.startswith(f"{who}: {percent(row[column][PANELS[panel]])} % wrong (")
+            assert error.startswith(f"{who}: {percent(row[column][PANELS[panel]])}% wrong (")
         x, y = middle(tab, "#heat", 3 * (1 + 15 * 6))
         tab.page.mouse.move(x + 70, y)  # anywhere in the wide cell
-        assert tab.text("#tip").splitlines() == ["clean", "few: 37.8 % wrong (32.5 to 43.4)"]
+        assert tab.text("#tip").splitlines() == ["clean", "few: 37.8% wrong (32.5 to 43.4)"]
         tab.page.locator("#heat svg").focus()
         for key, where in (
             ("Home", "clean\nall images"),
@@ -124,7 +124,7 @@ def test_with_several_runs_the_difference_to_the_first_is_shown(browser: Browser
         assert tab.texts("#robustness h2 .of") == ["\u2013 gpaco"]
         tab.page.mouse.move(*middle(tab, "#heat-difference", 3 * (1 + 15 * 6) + 1 + 6 * COMMON.index("fog") + 2))
         a, b = (found["corruptions"]["fog"]["3"]["few"] for found in (first, second))
-        words = f"few: \u2212{percent(a - b)} points: {percent(b)} %, ce {percent(a)} %"
+        words = f"few: \u2212{percent(a - b)} points: {percent(b)}%, ce {percent(a)}%"
         assert tab.text("#tip").splitlines() == ["fog, severity 3", words]
         assert tab.page.locator("#heat-difference .worse").count() == 0
         tab.page.locator("input[name=run]").first.check()
@@ -145,7 +145,7 @@ def test_a_real_run_is_shown_after_the_command_that_the_last_line_names(browser:
         assert tab.page.locator("#heat rect.untested").count() == 4 * 4 * 4  # 3 severities and the mean
         assert tab.page.locator("#heat-legend", has_text="not tested").count() == 1
         tab.page.mouse.move(*middle(tab, "#heat", 1))
-        assert f"all images: {percent(found['corruptions']['gaussian_noise']['1']['error'])} %" in tab.text("#tip")
+        assert f"all images: {percent(found['corruptions']['gaussian_noise']['1']['error'])}%" in tab.text("#tip")
         assert "of the 75 conditions are missing" in tab.text("#corruption-about")
         assert "40 images, a stratified subset" in tab.text("#corruption-about")
         assert set(tab.texts("#costs tbody td:nth-last-child(-n+4)")) == {"none"}

@@ -151,14 +151,14 @@ def test_the_sentence_says_who_is_best_and_who_cannot_be_told_apart(tmp_path: Pa
         found = gather(chosen)
         return sentence(found, [summary(one) | {"pull": flows.head_pull(one)} for one in found])
 
-    assert "On rare classes, strong is best: 95 % recognized, against 0 % by weak" in said(made[0], made[2])
+    assert "On rare classes, strong is best: 95% recognized, against 0% by weak" in said(made[0], made[2])
     assert "strong and also" not in said(made[0], made[2])
-    assert "recognized far less often than frequent ones: 0 % of the time against 100 %" in said(made[2])
-    assert "against 100 %. Never recognized: 1 of 2 classes." in said(made[2])
-    assert "do not differ significantly: 95 % and 95 %" in said(
+    assert "recognized far less often than frequent ones: 0% of the time against 100%" in said(made[2])
+    assert "against 100%. Never recognized: 1 of 2 classes." in said(made[2])
+    assert "do not differ significantly: 95% and 95%" in said(
         made[0], write_run(tmp_path / "same", strong, labels, [500, 5])
     )
-    assert re.search(r"strong is best: 95 .* 0 % by weak and 90 % by also|strong .* also", said(made[2], *made[:2]))
+    assert re.search(r"strong is best: 95%.* 0% by weak and 90% by also|strong .* also", said(made[2], *made[:2]))
 
 
 def test_the_smooth_curve_stays_between_the_recalls_and_follows_a_trend() -> None:

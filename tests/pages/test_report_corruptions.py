@@ -205,12 +205,12 @@ CLEAN = {"error": 0.2, "many": 0.1, "medium": 0.2, "few": 0.3}
 
 
 RARE = (
-    "Corruption hits rare classes harder than frequent ones: their error rises from 30 % to 55 %, "
-    "that of frequent classes from 10 % to 15 %."
+    "Corruption hits rare classes harder than frequent ones: their error rises from 30% to 55%, "
+    "that of frequent classes from 10% to 15%."
 )
 FREQUENT = (
-    "Corruption hits frequent classes harder than rare ones: their error rises from 10 % to 35 %, "
-    "that of rare classes from 30 % to 35 %."
+    "Corruption hits frequent classes harder than rare ones: their error rises from 10% to 35%, "
+    "that of rare classes from 30% to 35%."
 )
 
 
@@ -229,7 +229,7 @@ def test_the_same_difference_on_a_small_part_of_the_images_is_no_claim(tail: Run
 def test_the_sentence_says_so_if_rare_classes_had_nothing_to_lose(tail: Run) -> None:
     clean = CLEAN | {"few": 0.9}
     write_robustness(tail, steady(clean, {"error": 0.1, "many": 0.3, "medium": 0.1, "few": 0.05}))
-    assert said(tail).endswith("that of rare classes from 90 % to 95 %, which had less to lose.")
+    assert said(tail).endswith("that of rare classes from 90% to 95%, which had less to lose.")
 
 
 def test_the_sentence_about_several_runs_names_them(tail: Run, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_hovering_shows_the_class_and_a_click_opens_its_card(browser: Browser, t
             if tab.page.locator("#tip").is_visible():
                 break
         assert tab.text("#tip").splitlines()[:2] == ["0", f"{metrics['counts'][0]} training images, many"]
-        assert f"gpaco: {percent(metrics['per_class'][0]['recall'])} % of 45" in tab.text("#tip")
+        assert f"gpaco: {percent(metrics['per_class'][0]['recall'])}% of 45" in tab.text("#tip")
         tab.page.mouse.click(spot[0], y)
         assert tab.text("#card h3").split()[0] == "0"
         assert percent(metrics["per_class"][0]["precision"]) in tab.text("#card table")
@@ -142,7 +142,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, trained: Pat
         assert tab.page.locator("#card").is_hidden()
         tab.page.locator("#prior").focus()
         tab.page.keyboard.press("ArrowRight")
-        assert "1 % of the way from equally likely classes to the reversed" in tab.text("#prior-text")
+        assert "1% of the way from equally likely classes to the reversed" in tab.text("#prior-text")
         before = tab.text("#sankey")
         tab.page.locator("input[name=run]").last.focus()
         tab.page.keyboard.press("ArrowLeft")

@@ -57,7 +57,7 @@ def shares(tab: Tab, card: int) -> dict[str, str]:
 def expected(value: int, log_prior_wanted: Any) -> dict[str, str]:
     logits = brightness([[np.full((1, 1, 3), value)]]) - log_prior(COUNTS) + log_prior_wanted
     found = softmax(logits)[0]
-    texts = ["< 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %" for share in found]
+    texts = ["< 0.1%" if share < 0.0005 else f"{100 * share:.1f}%" for share in found]
     return {HOSTILE[c]: texts[c] for c in np.argsort(-found)}
 
 
@@ -85,7 +85,7 @@ def test_files_are_answered_and_the_slider_moves_to_every_prior_by_keyboard(
         for _ in range(30):
             page.keyboard.press("ArrowRight")
         assert shares(tab, 1) == expected(250, 0.7 * train)
-        assert "70 % of the way" in tab.text("#prior-text")
+        assert "70% of the way" in tab.text("#prior-text")
         page.keyboard.press("Tab")
         page.keyboard.press("Tab")
         page.keyboard.press("Space")
@@ -159,7 +159,7 @@ def test_a_segmenter_lays_its_mask_over_the_image(browser: Browser, images: list
     with serving_here(model) as place, opened(browser, place) as tab:
         tab.page.set_input_files("#files", images[:1])
         tab.shows("#count", "1 image")
-        assert shares(tab, 0) == {"road": "75.0 %", "sky": "25.0 %"}
+        assert shares(tab, 0) == {"road": "75.0%", "sky": "25.0%"}
         assert tab.page.evaluate("document.querySelector('.view img').naturalWidth") == 40
         tab.page.locator("#strength").focus()
         tab.page.keyboard.press("Home")

@@ -35,7 +35,7 @@ def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
 
 
 def erased_box(height: int, width: int, draws: Sequence[float]) -> Box | None:
-    """Return a rectangle of 2 % to 33 % of the area and an aspect of 0.3 to 1 / 0.3; None if ten tries do not fit."""
+    """Return a rectangle of 2% to 33% of the area and an aspect of 0.3 to 1 / 0.3; None if ten tries do not fit."""
     for area, aspect in zip(draws[0 : 2 * _TRIES : 2], draws[1 : 2 * _TRIES : 2], strict=True):
         pixels = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * area)
         ratio = math.exp(_LOG_ASPECT * (1 - 2 * aspect))

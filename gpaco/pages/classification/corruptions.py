@@ -123,7 +123,7 @@ def _interval(rate: float | None, images: float | None) -> list[float] | None:
 
 
 def combined(terms: list[tuple[int, float | None, float | None]]) -> tuple[float | None, float | None, float | None]:
-    """Return a sum of rates and its 95 % interval; each term is a sign, a rate and a number of images.
+    """Return a sum of rates and its 95% interval; each term is a sign, a rate and a number of images.
 
     The distances to the ends of the Wilson intervals are added as squares (Newcombe, 1998), as for independent rates.
     Errors with and without corruption are on the same images and correlated, so the interval is somewhat too wide.
@@ -175,7 +175,7 @@ def _doubts(one: Evidence, file: Facts) -> list[str]:
     if not plain or here is None or top1 is None or abs(here - (1 - top1)) <= max(0.005, 2 / file["n"]):
         return []
     return [
-        f"The clean error here is {percent(here)} %, but {percent(1 - top1)} % in metrics.json: "
+        f"The clean error here is {percent(here)}%, but {percent(1 - top1)}% in metrics.json: "
         "the checkpoint, the prior or the images differ."
     ]
 
@@ -188,8 +188,8 @@ def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
         harder, other = ("rare", "frequent") if hit["rare"] else ("frequent", "rare")
         start, end, other_start, other_end = (percent(value, 0) for value in hit["errors"])
         return (
-            f"Corruption hits {harder} classes harder than {other} ones: their error rises from {start} % to {end} %, "
-            f"that of {other} classes from {other_start} % to {other_end} %"
+            f"Corruption hits {harder} classes harder than {other} ones: their error rises from {start}% to {end}%, "
+            f"that of {other} classes from {other_start}% to {other_end}%"
             f"{', which had less to lose' if hit['less_to_lose'] else ''}."
         )
     rare, frequent = ([name for name, hit in hits.items() if hit["rare"] == wanted] for wanted in (True, False))

@@ -40,7 +40,7 @@ def latency(found: Sequence[Evidence]) -> Facts | None:
     return {
         "rows": rows,
         "edges": {"left": _LEFT, "right": _RIGHT, "base": _BASE},
-        "grid": [{"y": down(k * step / 100), "text": f"{k * step} %"} for k in range(first, last + 1)],
+        "grid": [{"y": down(k * step / 100), "text": f"{k * step}%"} for k in range(first, last + 1)],
         "ticks": [{"x": across(ms), "text": f"{ms:g} ms"} for ms in round_times if low <= math.log(ms) <= high],
     }
 

@@ -38,7 +38,7 @@ def summary(one: Evidence) -> Facts:
 
 
 def paired(first: Evidence, other: Evidence) -> list[Facts] | None:
-    """Return how much better `other` is than `first` on the same images, with 95 % intervals; None if images differ.
+    """Return how much better `other` is than `first` on the same images, with 95% intervals; None if images differ.
 
     Images are matched by name. Groups are those of the first run.
     """
@@ -88,20 +88,20 @@ def sentence(found: Sequence[Evidence], summaries: Sequence[Facts]) -> str:
 def _described(metrics: Facts, one: Facts) -> str:
     there = [key for key in reversed(GROUPS) if metrics[key] is not None]
     rare, frequent = (there[0], there[-1]) if len(there) > 1 else (None, None)
-    words = [f"Classes are recognized {percent(metrics['macro'], 0)} % of the time on average."]
+    words = [f"Classes are recognized {percent(metrics['macro'], 0)}% of the time on average."]
     if rare and frequent:
         low, high = metrics[rare], metrics[frequent]
         how = next(word for limit, word in _HOW_OFTEN if high - low > limit)
         bounds = {row["figure"]: row for row in one["figures"]}
         apart = bounds[rare]["high"] < bounds[frequent]["low"] or bounds[rare]["low"] > bounds[frequent]["high"]
         chance = "" if apart or how == _HOW_OFTEN[2][1] else ", but with so few test images this may be chance"
-        both = f"{percent(low, 0)} % of the time against {percent(high, 0)} %"
+        both = f"{percent(low, 0)}% of the time against {percent(high, 0)}%"
         words = [f"Rare classes are recognized {how} frequent ones: {both}{chance}."]
     pull = one["pull"][rare] if rare else None
     if pull and pull["errors"] >= 10 and pull["share"] > pull["expected"] + 0.05:
         words.append(
-            f"Of their errors, {percent(pull['share'], 0)} % go to a more frequent class; "
-            f"by chance it would be {percent(pull['expected'], 0)} %."
+            f"Of their errors, {percent(pull['share'], 0)}% go to a more frequent class; "
+            f"by chance it would be {percent(pull['expected'], 0)}%."
         )
     if one["never"]:
         words.append(f"Never recognized: {len(one['never'])} of {plural(len(metrics['per_class']), 'class')}.")
@@ -119,7 +119,7 @@ def _compared(found: Sequence[Evidence]) -> str:
     tied = [one for one, gain in gains if gain["low"] <= 0]
 
     def scores(some: Sequence[Evidence]) -> str:
-        return join_words([f"{percent(one.metrics[key], 0)} %" for one in some])
+        return join_words([f"{percent(one.metrics[key], 0)}%" for one in some])
 
     if not behind:
         return f"On {what}, the runs do not differ significantly: {scores(found)} recognized."
@@ -127,7 +127,7 @@ def _compared(found: Sequence[Evidence]) -> str:
     lead += " without a significant difference" if tied else ""
     nearest, gain = max(behind, key=lambda pair: pair[0].metrics[key] or 0)
     span = f"{100 * gain['low']:.0f} to {100 * gain['high']:.0f} points"
-    rest = join_words([f"{percent(one.metrics[key], 0)} % by {one.name}" for one, _ in behind])
+    rest = join_words([f"{percent(one.metrics[key], 0)}% by {one.name}" for one, _ in behind])
     whom = f"{best.name} is {span} ahead of {nearest.name}" if tied or len(behind) > 1 else f"{span} ahead"
     return f"{lead}: {scores([best, *tied])} recognized, against {rest} ({whom} on the same images)."
 

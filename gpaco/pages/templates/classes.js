@@ -42,7 +42,7 @@ function forest() {
   const x = [Math.max(0, low), Math.min(1, Math.ceil(22 * highest(ends)) / 20)]; // a tenth beyond the last interval
   const chart = frame("#forest", {
     height: keys.length * step + 46, left: 84, right: 16, top: 4, x, y: [keys.length, 0], xticks: percentTicks(...x),
-    xtitle: "percent recognized, with 95 % intervals", label: "Recognized images by group and run, with intervals",
+    xtitle: "percent recognized, with 95% intervals", label: "Recognized images by group and run, with intervals",
   });
   keys.forEach((key, k) => {
     const middle = chart.Y(k + 0.5);
@@ -63,7 +63,7 @@ function forest() {
 
 function about(c) {
   const lines = runs.map((run) => {
-    const found = `${percent(run.recall[c])} % of ${number(run.test[c])} (${range(run, c)})`;
+    const found = `${percent(run.recall[c])}% of ${number(run.test[c])} (${range(run, c)})`;
     const words = run.recall[c] === null ? "no test images" : found;
     return runs.length > 1 ? `${run.name}: ${words}` : words;
   });

@@ -75,7 +75,7 @@ function errorWords(found) {
   return (panel, what, value) => {
     const range = what.clean ? panel.clean_interval : panel.intervals[what.k][what.s];
     const bounds = range ? ` (${percent(range[0])} to ${percent(range[1])})` : "";
-    const error = value === null ? "not tested" : `${percent(value)} % wrong${bounds}`;
+    const error = value === null ? "not tested" : `${percent(value)}% wrong${bounds}`;
     return `${place(found, what)}\n${TITLES[panel.group] || panel.group}: ${error}`;
   };
 }
@@ -86,7 +86,7 @@ function differenceWords(found) {
       : same.errors[one.names.indexOf(found.names[what.k])][what.s]);
     const there = first.panels.find((other) => other.group === panel.group);
     const both = value === null ? "not tested for both runs"
-      : `${points(value)} points: ${percent(error(found, panel))} %, ${found.against} ${percent(error(first, there))} %`;
+      : `${points(value)} points: ${percent(error(found, panel))}%, ${found.against} ${percent(error(first, there))}%`;
     return `${place(found, what)}\n${TITLES[panel.group] || panel.group}: ${both}`;
   };
 }
@@ -133,7 +133,7 @@ function corruptions() {
   difference.hidden = !fine || state.run === 0;
   if (!fine) return;
   const most = largest(errorsOf, 0.1), paint = (value) => ({ color: "hot", opacity: value / most });
-  legend("#heat-legend", fractions(0, 11).map((part) => paint(part * most)), ["0", `${percent(most, 0)} % wrong`],
+  legend("#heat-legend", fractions(0, 11).map((part) => paint(part * most)), ["0", `${percent(most, 0)}% wrong`],
     untested(found));
   heatMap("#heat", found, {
     of: (panel) => ({ clean: panel.clean_error, rows: panel.classes ? panel.errors : null }), paint,

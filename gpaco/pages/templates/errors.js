@@ -15,9 +15,9 @@ function sankey() {
   };
   const into = targets.map((to) => rows.reduce((sum, flow) => sum + rate(flow, to), 0));
   const from = stack(rows.map((flow) => flow.wrong)), ends = stack(into), filled = targets.map(() => 0);
-  const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)} % wrong, `
+  const inWords = (flow) => `${flow.from}: ${percent(flow.wrong)}% wrong, `
     + targets.map((to) => `${percent(rate(flow, to))} to ${to}`).join(", ");
-  const beside = rows.flatMap((flow) => [`${percent(flow.wrong)} % wrong`, share(flow.images - flow.right, flow.images)]);
+  const beside = rows.flatMap((flow) => [`${percent(flow.wrong)}% wrong`, share(flow.images - flow.right, flow.images)]);
   const chart = frame("#sankey", {
     height: Math.max(from.foot, ends.foot), left: 12 + highest(beside.map((text) => measure(text))), right: 76, x: [0, 1], y: [0, 1], bare: true,
     label: `Errors by group. ${rows.map(inWords).join("; ")}`,
@@ -33,14 +33,14 @@ function sankey() {
       if (!size) return;
       const there = `M${a},${y}C${m},${y} ${m},${y2} ${b},${y2}v${size}`;
       const back = `C${m},${y2 + size} ${m},${y + size} ${a},${y + size}Z`;
-      const title = `${flow.from} mistaken for ${to}: ${words} % (${share(flow.to[to], flow.images)} images)`;
+      const title = `${flow.from} mistaken for ${to}: ${words}% (${share(flow.to[to], flow.images)} images)`;
       node.append(draw("path", { class: "flow", d: there + back }, draw("title", {}, title)));
       if (size > 11) chart.text(a + 6, y + size / 2 + 4, words, { class: "strong halo" });
       y += size;
       filled[t] += size;
     });
     chart.text(chart.left - 8, top + 12, flow.from, { "text-anchor": "end", class: "strong" });
-    chart.text(chart.left - 8, top + 27, `${percent(flow.wrong)} % wrong`, { "text-anchor": "end" });
+    chart.text(chart.left - 8, top + 27, `${percent(flow.wrong)}% wrong`, { "text-anchor": "end" });
     chart.text(chart.left - 8, top + 42, share(flow.images - flow.right, flow.images), { "text-anchor": "end" });
   });
   targets.forEach((to, t) => {
@@ -54,8 +54,8 @@ function pairs(shown = 10) {
   const pull = rare && run.pull[rare];
   $("#pull").textContent = !pull ? ""
     : pull.errors === 1 ? `The one error in the group “${rare}” goes to a class with ${pull.share ? "more" : "no more"} training images.`
-    : `Of the ${number(pull.errors)} errors in the group “${rare}”, ${percent(pull.share)} % go to a class with more training images. `
-    + `If errors were spread evenly over all other classes, it would be ${percent(pull.expected)} %.`;
+    : `Of the ${number(pull.errors)} errors in the group “${rare}”, ${percent(pull.share)}% go to a class with more training images. `
+    + `If errors were spread evenly over all other classes, it would be ${percent(pull.expected)}%.`;
   const lines = run.pairs.slice(0, shown).map((pair) => row(
     cell(name(pair.class)), el("td", { class: "left" }, name(pair.taken_for)), cell(share(pair.images, pair.of)),
     cell(percent(pair.share)), cell(pair.back_of ? share(pair.back, pair.back_of) : "no test images"),
@@ -87,7 +87,7 @@ function figure(k, caption, odd = false) {
 function imageRow(entry) {
   const column = (title, figures) => el("div", {}, el("h4", {}, title), el("div", { class: "thumbnails" }, figures));
   const missed = entry.images.filter((image) => there(image.thumbnail)).map((image) => {
-    const words = `, ${percent(image.confidence, 0)} %${image.check ? ": check label" : ""}`;
+    const words = `, ${percent(image.confidence, 0)}%${image.check ? ": check label" : ""}`;
     return figure(image.thumbnail, ["as ", name(image.taken_for), words], image.check);
   });
   return el("div", { class: "confused" },
@@ -100,7 +100,7 @@ function missed() {
   $("#no-images").hidden = !run.no_images;
   $("#no-images").textContent = `No images: ${run.no_images}.`;
   const inWords = (image) => [el("bdi", {}, image.name), " mistaken for ", name(image.taken_for),
-    ` (${percent(image.confidence, 0)} %)${image.check ? ": check the label" : ""}`];
+    ` (${percent(image.confidence, 0)}%)${image.check ? ": check the label" : ""}`];
   put("#confused", run.confused.map((entry) => {
     const trained = plural(data.train[entry.class], "training image");
     const words = `${share(entry.missed, entry.test)} missed, ${entry.missed > 1 ? "most often " : ""}mistaken for `;
@@ -174,5 +174,5 @@ function temperature() {
     known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),
     row(cell("mean of per-class errors"), cell(percent(run.classwise_ece, 2)), cell()));
   $("#overconfidence").textContent = !over.images ? "" : "When an image of a rare class (few) is mistaken for a more "
-    + `frequent one, the mean confidence is ${percent(over.confidence, 0)} % (${plural(over.images, "image")}).`;
+    + `frequent one, the mean confidence is ${percent(over.confidence, 0)}% (${plural(over.images, "image")}).`;
 }

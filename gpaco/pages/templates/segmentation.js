@@ -23,7 +23,7 @@ function labels(chart, spots) {
 function scatter() {
   const known = classes.map((one, c) => ({ ...one, c })).filter(({ share }) => share > 0);
   const x = padded(known.map(({ share }) => share), 1.6);
-  const xticks = logTicks(...x).map(({ at }) => ({ at, text: `${+(100 * at).toPrecision(1)} %` }));
+  const xticks = logTicks(...x).map(({ at }) => ({ at, text: `${+(100 * at).toPrecision(1)}%` }));
   const few = Math.min(Math.max(cuts.few, x[0]), x[1]), many = Math.min(Math.max(cuts.many, x[0]), x[1]);
   const chart = frame("#scatter", {
     height: 400, top: 40, right: 24, x, xlog: true, y: [0, 1], xticks, yticks: percentTicks(0, 1),
@@ -32,8 +32,8 @@ function scatter() {
     xtitle: "share of the training pixels", ytitle: "IoU, percent",
     label: "IoU of each class against its share of the training pixels. Arrow keys move between classes.",
   });
-  const words = ({ name, share, iou }) => [name, `${percent(share, 2)} % of the training pixels`,
-    ...runs.map((run, r) => `${runs.length > 1 ? `${run}: ` : ""}IoU ${percent(iou[r])} %`)].join("\n");
+  const words = ({ name, share, iou }) => [name, `${percent(share, 2)}% of the training pixels`,
+    ...runs.map((run, r) => `${runs.length > 1 ? `${run}: ` : ""}IoU ${percent(iou[r])}%`)].join("\n");
   const spots = runs.flatMap((run, r) => known.filter(({ iou }) => iou[r] !== null).map((one) => ({
     r, c: one.c, x: chart.X(one.share) + 5 * (r - (runs.length - 1) / 2), y: chart.Y(one.iou[r]), text: words(one) })));
   runs.forEach((run, r) => chart.group(runColor(r), spots.filter((spot) => spot.r === r)

@@ -7,7 +7,7 @@ let running = 0, position = data.priors?.start ?? null;
 
 // Numbers as text
 
-const inPercent = (p) => (p >= 0.9995 && p < 1 ? "> 99.9 %" : p > 0 && p < 0.0005 ? "< 0.1 %" : `${percent(p)} %`);
+const inPercent = (p) => (p >= 0.9995 && p < 1 ? "> 99.9%" : p > 0 && p < 0.0005 ? "< 0.1%" : `${percent(p)}%`);
 function rarity(c) {
   if (!data.groups) return null;
   const unit = data.task === "classification" ? plural(data.train[c], "training image")
@@ -19,7 +19,7 @@ function priorInWords() {
   const weight = Math.abs(position - 100), training = position < 100;
   if (weight === 0) return "All classes are equally frequent.";
   if (weight === 100) return training ? "Classes are as frequent as in training." : "Rare classes are as frequent as frequent ones were in training, and vice versa.";
-  return `${weight} % of the way from equally frequent to ${training ? "as in training" : "reversed"}, on a log scale.`;
+  return `${weight}% of the way from equally frequent to ${training ? "as in training" : "reversed"}, on a log scale.`;
 }
 
 // The class distribution

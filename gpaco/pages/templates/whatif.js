@@ -59,7 +59,7 @@ function priorInWords() {
   const weight = Math.abs(state.position - 100), training = state.position < 100;
   if (weight === 0) return "Equally likely classes.";
   if (weight === 100) return `Training distribution${training ? "" : ", reversed"}.`;
-  return `${weight} % of the way from equally likely classes to the ${training ? "" : "reversed "}training distribution, on a log scale.`;
+  return `${weight}% of the way from equally likely classes to the ${training ? "" : "reversed "}training distribution, on a log scale.`;
 }
 function outcome() {
   const prior = probabilities(logPrior(state.position)), words = priorInWords();

@@ -57,8 +57,8 @@ def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
     if samples is not None:
         logits = source.answers(gaussian, samples)
         found = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few)
-        few = "" if found["few"] is None else f", {100 * found['few']:.1f} % of the few-shot classes"
-        say(f"closed-form classifier: {100 * found['top1']:.1f} % of {len(samples):,} {split} images right{few}")
+        few = "" if found["few"] is None else f", {100 * found['few']:.1f}% of the few-shot classes"
+        say(f"closed-form classifier: {100 * found['top1']:.1f}% of {len(samples):,} {split} images right{few}")
     return gaussian
 
 

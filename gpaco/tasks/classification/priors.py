@@ -128,7 +128,7 @@ def describe_tuned(tuned: Tuned) -> str:
     first = "unbiased, then " if tuned.unbiased else ""
     return (
         f"prior tuned on validation data: {first}logits {tuned.tau:+.2f} * log prior "
-        f"(macro recall there {100 * tuned.val_macro:.1f} %, {100 * tuned.val_macro_before:.1f} % without)"
+        f"(macro recall there {100 * tuned.val_macro:.1f}%, {100 * tuned.val_macro_before:.1f}% without)"
     )
 
 

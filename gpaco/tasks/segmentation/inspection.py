@@ -82,7 +82,7 @@ def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[
 
 
 def color_problem(found: Sequence[Inspection]) -> str:
-    """Return a problem if more than 1 % of all pixels have colors that are not in the table; otherwise ""."""
+    """Return a problem if more than 1% of all pixels have colors that are not in the table; otherwise ""."""
     unlisted = sum((one.unlisted for one in found), Counter[Color]())
     share = unlisted.total() / max(sum(int(one.pixels.sum()) for one in found), 1)
     if share <= UNLISTED:

@@ -112,7 +112,7 @@ def test_the_closed_form_alone_trains_nothing_and_is_a_run_like_any_other(weight
     said: list[str] = []
     run = head(weights, tmp_path / "g", method="gaussian", say=said.append)
     (first,) = [line for line in said if line.startswith("closed-form classifier: ")]
-    assert f"{100 * run.metrics['top1']:.1f} % of" in first
+    assert f"{100 * run.metrics['top1']:.1f}% of" in first
     assert run.metrics["ece"] < 0.2
     rows = gpaco.predict(run, digit_files(tmp_path))
     assert all(row["error"] is None for row in rows)
