@@ -1,5 +1,6 @@
 """The recipe that a user requests on the command line or in Python."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,9 @@ def requested(
     changed = recipes.change(_with_stages(base, values), values, sources)
     if changed.data.root:
         changed = replace(changed, data=replace(changed.data, root=_absolute(changed.data.root)))
+    weights = Path(changed.model.weights)
+    if weights.suffix and weights.is_file():
+        changed = replace(changed, model=replace(changed.model, weights=_absolute(weights)))
     return changed, chosen
 
 
@@ -119,5 +123,5 @@ def _from_flags(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _absolute(path: Path | str) -> str:
-    """Return the absolute path, so that the run can be used from any folder."""
-    return str(Path(path).expanduser().absolute())
+    """Return the absolute path without "..", so that the run can be used and resumed from any folder."""
+    return os.path.abspath(Path(path).expanduser())

@@ -26,7 +26,10 @@ from gpaco.training.task import Before, Learner, Task
 from gpaco.training.trackers import tracked
 
 # Settings that may change when a run resumes: the result does not depend on them.
-WITHOUT_EFFECT = ("train.workers", "train.timeout", "train.report", "train.log", "train.checkpoint_every", "train.keep")
+WITHOUT_EFFECT = (
+    *("train.workers", "train.timeout", "train.report", "train.log", "train.checkpoint_every", "train.keep"),
+    "train.features",
+)
 
 
 @threads_restored()

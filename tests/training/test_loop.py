@@ -22,6 +22,7 @@ from gpaco.api.train import train
 from gpaco.errors import Diverged, UserError
 from gpaco.methods import ANALYZED
 from gpaco.recipes.recipe import dumps, override
+from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
 from gpaco.training import checkpoint
@@ -285,6 +286,19 @@ def test_another_run_is_named_by_a_setting_that_can_be_typed(tmp_path: Path) -> 
     with pytest.raises(UserError) as error:
         check_same_run(tmp_path, Recipe())
     assert error.value.cause.endswith("train.epochs was 8, now 30, and 1 more setting")
+
+
+def test_a_run_resumes_from_another_folder_and_after_it_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.safetensors").touch()
+    settings = {"data.path": tmp_path / "data", "model.weights": tmp_path / "b.safetensors", "train.features": "here"}
+    stored = override(Recipe(), [f"{key}={value}" for key, value in settings.items()])
+    (tmp_path / "recipe.toml").write_text(dumps(stored))
+    monkeypatch.chdir(tmp_path / "sub")
+    recipe, _ = requested("../data", None, ["train.features=there"], {"weights": "../b.safetensors"})
+    check_same_run(tmp_path, recipe)
 
 
 @pytest.mark.process

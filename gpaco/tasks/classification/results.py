@@ -33,7 +33,14 @@ from gpaco.tasks.classification.heads import HeldOut, held_out_logits, trained_l
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, with_calibration, with_prior
-from gpaco.tasks.classification.priors import best_tau, describe_tuned, final_logits, no_validation, write_tuned
+from gpaco.tasks.classification.priors import (
+    best_tau,
+    describe_tuned,
+    final_logits,
+    no_validation,
+    read_tuned,
+    write_tuned,
+)
 from gpaco.tasks.classification.splits import check_tuning, splits_of
 from gpaco.training.run import Run, check_split, newest
 
@@ -59,15 +66,18 @@ def write_results(
         learner: from the training that has just ended; None for a finished run.
         unbiased: tune the prior after correcting the bias of the loss.
     """
-    # A run that was killed after its calibration has one already, and must not be calibrated on top of it.
-    tunes = recipe.method.tune_prior
-    predictor = load_classifier(run, device=device, calibrated=learner is None, tuned=not tunes)
+    # A run may have a calibration and a tuned prior already: it must not be calibrated on top of them.
+    tunes, finished = recipe.method.tune_prior, learner is None
+    predictor = load_classifier(run, device=device, calibrated=finished, tuned=finished and not tunes)
     models: dict[str, Predictor] = {}
     if learner is not None:
         models = calibrated(learner, predictor, device, say)
         predictor = models.get(used_part(recipe), predictor)
         if predictor.card.calibration and distributed.rank() == 0:
             write_calibration(run.folder, predictor.card.calibration, predictor.gaussian)
+        stored = None if tunes else read_tuned(run.folder)
+        if stored and stored.step == predictor.card.step:
+            predictor = with_prior(predictor, stored)
     source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
     if tunes:
         predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))

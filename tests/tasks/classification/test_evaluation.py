@@ -126,6 +126,22 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
     assert not (run.folder / "prior.json").exists()
 
 
+@pytest.mark.slow
+def test_a_run_with_a_tuned_prior_is_not_calibrated_on_top_of_it_when_it_is_evaluated_again(tmp_path: Path) -> None:
+    def train() -> Run:
+        return gpaco.train("digits", out=tmp_path / "run", method="ce", train="head", validation=0.2, **QUICK)
+
+    gpaco.evaluate(train(), tune_prior=True)
+    files = [tmp_path / "run" / name for name in ("metrics.json", "calibration.json")]
+    before = [json.loads(file.read_text()) for file in files]
+    assert before[0]["tuned"]["tau"] != 0
+    files[0].unlink()
+    train()
+    after = [json.loads(file.read_text()) for file in files]
+    assert after[1] == before[1]
+    assert after[0]["per_class"] == before[0]["per_class"]
+
+
 def prepared(data: Path, **flags: Any) -> tuple[Classification, list[str]]:
     """The task that training would begin with, and the lines printed before."""
     said: list[str] = []
