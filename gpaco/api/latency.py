@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.api.load import load
+from gpaco.errors import EnvironmentProblem
 from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say, quiet
@@ -83,5 +84,8 @@ def measure_run(
         say(f"measuring milliseconds per image of {run.folder}")
         same = network | measure(model, height, width, seconds=seconds)
     row = same | {"run": str(run.folder)}
-    write_atomic(Path(run.folder) / FILE, json.dumps(row, indent=1))
+    try:
+        write_atomic(Path(run.folder) / FILE, json.dumps(row, indent=1))
+    except EnvironmentProblem as problem:  # a folder that may only be read
+        say(f"not stored in the run: {problem.cause}")
     return row

@@ -50,7 +50,7 @@ class BadImageError(UserError):
     def __init__(self, path: File, reason: str) -> None:
         super().__init__(
             f"cannot read image {str(path)!r}: {reason}",
-            "repair or remove the file, or skip unreadable images: on_bad_image = skip (--on-bad-image skip)",
+            "repair or remove the file (`gpaco check` lists all); --set data.on_bad_image=skip trains without them",
         )
         self.path = path
         self.reason = reason

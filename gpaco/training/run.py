@@ -119,7 +119,10 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     best = found.state["position"]["best_step"]
     path = found.path if which == "last" or best is None else found.path.with_name(f"step-{best:08d}")
     if not path.is_dir():
-        raise UserError(f"{run.folder} no longer has its best checkpoint, {path.name}", "--checkpoint last")
+        raise UserError(
+            f"{run.folder} no longer has its best checkpoint, {path.name}",
+            "`gpaco evaluate RUN --checkpoint last` uses the newest; restore the other for everything else",
+        )
     return checkpoint.load(path, parts)
 
 

@@ -57,6 +57,11 @@ def test_a_segmenter_is_measured_at_its_fitted_size_without_layers_for_training(
     for elsewhere in ({"device": "A100"}, {"threads": 99}):
         (run.folder / FILE).write_text(json.dumps(row | elsewhere))
         assert stored(run, "cpu") is None, elsewhere
+    (run.folder / FILE).unlink()
+    (run.folder / FILE).mkdir()  # as in a folder that may only be read
+    (row,) = gpaco.latency(run, device="cpu", seconds=0.01, say=said.append)
+    assert row["parameters"] == second["parameters"]
+    assert said[-1].startswith("not stored in the run: ")
 
 
 def test_parameters_and_operations_are_those_of_an_answer() -> None:

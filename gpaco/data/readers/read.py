@@ -31,6 +31,7 @@ def read(
     root: Path | str | None = None,
     allow_empty_classes: bool = False,
     allow_outside: bool = False,
+    needs_training: bool = True,
     index: Path | None = None,
 ) -> Splits:
     """Read the data set at a path, or scikit-learn's digits for the word `digits` (for a folder, give `./digits`).
@@ -40,6 +41,7 @@ def read(
         root: folder that the paths in a table or list are relative to; by default its own folder.
         allow_empty_classes: keep classes without a training image instead of refusing them.
         allow_outside: let tables and lists name absolute paths and `..`.
+        needs_training: refuse data without training images.
         index: file that stores the index of tar shards; without it, they are scanned every time.
     """
     if str(path) == "digits":
@@ -60,7 +62,7 @@ def read(
         ) from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {str(place)!r}: {error.strerror or error}", "check the disk") from error
-    return with_training_images(splits, allow_empty_classes)
+    return with_training_images(splits, allow_empty_classes) if needs_training else splits
 
 
 def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Splits:

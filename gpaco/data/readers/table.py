@@ -33,15 +33,7 @@ def read_table(path: Path, root: Path, allow_outside: bool) -> Splits:
     lines, notes = (_parquet_lines(path), []) if kind == "Parquet table" else _text_lines(path)
     columns, guessed = _columns(lines, path)
     found = find(_rows(lines, columns, path), path, root, allow_outside)
-    known = {row.label for row in found.rows if row.split == "train"}
-    if not known:
-        raise UserError(f"{path.name} has no training images", "give some rows the split 'train'")
-    for row in found.rows:
-        if row.label not in known:
-            raise UserError(
-                f"class {row.label!r} of line {row.line} of {path.name} is only in {row.split}, not in train",
-                f"add training images for it, or take it out of {row.split}",
-            )
+    known = {row.label for row in found.rows}
     numeric = all(re.fullmatch(r"-?\d{1,30}", name) for name in known)
     classes = tuple(sorted(known, key=lambda name: (int(name) if numeric else 0, name)))
     index = {name: c for c, name in enumerate(classes)}

@@ -107,7 +107,7 @@ def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None)
     if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, which may no longer exist
         root = recipe.data.root
     settings = recipe.data
-    splits = read(path, root=root, allow_empty_classes=True, allow_outside=settings.allow_outside)
+    splits = read(path, root=root, allow_outside=settings.allow_outside, needs_training=False)
     return in_memory(splits, settings.in_memory)
 
 

@@ -109,8 +109,8 @@ OF_PIXELS = {"method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
 # For EfficientNet-Lite, chosen on CamVid's validation split (docs/segmentation.md): with a rate of 1e-3, a short run
 # learns too little, and with the released weight, 1, the pixel loss slows down the class scores. Dice helps a short run
-# to find rare classes.
-LITE_RATE, LITE_WEIGHT, LITE_DICE = 3e-3, 0.1, 1.0
+# to find rare classes. The auxiliary head takes time and does not help.
+LITE_RATE, LITE_WEIGHT, LITE_DICE, LITE_AUX = 3e-3, 0.1, 1.0, 0.0
 
 
 def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def released(recipe: Recipe, given: set[str], steps: int) -> dict[str, Any]:
     warmup = round(min(WARMUP[optimizer] / steps, recipe.train.epochs / 6), 4)
     usual = {"optimizer.name": optimizer} | RELEASED[optimizer] | ALIKE | {"schedule.warmup": warmup}
     if lite:
-        usual["segmentation.dice"] = LITE_DICE
+        usual |= {"segmentation.dice": LITE_DICE, "segmentation.aux_weight": LITE_AUX}
     if lite and optimizer == "adamw":
         usual["optimizer.lr"] = LITE_RATE
     methods = {stage.method.name for stage in recipes.stages(recipe)}

@@ -226,6 +226,14 @@ def test_a_list_is_evaluated_with_its_root_and_the_device_goes_to_tuning(
 
 
 @pytest.mark.slow
+def test_a_table_of_test_images_only_is_evaluated(runs: dict[str, Run], tmp_path: Path) -> None:
+    data = write_digits(tmp_path / "data")
+    rows = sorted(path.relative_to(data) for path in data.glob("*/*.png"))[:20]
+    (data / "test.csv").write_text("path,label,split\n" + "".join(f"{row},{row.parent},test\n" for row in rows))
+    assert gpaco.evaluate(runs["ce"], data / "test.csv")["n"] == len(rows)
+
+
+@pytest.mark.slow
 def test_validation_data_choose_no_epoch_if_the_last_one_is_to_count(tmp_path: Path) -> None:
     for choice, expected in (("best", "val"), ("last", "last epoch")):
         run = gpaco.train("digits", out=tmp_path / choice, method="ce", settings=[f"train.select={choice}"], **QUICK)
