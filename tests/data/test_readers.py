@@ -115,6 +115,29 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     assert splits.classes == ("car", "test", "train")
 
 
+def test_a_loose_image_beside_the_classes_of_a_split_does_not_turn_splits_into_classes(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        class_folders(tmp_path / "d" / split, {"a": 1, "b": 1})
+    save(tmp_path / "d" / "train" / "overview.png")
+    splits = watched(tmp_path / "d")
+    assert splits.classes == ("a", "b")
+    assert splits.notes == ("train: left out: 1 images beside the class folders",)
+
+
+@pytest.mark.parametrize(
+    "names", ["train_set test_set", "training_data testing_data", "seg_train seg_test", "Trainset Val1"]
+)
+def test_folders_named_like_splits_are_not_taken_for_classes(tmp_path: Path, names: str) -> None:
+    for name in names.split():
+        class_folders(tmp_path / "d" / name, {"a": 1, "b": 1})
+    error = refused(tmp_path / "d")
+    assert "looks like splits, not classes" in error.cause
+    assert "train, val and test" in error.remedy
+    save(tmp_path / "classes" / "training shoe" / "1.png")
+    save(tmp_path / "classes" / "test tube" / "1.png")
+    assert len(watched(tmp_path / "classes").classes) == 2
+
+
 def test_a_test_folder_without_classes_is_left_out_with_a_note(tmp_path: Path) -> None:
     class_folders(tmp_path / "d" / "train", {"a": 1, "b": 1})
     save(tmp_path / "d" / "test" / "1.png")

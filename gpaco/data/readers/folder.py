@@ -1,6 +1,7 @@
 """Folders of images: one folder per class, or `train`, `val` and `test` with class folders in each."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ def read_folder(path: Path) -> Splits:
         if not classes:
             raise _no_classes(path)
         _refuse_masks(path, classes)
+        _refuse_splits(path)
         train = _samples(path, path, classes, skipped)
         if len(train) == 0:
             raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {' '.join(sorted(SUFFIXES))}")
@@ -79,7 +81,7 @@ def _split_folders(path: Path) -> dict[str, Path] | None:
             f"{str(train)!r} has no class folders",
             "put the images of each class into a folder of its own; images with masks need --task segmentation",
         )
-    if not _folders(train) or any(_is_image(entry.name) for entry in _entries(train) if not entry.is_dir()):
+    if not _folders(train) or (len(found) == 1 and _beside(train)):
         return None
     return found
 
@@ -92,6 +94,19 @@ def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
         raise UserError(
             f"{str(path)!r} looks like images and masks, not classes: it has only {some(classes)}",
             "to train a segmenter: --task segmentation; if they are classes after all, rename one of them",
+        )
+
+
+def _refuse_splits(path: Path) -> None:
+    """Raise an error if folders are named like splits (train_set, seg_test), and the one for training has classes."""
+    found: dict[str, str] = {}
+    for name in _folders(path):
+        parts = re.split(r"[^a-z]", name.lower())
+        found |= {split: name for split in ("train", "val", "test") if any(part.startswith(split) for part in parts)}
+    if len(set(found.values())) > 1 and "train" in found and len(_folders(path / found["train"])) > 1:
+        raise UserError(
+            f"{str(path)!r} looks like splits, not classes: it has {some(sorted(found.values()))}",
+            "name the folders of the splits train, val and test; if they are classes after all, rename one of them",
         )
 
 
