@@ -55,11 +55,10 @@ def log_assumed(card: Card) -> Floats:
 
 def assumed_prior(cards: Sequence[Card], prior: str | None) -> Floats | None:
     """Return the log of the class distribution that the mean of final logits assumes; None if unknown."""
-    if prior is not None:
-        return np.mean([wanted_prior(prior, card.classes, card.counts) for card in cards], axis=0, dtype=np.float64)
-    if any(card.counts is None and card.assumes != "uniform" for card in cards):
+    if prior is None and any(card.counts is None and card.assumes != "uniform" for card in cards):
         return None
-    return np.mean([log_assumed(card) for card in cards], axis=0, dtype=np.float64)
+    logs = [log_assumed(card) if prior is None else wanted_prior(prior, card.classes, card.counts) for card in cards]
+    return np.asarray(np.mean(logs, axis=0))
 
 
 def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:
