@@ -1,6 +1,7 @@
 """Samples, class folders, digits, and `read`: what is read, noted and refused, and that nothing is touched."""
 
 import os
+import tarfile
 from pathlib import Path
 from unicodedata import normalize
 
@@ -204,6 +205,21 @@ def test_links_are_followed_once_and_dangling_ones_are_not_passed_over(tmp_path:
     assert splits.train.names == ("a/0.png", "a/gone.png", "b/0.png", "b/1.png")
     with pytest.raises(UserError, match="does not exist"):
         splits.train.load(1)
+
+
+def test_files_to_predict_are_found_through_links_and_in_a_folder_of_archives(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1})
+    (root / "loop").symlink_to(root)
+    (root / "linked").symlink_to(class_folders(tmp_path / "elsewhere", {"b": 2}))
+    save(root / "__MACOSX" / "0.png")
+    save(root / ".hidden" / "0.png")
+    found = [root / "a" / "0.png", root / "linked" / "b" / "0.png", root / "linked" / "b" / "1.png"]
+    assert find_files([root]) == found
+    (tmp_path / "shards").mkdir()
+    for shard in ("0.tar", "1.tar"):
+        with tarfile.open(tmp_path / "shards" / shard, "w") as archive:
+            archive.add(root / "a" / "0.png", "0.png")
+    assert list(map(str, find_files([tmp_path / "shards"]))) == [f"{tmp_path}/shards/{k}.tar/0.png" for k in (0, 1)]
 
 
 def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:

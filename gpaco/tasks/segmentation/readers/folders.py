@@ -10,11 +10,10 @@ from unicodedata import normalize
 import numpy as np
 
 from gpaco.data.agreement import check_same_everywhere
-from gpaco.data.files import is_hidden
-from gpaco.data.images import SUFFIXES
 from gpaco.data.inspection import each
 from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
+from gpaco.data.walk import images_below
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
@@ -140,13 +139,11 @@ def _common_suffix(images: list[str], masks: list[str]) -> str:
 def _by_name(folder: Path) -> dict[str, Path]:
     """Return the images below a folder, sorted, by their relative path without extension."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not is_hidden(inside):
-            name = normalize("NFC", str(inside.with_suffix("")))  # systems differ in how they store accents
-            if name in found:
-                raise UserError(f"{path} and {found[name].name} have the same name", "remove one of them")
-            found[name] = path
+    for path in images_below(folder):
+        name = normalize("NFC", str(path.relative_to(folder).with_suffix("")))  # systems differ in storing accents
+        if name in found:
+            raise UserError(f"{path} and {found[name].name} have the same name", "remove one of them")
+        found[name] = path
     return found
 
 
