@@ -1,5 +1,6 @@
 """Readers of segmentation data: every layout gives the same kind of scenes; what is wrong is named."""
 
+import shutil
 from pathlib import Path
 from unicodedata import normalize
 
@@ -73,6 +74,16 @@ def test_linked_folders_of_images_and_masks_are_read(tmp_path: Path) -> None:
         (tmp_path / "d" / kind).mkdir(parents=True)
         (tmp_path / "d" / kind / "first").symlink_to(there / kind / "train")
     assert read_scenes(tmp_path / "d").train.names == ("images/first/0.png", "images/first/1.png")
+
+
+def test_two_folders_for_one_split_are_refused(tmp_path: Path) -> None:
+    for kind in ("images", "masks"):
+        shutil.copytree(scene_folder(tmp_path / "d") / kind / "val", tmp_path / "d" / kind / "valid")
+        for split in ("val", "valid"):
+            shutil.copytree(tmp_path / "d" / kind / "test", tmp_path / "around" / split / kind)
+    for folder, both in (("d", "'images/val' and 'images/valid'"), ("around", "'val/images' and 'valid/images'")):
+        with pytest.raises(UserError, match=f"has both {both}"):
+            read_scenes(tmp_path / folder)
 
 
 def test_cityscapes_numbers_name_each_class_once() -> None:

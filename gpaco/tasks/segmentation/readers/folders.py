@@ -90,13 +90,18 @@ def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return the folders of each split: {"train": (images, masks), ...}; without splits, everything is for training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
     if image and mask:
-        return {name: (part, mask / part.name) for name, part in _split_folders(image)} or {"train": (image, mask)}
-    around = {}
-    for name, part in _split_folders(folder):
-        image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
+        parts = [(name, part, mask / part.name) for name, part in _split_folders(image)] or [("train", image, mask)]
+    else:
+        around = _split_folders(folder)
+        parts = [(name, _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)) for name, part in around]
+    found: dict[str, tuple[Path, Path]] = {}
+    for name, image, mask in parts:
         if image and mask:
-            around[name] = (image, mask)
-    return around
+            if name in found:
+                both = " and ".join(repr(str(one.relative_to(folder))) for one in (found[name][0], image))
+                raise UserError(f"{str(folder)!r} has both {both}", "keep one of the two")
+            found[name] = image, mask
+    return found
 
 
 def _first(folder: Path, words: Iterable[str]) -> Path | None:
