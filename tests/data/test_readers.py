@@ -10,6 +10,7 @@ import pytest
 from helpers.images import class_folders, labeled, refused, save, watched
 
 from gpaco.data.files import find_files
+from gpaco.data.leaks import refuse_one_class
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
@@ -183,6 +184,15 @@ def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
     class_folders(tmp_path / "two" / "val", {"a": 1})
     class_folders(tmp_path / "two" / "valid", {"a": 1})
     assert "both 'val' and 'valid'" in refused(tmp_path / "two").cause
+
+
+def test_one_class_alone_is_refused_and_the_folder_of_the_classes_is_named(tmp_path: Path) -> None:
+    class_folders(tmp_path / "wrap" / "data set" / "images", {"a": 2, "b": 2})
+    class_folders(tmp_path / "one" / "a", {"left": 2})
+    for folder, remedy in (("wrap", "perhaps 'data set/images' in it"), ("one", "perhaps its parent")):
+        with pytest.raises(UserError, match="all training images are of one class") as error:
+            refuse_one_class(read(tmp_path / folder))
+        assert error.value.remedy == f"give a folder of class folders: {remedy}"
 
 
 def test_images_with_masks_in_split_folders_are_not_taken_for_classes(tmp_path: Path) -> None:
