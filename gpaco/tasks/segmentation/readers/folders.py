@@ -89,6 +89,7 @@ def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: boo
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return the folders of each split: {"train": (images, masks), ...}; without splits, everything is for training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
+    parts: list[tuple[str, Path | None, Path | None]]
     if image and mask:
         parts = [(name, part, mask / part.name) for name, part in _split_folders(image)] or [("train", image, mask)]
     else:
