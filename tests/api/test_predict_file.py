@@ -129,6 +129,13 @@ def test_tables_have_the_same_rows_in_every_format_and_uncertain_ones_are_marked
     assert "uncertain" not in (tmp_path / "rows.csv").read_text()
 
 
+def test_no_classes_and_empty_batches_are_refused(trained: Run, exported: Path, files: Path) -> None:
+    for model in (trained, exported):
+        for name in ("top", "batch_size"):
+            with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+                gpaco.predict(model, files, **{name: 0})
+
+
 @pytest.mark.process
 def test_what_cannot_be_predicted_is_an_error_with_a_remedy(exported: Path, files: Path, tmp_path: Path) -> None:
     model = exported
