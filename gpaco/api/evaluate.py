@@ -15,7 +15,7 @@ from gpaco.system.progress import Progress, Say, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run
 from gpaco.tasks.segmentation import evaluation as segmentation
-from gpaco.training.run import Runs, as_runs
+from gpaco.training.run import Runs, of_one_task
 
 MARKS = {".json": '"written_by": "gpaco evaluate"'}
 
@@ -64,7 +64,7 @@ def evaluate(
     ...     evaluate(run)["few"] == run.metrics["few"]  # of the rare classes in the run's own test data
     True
     """
-    several = as_runs(runs)
+    several = of_one_task(runs)
     labeled = [data, root, *(place for run in several for place in run.recipe.data.places)]
     place = None if out is None else output_file(out, MARKS, labeled)
     where = choose_device(device)

@@ -23,7 +23,7 @@ from gpaco.system.progress import Say, quiet
 from gpaco.tasks.classification import export as classification
 from gpaco.tasks.exportable import Size
 from gpaco.tasks.segmentation import export as segmentation
-from gpaco.training.run import Runs, as_runs
+from gpaco.training.run import Runs, of_one_task
 
 KINDS = {".onnx": "ONNX", ".pt2": "torch.export", ".safetensors": "weights of the backbone"}
 MARKS = {".onnx": '{"gpaco": "', ".pt2": '{"gpaco": "', ".safetensors": '"gpaco":"'}  # in the metadata
@@ -53,7 +53,7 @@ def export(
     >>> export("runs/first", "model.onnx", prior="uniform")["difference"] < 1e-3
     True
     """
-    several = as_runs(runs)
+    several = of_one_task(runs)
     path = output_file(out, MARKS, [place for run in several for place in run.recipe.data.places])
     kind = path.suffix.lower()
     if not path.parent.is_dir():

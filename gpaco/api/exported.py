@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 from gpaco.models.onnx_file import open_onnx
 from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.exported import answering_file
-from gpaco.tasks.classification.rows import check_uncertain, output_table, predict_rows, table_writer
+from gpaco.tasks.classification.rows import check_options, output_table, predict_rows, table_writer
 from gpaco.tasks.segmentation.exported import segmenting_file
 from gpaco.tasks.segmentation.masks import Segmenting, output_masks, write_masks
 
@@ -50,7 +50,7 @@ def predict_file(
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image, as `gpaco.predict` does for a run; `options` go to `open_model`."""
-    check_uncertain(uncertain)
+    check_options(uncertain, top=top, batch_size=batch_size)
     paths = [paths] if isinstance(paths, Path | str) else paths
     model = open_model(file, **options) if isinstance(file, Path | str) else file
     if isinstance(model, Segmenting):

@@ -10,9 +10,9 @@ from gpaco.models.onnx_file import is_onnx
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.prediction import predict_classes
-from gpaco.tasks.classification.rows import check_uncertain
+from gpaco.tasks.classification.rows import check_options
 from gpaco.tasks.segmentation.prediction import predict_masks
-from gpaco.training.run import Runs, as_runs
+from gpaco.training.run import Runs, of_one_task
 
 
 def predict(
@@ -53,8 +53,8 @@ def predict(
     for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}
     if isinstance(runs, Path | str) and is_onnx(runs):
         return predict_file(runs, paths, device=device, **given, **for_classes, **how)
-    check_uncertain(uncertain)
-    several, where = as_runs(runs), distributed.choose_device(device)
+    check_options(uncertain, top=top, batch_size=batch_size)
+    several, where = of_one_task(runs), distributed.choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     paths = [paths] if isinstance(paths, Path | str) else paths
     if several[0].recipe.train.task == "segmentation":

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpaco.data.samples import Splits
-from gpaco.errors import UserError
 from gpaco.pages import segmentation
 from gpaco.pages.classification import page as classification
 from gpaco.pages.progress import write_progress
@@ -12,7 +11,7 @@ from gpaco.pages.render import FOLDER_MARK, MARK, folder_of
 from gpaco.system.outputs import output_file, output_folder
 from gpaco.system.progress import Say, quiet
 from gpaco.tasks.segmentation.scenes import SceneSplits
-from gpaco.training.run import Runs, as_runs
+from gpaco.training.run import Runs, of_one_task
 
 PAGES: dict[str, Callable[..., Path]] = {
     "classification": classification.write_page,
@@ -42,15 +41,13 @@ def report(
     >>> report(["runs/first", "runs/second"], "report.html").name
     'report.html'
     """
-    several = as_runs(runs)
+    several = of_one_task(runs)
     data = [place for run in several for place in run.recipe.data.places]
     page = output_file(out, dict.fromkeys((".html", ".htm"), MARK), data)
     output_folder(folder_of(page), FOLDER_MARK, data=data)
-    task, *others = {run.recipe.train.task for run in several}
-    if others:
-        raise UserError("these runs have different tasks", "write one page for classifiers and one for segmenters")
     for run in several:
         run.check_evaluated()
     if any(not (run.folder / "metrics.json").is_file() for run in several):
         return write_progress(several, page, names)
-    return PAGES[task](several, page, names=names, with_images=with_images, splits=splits, say=say)
+    page_of = PAGES[several[0].recipe.train.task]
+    return page_of(several, page, names=names, with_images=with_images, splits=splits, say=say)

@@ -7,10 +7,20 @@ from typing import Any
 
 from gpaco.data.images import SUFFIXES
 from gpaco.data.members import Member
+from gpaco.data.walk import entries
 from gpaco.errors import UserError
 
 _LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; if a sample has several, the last one counts
 _KEYS = ("label", "cls", "class")  # of a JSON file
+
+
+def shards_at(path: Path) -> list[Path]:
+    """Return the shards at a path: one archive, or those in a folder without subfolders."""
+    if path.is_dir():
+        inside = entries(path)
+        found = [] if any(one.is_dir() for one in inside) else [Path(one.path) for one in inside]
+        return sorted(file for file in found if file.suffix.lower() == ".tar")
+    return [path] if path.suffix.lower() == ".tar" and path.is_file() else []
 
 
 def images_in(shard: Path) -> list[Member]:

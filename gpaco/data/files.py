@@ -3,18 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpaco.data.archives import images_in
+from gpaco.data.archives import images_in, shards_at
 from gpaco.data.images import SUFFIXES
 from gpaco.data.members import File, Member
 from gpaco.data.readers.rows import TABLES, read_text, there
+from gpaco.data.walk import images_below
 from gpaco.errors import UserError, nearest
 
 ACCEPTED = "give images, folders of images, tar shards, or .txt lists with one path per line"
-
-
-def is_hidden(inside: Path) -> bool:
-    """Return whether a path inside a folder of images is hidden, such as ._a.png, which macOS leaves there."""
-    return any(part.startswith((".", "__MACOSX")) for part in inside.parts)
 
 
 def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> list[File]:
@@ -24,9 +20,10 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
     """
     files: list[File] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = (file for file in path.rglob("*") if not is_hidden(file.relative_to(path)))
-            files += sorted(file for file in inside if file.suffix.lower() in SUFFIXES and file.is_file())
+        if shards := shards_at(path):
+            files += [image for shard in shards for image in images_in(shard)]
+        elif path.is_dir():
+            files += images_below(path)
         elif not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", ACCEPTED)
@@ -34,8 +31,6 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
             raise UserError(f"{str(path)!r} is a table, not an image", ACCEPTED)
         elif path.suffix.lower() == ".onnx":
             raise UserError(f"{str(path)!r} is a model, not an image", "give one exported file, then images")
-        elif path.suffix.lower() == ".tar":
-            files += images_in(path)
         elif path.suffix.lower() == ".txt":
             text, _ = read_text(path)
             files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]

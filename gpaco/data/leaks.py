@@ -1,5 +1,6 @@
 """Duplicate images within a split, in two classes, or in two splits (leaks); and the record that a run keeps."""
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -67,10 +68,18 @@ def refuse_one_class(splits: Splits) -> None:
     if len(there) == 1:
         raise UserError(
             f"all training images are of one class, {there[0]!r}: there is nothing to classify",
-            "give a folder of class folders: perhaps its parent"
+            f"give a folder of class folders: perhaps {_class_folders(splits)}"
             if splits.reader.startswith("folder")
             else "give images of two or more classes",
         )
+
+
+def _class_folders(splits: Splits) -> str:
+    """Return where the class folders may be if the given folder is the wrong one: further inside or around it."""
+    names = splits.train.names
+    common = os.path.commonpath([os.path.dirname(name) for name in names])
+    inside = {name.removeprefix(f"{common}/").split("/")[0] for name in names if os.path.dirname(name) != common}
+    return f"{common!r} in it" if len(inside) > 1 else "its parent"
 
 
 def record(splits: Splits, *, limit: int) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def in_memory(
     that would take more than `limit` megabytes, which the headers tell before anything is decoded.
     """
     parts = dict(splits.parts())
-    if any(part.paths is None or len(part) == 0 for part in parts.values()):
+    if limit <= 0 or any(part.paths is None or len(part) == 0 for part in parts.values()):
         return splits
     shape, total = splits.train.load(0).shape, sum(map(len, parts.values()))
     if max(shape) > largest or total * math.prod(shape) > limit * 1e6:

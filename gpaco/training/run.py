@@ -199,3 +199,11 @@ def as_runs(runs: Runs) -> list[Run]:
     if not several:
         raise UserError("there is no run", "give one or more runs")
     return several
+
+
+def of_one_task(runs: Runs) -> list[Run]:
+    """Return one run or several as a list; raise an error if their tasks differ."""
+    several = as_runs(runs)
+    if len({run.recipe.train.task for run in several}) > 1:
+        raise UserError("these runs have different tasks", "give only classifiers, or only segmenters")
+    return several

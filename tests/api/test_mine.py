@@ -127,3 +127,11 @@ def test_wrong_input_is_refused_with_a_remedy(digits: Run, segmenter: Run, pool:
     with pytest.raises(UserError, match="does not have the number of training images"):
         chosen_classes("rare", replace(gpaco.load(digits).card, counts=None))
     assert not (tmp_path / "c.csv").exists()
+
+
+def test_a_class_with_a_comma_in_its_name_can_be_named(digits: Run) -> None:
+    card = replace(gpaco.load(digits).card, classes=("Smith, John", "Smith", *"23456789"))
+    assert chosen_classes("Smith, John", card) == [0]
+    assert sorted(chosen_classes("Smith, 2", card)) == [1, 2]
+    with pytest.raises(UserError, match="no class 'John'"):
+        chosen_classes("John, Smith", card)

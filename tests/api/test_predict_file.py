@@ -13,6 +13,7 @@ from helpers import forked
 from helpers.commands import ENVIRONMENT, fails
 from helpers.commands import run as run_command
 from helpers.serving import Server
+from helpers.trained import QUICK
 from PIL import Image
 from pyarrow import parquet
 
@@ -21,6 +22,7 @@ from gpaco.data.readers.read import read
 from gpaco.data.views.tested import resized_by_pillow
 from gpaco.data.views.views import resized_whole
 from gpaco.errors import UserError
+from gpaco.models.onnx_file import open_onnx
 from gpaco.training.run import Run
 
 # What `pip install --no-deps gpaco numpy pillow opencv-python-headless typer onnxruntime` does not bring.
@@ -91,6 +93,21 @@ def test_a_prior_changes_the_answers_of_a_file_as_those_of_its_run(
         gpaco.predict(exported, files, prior=str(shares))
 
 
+@pytest.mark.slow
+def test_a_prior_changes_the_answers_of_a_file_of_runs_that_assume_different_ones_as_those_of_the_runs(
+    files: Path, tmp_path: Path
+) -> None:
+    methods = ("ce", "balanced-softmax")
+    runs = [gpaco.train("digits", out=tmp_path / name, method=name, long_tail=20, **QUICK).folder for name in methods]
+    file = tmp_path / "both.onnx"
+    gpaco.export(runs, file)
+    for prior in ("uniform", "train"):
+        rows, expected = (gpaco.predict(model, files, prior=prior) for model in (file, runs))
+        given, own = ([row["probability"] or 0 for row in found] for found in (rows, expected))
+        np.testing.assert_allclose(given, own, atol=0.01)
+    assert open_onnx(file).about["prior"] == "train and uniform"
+
+
 def test_tables_have_the_same_rows_in_every_format_and_uncertain_ones_are_marked(
     trained: Run, exported: Path, files: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +127,13 @@ def test_tables_have_the_same_rows_in_every_format_and_uncertain_ones_are_marked
         assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in table] == listed
     gpaco.predict(trained, files, out=tmp_path / "rows.csv")
     assert "uncertain" not in (tmp_path / "rows.csv").read_text()
+
+
+def test_no_classes_and_empty_batches_are_refused(trained: Run, exported: Path, files: Path) -> None:
+    for model in (trained, exported):
+        for name in ("top", "batch_size"):
+            with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
+                gpaco.predict(model, files, **{name: 0})
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """Samples, class folders, digits, and `read`: what is read, noted and refused, and that nothing is touched."""
 
 import os
+import tarfile
 from pathlib import Path
 from unicodedata import normalize
 
@@ -9,6 +10,7 @@ import pytest
 from helpers.images import class_folders, labeled, refused, save, watched
 
 from gpaco.data.files import find_files
+from gpaco.data.leaks import refuse_one_class
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, in_memory
 from gpaco.errors import UserError
@@ -115,6 +117,29 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     assert splits.classes == ("car", "test", "train")
 
 
+def test_a_loose_image_beside_the_classes_of_a_split_does_not_turn_splits_into_classes(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        class_folders(tmp_path / "d" / split, {"a": 1, "b": 1})
+    save(tmp_path / "d" / "train" / "overview.png")
+    splits = watched(tmp_path / "d")
+    assert splits.classes == ("a", "b")
+    assert splits.notes == ("train: left out: 1 images beside the class folders",)
+
+
+@pytest.mark.parametrize(
+    "names", ["train_set test_set", "training_data testing_data", "seg_train seg_test", "Trainset Val1"]
+)
+def test_folders_named_like_splits_are_not_taken_for_classes(tmp_path: Path, names: str) -> None:
+    for name in names.split():
+        class_folders(tmp_path / "d" / name, {"a": 1, "b": 1})
+    error = refused(tmp_path / "d")
+    assert "looks like splits, not classes" in error.cause
+    assert "train, val and test" in error.remedy
+    save(tmp_path / "classes" / "training shoe" / "1.png")
+    save(tmp_path / "classes" / "test tube" / "1.png")
+    assert len(watched(tmp_path / "classes").classes) == 2
+
+
 def test_a_test_folder_without_classes_is_left_out_with_a_note(tmp_path: Path) -> None:
     class_folders(tmp_path / "d" / "train", {"a": 1, "b": 1})
     save(tmp_path / "d" / "test" / "1.png")
@@ -161,6 +186,15 @@ def test_folders_that_are_no_data_are_refused(tmp_path: Path) -> None:
     assert "both 'val' and 'valid'" in refused(tmp_path / "two").cause
 
 
+def test_one_class_alone_is_refused_and_the_folder_of_the_classes_is_named(tmp_path: Path) -> None:
+    class_folders(tmp_path / "wrap" / "data set" / "images", {"a": 2, "b": 2})
+    class_folders(tmp_path / "one" / "a", {"left": 2})
+    for folder, remedy in (("wrap", "perhaps 'data set/images' in it"), ("one", "perhaps its parent")):
+        with pytest.raises(UserError, match="all training images are of one class") as error:
+            refuse_one_class(read(tmp_path / folder))
+        assert error.value.remedy == f"give a folder of class folders: {remedy}"
+
+
 def test_images_with_masks_in_split_folders_are_not_taken_for_classes(tmp_path: Path) -> None:
     for name in ("train", "trainannot", "test", "testannot"):
         save(tmp_path / "scenes" / name / "1.png")
@@ -181,6 +215,21 @@ def test_links_are_followed_once_and_dangling_ones_are_not_passed_over(tmp_path:
     assert splits.train.names == ("a/0.png", "a/gone.png", "b/0.png", "b/1.png")
     with pytest.raises(UserError, match="does not exist"):
         splits.train.load(1)
+
+
+def test_files_to_predict_are_found_through_links_and_in_a_folder_of_archives(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1})
+    (root / "loop").symlink_to(root)
+    (root / "linked").symlink_to(class_folders(tmp_path / "elsewhere", {"b": 2}))
+    save(root / "__MACOSX" / "0.png")
+    save(root / ".hidden" / "0.png")
+    found = [root / "a" / "0.png", root / "linked" / "b" / "0.png", root / "linked" / "b" / "1.png"]
+    assert find_files([root]) == found
+    (tmp_path / "shards").mkdir()
+    for shard in ("0.tar", "1.tar"):
+        with tarfile.open(tmp_path / "shards" / shard, "w") as archive:
+            archive.add(root / "a" / "0.png", "0.png")
+    assert list(map(str, find_files([tmp_path / "shards"]))) == [f"{tmp_path}/shards/{k}.tar/0.png" for k in (0, 1)]
 
 
 def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:

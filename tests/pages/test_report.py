@@ -428,6 +428,18 @@ def test_images_come_from_the_data_and_leave_it_alone(tmp_path: Path) -> None:
     assert data["thumbnails"] == []
 
 
+@pytest.mark.slow
+def test_an_image_that_was_left_out_or_broke_later_takes_no_other_off_the_page(tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "data", {"ant": 150, "bee": 20, "cat": 8})
+    (data / "ant" / "0.png").write_bytes(b"no image")
+    options = {"epochs": 1, "method": "ce", "on_bad_image": "skip", "say": lambda line: None}
+    run = gpaco.train(data, out=tmp_path / "run", **options)
+    shown = page_data(gpaco.report(run, tmp_path / "again.html"))
+    assert shown["thumbnails"] == page_data(run.folder / "report.html")["thumbnails"] != []
+    (data / "ant" / "1.png").write_bytes(b"none either")
+    assert page_data(gpaco.report(run, tmp_path / "later.html"))["thumbnails"]
+
+
 def test_a_run_notes_its_data_and_the_page_shows_it(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 30, "bee": 12})
     (data / "ant" / "copy.png").write_bytes((data / "ant" / "0.png").read_bytes())

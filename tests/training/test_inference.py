@@ -11,6 +11,8 @@ import torch
 import gpaco
 from gpaco.api.train import train
 from gpaco.errors import UserError
+from gpaco.recipes.recipe import dumps, override
+from gpaco.recipes.settings import Recipe
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, unfinished
 
@@ -103,3 +105,18 @@ def test_a_resumed_run_takes_no_more_threads_than_it_began_with_says_so_and_puts
             assert torch.get_num_threads() == now
         finally:
             torch.set_num_threads(before)
+
+
+def test_runs_of_different_tasks_are_not_taken_together(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "scenes").mkdir()
+    recipe = override(Recipe(), ["train.task=segmentation"])
+    (tmp_path / "scenes" / "recipe.toml").write_text(dumps(recipe))
+    both = [run.folder, tmp_path / "scenes"]
+    for use in (
+        lambda: gpaco.evaluate(both),
+        lambda: gpaco.predict(both, tmp_path),
+        lambda: gpaco.export(both, tmp_path / "both.onnx"),
+        lambda: gpaco.report(both, tmp_path / "both.html"),
+    ):
+        with pytest.raises(UserError, match="these runs have different tasks"):
+            use()

@@ -1,6 +1,7 @@
 """Folders of images: one folder per class, or `train`, `val` and `test` with class folders in each."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.rows import TABLES
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits
-from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.data.walk import entries, files_below, is_image
+from gpaco.errors import UserError
 from gpaco.system.words import printable, some
 
 
@@ -29,6 +31,7 @@ def read_folder(path: Path) -> Splits:
         if not classes:
             raise _no_classes(path)
         _refuse_masks(path, classes)
+        _refuse_splits(path)
         train = _samples(path, path, classes, skipped)
         if len(train) == 0:
             raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {' '.join(sorted(SUFFIXES))}")
@@ -79,7 +82,7 @@ def _split_folders(path: Path) -> dict[str, Path] | None:
             f"{str(train)!r} has no class folders",
             "put the images of each class into a folder of its own; images with masks need --task segmentation",
         )
-    if not _folders(train) or any(_is_image(entry.name) for entry in _entries(train) if not entry.is_dir()):
+    if not _folders(train) or (len(found) == 1 and _beside(train)):
         return None
     return found
 
@@ -92,6 +95,19 @@ def _refuse_masks(path: Path, classes: Sequence[str]) -> None:
         raise UserError(
             f"{str(path)!r} looks like images and masks, not classes: it has only {some(classes)}",
             "to train a segmenter: --task segmentation; if they are classes after all, rename one of them",
+        )
+
+
+def _refuse_splits(path: Path) -> None:
+    """Raise an error if folders are named like splits (train_set, seg_test), and the one for training has classes."""
+    found: dict[str, str] = {}
+    for name in _folders(path):
+        parts = re.split(r"[^a-z]", name.lower())
+        found |= {split: name for split in ("train", "val", "test") if any(part.startswith(split) for part in parts)}
+    if len(set(found.values())) > 1 and "train" in found and len(_folders(path / found["train"])) > 1:
+        raise UserError(
+            f"{str(path)!r} looks like splits, not classes: it has {some(sorted(found.values()))}",
+            "name the folders of the splits train, val and test; if they are classes after all, rename one of them",
         )
 
 
@@ -109,21 +125,13 @@ def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counte
 
 
 def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:
-    """Return the image files at any depth, sorted. Links are followed, and each folder is visited once."""
-    found, waiting, seen = [], [str(folder)], set()
-    while waiting:
-        current = waiting.pop()
-        place = os.stat(current)
-        if (place.st_dev, place.st_ino) in seen:
-            continue
-        seen.add((place.st_dev, place.st_ino))
-        for entry in _entries(current):
-            if entry.is_dir():
-                waiting.append(entry.path)
-            elif _is_image(entry.name):  # including dangling links, which become bad images
-                found.append(entry.path)
-            else:
-                skipped[os.path.splitext(entry.name)[1].lower() or "no suffix"] += 1
+    """Return the image files at any depth, sorted; those that are dangling links become bad images."""
+    found = []
+    for file in files_below(folder):
+        if is_image(file):
+            found.append(file)
+        else:
+            skipped[os.path.splitext(file)[1].lower() or "no suffix"] += 1
     return sorted(found)
 
 
@@ -140,25 +148,11 @@ def _classes(path: Path) -> tuple[str, ...]:
 
 
 def _folders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in _entries(path) if entry.is_dir())
-
-
-def _entries(path: str | Path) -> list["os.DirEntry[str]"]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".") and entry.name != "__MACOSX"]
-    except PermissionError:
-        raise UserError(f"this user may not read the folder {str(path)!r}", "change its permissions") from None
-    except OSError as error:
-        raise EnvironmentProblem(f"cannot read folder {str(path)!r}: {error.strerror}", "check the disk") from error
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in SUFFIXES
+    return sorted(entry.name for entry in entries(path) if entry.is_dir())
 
 
 def _beside(path: Path) -> list[str]:
-    loose = sum(_is_image(entry.name) for entry in _entries(path) if not entry.is_dir())
+    loose = sum(is_image(entry.name) for entry in entries(path) if not entry.is_dir())
     return [f"left out: {loose} images beside the class folders"] if loose else []
 
 
@@ -168,11 +162,11 @@ def _left_out(skipped: Counter[str]) -> list[str]:
 
 
 def _no_classes(path: Path) -> UserError:
-    names = [entry.name for entry in _entries(path)]
+    names = [entry.name for entry in entries(path)]
     tables = [name for name in sorted(names) if name.lower().endswith((*TABLES, ".txt"))]
     if tables:
         return UserError(
             f"{str(path)!r} has no class folders", f"to read a table or list, give the file itself: {path / tables[0]}"
         )
-    what = "images but no class folders" if any(map(_is_image, names)) else "no class folders"
+    what = "images but no class folders" if any(map(is_image, names)) else "no class folders"
     return UserError(f"{str(path)!r} has {what}", "put the images of each class into their own folder")

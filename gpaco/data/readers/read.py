@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from gpaco.data.archives import shards_at
 from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.cifar import cifar_folder, is_cifar, read_cifar
 from gpaco.data.readers.digits import read_digits
@@ -10,7 +11,7 @@ from gpaco.data.readers.folder import read_folder
 from gpaco.data.readers.idx import idx_folder, read_idx
 from gpaco.data.readers.lists import read_list
 from gpaco.data.readers.rows import TABLES
-from gpaco.data.readers.shards import read_shards, shards_at
+from gpaco.data.readers.shards import read_shards
 from gpaco.data.readers.table import read_table
 from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError, nearest

@@ -31,14 +31,6 @@ Row = list[Any]  # name of an image, its offset and size, its class
 Entry = dict[str, Any]  # size and time of an archive, and the rows of its images
 
 
-def shards_at(path: Path) -> list[Path]:
-    """Return the shards at a path: one archive, or those in a folder without subfolders."""
-    if path.is_dir():
-        inside = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-        return [] if any(map(Path.is_dir, inside)) else [file for file in inside if file.suffix.lower() == ".tar"]
-    return [path] if path.suffix.lower() == ".tar" and path.is_file() else []
-
-
 def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
     """Return the images of shards, sorted by class and name across all shards.
 

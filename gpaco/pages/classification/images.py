@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
 from gpaco.pages.render import Facts, thumbnail
 from gpaco.recipes.settings import Data
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.splits import as_files, splits_of
 
 CLASSES, MISSED, BESIDE = 6, 4, 3
 LISTED, SHOWN = 100, 8  # suspect labels
@@ -108,15 +107,15 @@ def suspects(one: Evidence) -> list[int]:
 def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> list[Splits | str]:
     """Return the data of each run, or why it cannot be read. Runs on the same data share it."""
     known: dict[Data, Splits | str] = {}
-    for one in found:
-        recipe = one.run.recipe
+    files = [as_files(one.run.recipe, one.run.folder) for one in found]
+    for one, recipe in zip(found, files, strict=True):
         if splits is None and recipe.data not in known:
             say(f"reading {recipe.data.path} for its images (--no-images skips this)")
             try:  # the page skips unreadable images itself
-                known[recipe.data] = splits_of(replace(recipe, data=replace(recipe.data, on_bad_image="error")))
+                known[recipe.data] = splits_of(recipe, run=one.run.folder)
             except Problem as problem:
                 known[recipe.data] = f"the data cannot be read: {problem.cause}"
-    return [splits or known[one.run.recipe.data] for one in found]
+    return [splits or known[recipe.data] for recipe in files]
 
 
 def missed_images(one: Evidence, album: Album, source: Splits | str) -> Facts:

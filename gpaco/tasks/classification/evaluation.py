@@ -1,8 +1,9 @@
 """Logits of a whole data set, sharded over processes, and the metrics computed from them."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views.eval import images_as_tested
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, quiet
@@ -24,8 +25,8 @@ from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
 from gpaco.tasks.classification.priors import check_correction, final_logits
-from gpaco.tasks.classification.splits import other_data, splits_of
-from gpaco.training.run import Run, check_split
+from gpaco.tasks.classification.splits import as_files, held_out, other_data, read_splits, splits_of
+from gpaco.training.run import Run, check_split, newest
 
 Ints = NDArray[np.int64]
 
@@ -78,6 +79,8 @@ def evaluation_part(
     Neither the run nor the `others` of an ensemble may have been trained on any of them.
     """
     if data is None:
+        if gone := _gone(run):
+            raise UserError(f"the data of the run is no longer at {gone!r}", "give data: gpaco evaluate RUN DATA")
         splits = splits_of(run.recipe, run=run.folder)
         name, samples = splits.reported(run.recipe.data.evaluate_on)
     else:
@@ -87,9 +90,13 @@ def evaluation_part(
     if samples:
         where = "of the data of the run" if data is None else f"of {data}"
         say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {plural(len(samples), 'image')}")
-    if data is not None and samples and (known := _trained_on(run, data, samples.names)):
-        what = "it" if known == len(samples) else f"{known:,} of these {plural(len(samples), 'image')}"
-        say(f"the run was trained on {what}: `gpaco evaluate {run.folder}` alone uses only held-out images")
+    if data is not None and samples and say is not quiet:
+        for one in (run, *others):
+            if known := _trained_on(one, data, root):
+                who = one.folder if others else "the run"
+                what = "it" if known == len(samples) else f"{known:,} of these {plural(len(samples), 'image')}"
+                back = f" (once its data is back at {gone})" if (gone := _gone(one)) else ""
+                say(f"{who} was trained on {what}: `gpaco evaluate {one.folder}` alone uses only held-out images{back}")
     for one in (run, *others) if data is None else ():
         check_split(one, splits, name, say)
     if not samples:
@@ -97,15 +104,35 @@ def evaluation_part(
     return samples
 
 
-def _trained_on(run: Run, data: Path | str, names: Sequence[str]) -> int:
-    """Return how many files of a folder are training images of the run; 0 if that cannot be known."""
-    folder, own = Path(data).resolve(), Path(run.recipe.data.path).resolve()
-    if not (folder.is_dir() and (folder.is_relative_to(own) or own.is_relative_to(folder))):
-        return 0
-    with suppress(UserError):  # the data of the run may be gone
-        trained = {own / name for name in splits_of(run.recipe, run=run.folder).train.names}
-        return sum(folder / name in trained for name in names)
+def _gone(run: Run) -> str:
+    """Return the path of the run's data if it does not exist any more, else ""."""
+    path = run.recipe.data.path
+    return "" if path in ("", "digits") or Path(path).exists() else path
+
+
+def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
+    """Return how many of the files to evaluate on are training images of the run; 0 if that cannot be known.
+
+    They are the same files, or, if the data was moved or copied, files of the same names in the same splits.
+    """
+    own = as_files(run.recipe, run.folder)
+    copy = replace(own, data=replace(own.data, path=str(data), root=str(root or own.data.root)))
+    files = _places(other_data(data, own, root).parts()[-1][1])
+    with suppress(Problem):  # the data of the run may be gone
+        known = set(_places(splits_of(own, run=run.folder).train))
+        if found := sum(file in known for file in files):
+            return found
+    with suppress(Problem):
+        train = held_out(read_splits(copy), copy, quiet, run=run.folder).train
+        if train.list_hash() == newest(run).state["card"]["images"].get("train"):
+            known = set(_places(train))
+            return sum(file in known for file in files)
     return 0
+
+
+def _places(samples: Samples) -> list[str]:
+    """Return the file of each sample, without links; none for images that have no files of their own."""
+    return [os.path.realpath(str(path)) for path in samples.paths or ()]
 
 
 def evaluate_runs(

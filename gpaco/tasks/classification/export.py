@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpaco.errors import UserError
 from gpaco.metrics.groups import groups
-from gpaco.tasks.classification.logits import softmax, wanted_prior
+from gpaco.tasks.classification.logits import softmax
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
 from gpaco.tasks.exportable import READING, Exportable, Size, describe_export
@@ -59,7 +59,8 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
     else:
         steps = [f"resize the shorter side to {card.view.resize}", "crop the input size from the center"]
     group = None if card.counts is None else groups(card.counts, card.many, card.few).tolist()
-    shares = assumed_prior(card) if prior is None else wanted_prior(prior, card.classes, card.counts)
+    shares = assumed_prior([predictor.card for predictor in predictors], prior)
+    assumed = sorted({predictor.card.assumes for predictor in predictors})
     about = describe_export(runs[0].recipe, card, group, (card.view.size, card.view.size), ["N", "C"]) | {
         "steps": [*READING, *steps, "channels first, uint8"],
         "whole": card.whole,
@@ -67,7 +68,7 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
         "interpolation": card.interpolation,
         "cost": total_cost(predictors),
         # A file is named without its folder. `shares` is the class distribution that the logits assume.
-        "prior": Path(prior).name if prior else "uniform" if card.tuned else card.assumes,
+        "prior": Path(prior).name if prior else " and ".join(assumed),
         "shares": None if shares is None else softmax(shares[None])[0].tolist(),
     }
     models = [FinalLogits(predictor, prior=prior, unbiased=unbiased).eval() for predictor in predictors]

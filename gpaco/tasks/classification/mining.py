@@ -47,7 +47,8 @@ def chosen_classes(words: str, card: Card) -> list[int]:
     """
     counts = np.zeros(len(card.classes)) if card.counts is None else np.asarray(card.counts)
     if words != RARE:
-        names = [name.strip() for name in words.split(",") if name.strip()]
+        several = [name.strip() for name in words.split(",") if name.strip()]
+        names = [words] if words in card.classes else several  # the name of a class may have a comma
         for name in names:
             if name not in card.classes:
                 known = [*card.classes, RARE]

@@ -15,7 +15,7 @@ from gpaco.errors import Problem
 from gpaco.metrics.groups import groups
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
-from gpaco.tasks.classification.logits import Logits, wanted_prior
+from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
 from gpaco.tasks.classification.rows import Answering, Row, Seen, output_table, predict_rows, table_writer
@@ -73,7 +73,7 @@ def answering(runs: Sequence[Run], *, prior: str | None, unbiased: bool, device:
         classes=card.classes,
         counts=card.counts,
         groups=None if card.counts is None else tuple(groups(card.counts, card.many, card.few).tolist()),
-        assumed=assumed_prior(card) if prior is None else wanted_prior(prior, card.classes, card.counts),
+        assumed=assumed_prior([predictor.card for predictor in predictors], prior),
         least=max(predictor.card.view.least for predictor in predictors),
         see=see,
         logits=logits,

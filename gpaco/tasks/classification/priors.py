@@ -8,6 +8,7 @@ Raw logits assume uniform classes or the training distribution, depending on the
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -52,9 +53,12 @@ def log_assumed(card: Card) -> Floats:
     return np.zeros(len(card.classes)) if card.assumes == "uniform" else log_shown(card.counts or (), card.shown)
 
 
-def assumed_prior(card: Card) -> Floats | None:
-    """Return the log of the class distribution that the logits assume; None if unknown."""
-    return None if card.counts is None and card.assumes != "uniform" else log_assumed(card)
+def assumed_prior(cards: Sequence[Card], prior: str | None) -> Floats | None:
+    """Return the log of the class distribution that the mean of final logits assumes; None if unknown."""
+    if prior is None and any(card.counts is None and card.assumes != "uniform" for card in cards):
+        return None
+    logs = [log_assumed(card) if prior is None else wanted_prior(prior, card.classes, card.counts) for card in cards]
+    return np.asarray(np.mean(logs, axis=0))
 
 
 def check_correction(card: Card, prior: str | None, unbiased: bool) -> None:

@@ -112,7 +112,11 @@ def answer(probabilities: Floats, model: Answering, top: int) -> Row:
     }
 
 
-def check_uncertain(uncertain: float | None) -> None:
+def check_options(uncertain: float | None, **numbers: int) -> None:
+    """Raise an error if `uncertain` is not a probability, or one of the numbers is below 1."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, got {number}", "change it or leave it out")
     if uncertain is not None and not 0 < uncertain <= 1:
         raise UserError(f"{uncertain:g} is not a probability", "for example --uncertain 0.7")
 

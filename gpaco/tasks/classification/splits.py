@@ -23,6 +23,12 @@ def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: 
     return held_out(read_splits(recipe, say, run), recipe, say, thorough=thorough, run=run)
 
 
+def as_files(recipe: Recipe, run: Path) -> Recipe:
+    """Return the recipe of a run for reading the same splits again without decoding any image."""
+    on_bad_image = "skip" if (run / BAD_IMAGES).is_file() else "error"
+    return replace(recipe, data=replace(recipe.data, in_memory=0, on_bad_image=on_bad_image))
+
+
 def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Splits:
     """Return the data with a test split, long-tailed if the recipe says so, before validation data is held out.
 

@@ -155,8 +155,8 @@ def _read(path: File) -> NDArray[np.uint8] | str:
 
 
 def _below(file: File, top: Path) -> Path:
-    if isinstance(file, Member):
-        return Path(file.name)
+    if isinstance(file, Member):  # its name may be absolute or have `..`
+        return Path(*(part for part in file.name.split("/") if part not in ("", ".", "..")))
     return file.relative_to(top) if top.is_dir() else Path(file.name)
 
 

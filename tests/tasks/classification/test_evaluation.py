@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -78,7 +79,47 @@ def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_pat
     told.clear()
     data.rename(tmp_path / "elsewhere")
     gpaco.evaluate(run, tmp_path / "elsewhere", say=told.append)
-    assert told == [f"evaluated on: all of {tmp_path / 'elsewhere'}, {images} images"]
+    assert told[0] == f"evaluated on: all of {tmp_path / 'elsewhere'}, {images} images"
+    assert told[1].startswith(f"the run was trained on {trained} of these {images} images")
+    assert told[1].endswith(f"held-out images (once its data is back at {data})")
+    with pytest.raises(UserError, match="is no longer at") as error:
+        gpaco.evaluate(run)
+    assert error.value.remedy == "give data: gpaco evaluate RUN DATA"
+
+
+@pytest.mark.slow
+def test_training_images_are_known_in_tables_lists_links_and_shards_and_for_every_run(tmp_path: Path) -> None:
+    data, quick = tmp_path / "data", {"method": "ce", "epochs": 1, "batch_size": 64, "report": False, "say": str}
+    for split in ("train", "test"):
+        write_digits(data / split, only={"0", "1"})
+        for k, path in enumerate(sorted((data / split).glob("*/*.png"))):
+            if k % 2 == (split == "train"):
+                path.unlink()
+    files = sorted(data.glob("train/*/*.png"))
+    lines = [(str(file.relative_to(data)), file.parent.name) for file in files]
+    (data / "some.csv").write_text("path,label\n" + "".join(f"{file},{label}\n" for file, label in lines))
+    (data / "some.txt").write_text("".join(f"{file} {label}\n" for file, label in lines))
+    (tmp_path / "link").symlink_to(data / "train")
+    with tarfile.open(tmp_path / "train.tar", "w") as shard:
+        shard.add(data / "train", "train")
+    run = gpaco.train(data, out=tmp_path / "run", validation=0, **quick)
+    sharded = gpaco.train(tmp_path / "train.tar", out=tmp_path / "sharded", validation=0, **quick)
+    other = gpaco.train("digits", out=tmp_path / "other", **quick)
+
+    def told(runs: Any, what: Path) -> list[str]:
+        said: list[str] = []
+        gpaco.evaluate(runs, what, restrict=True, say=said.append)
+        return [line for line in said if "was trained on" in line]
+
+    for what in (data / "some.csv", data / "some.txt", tmp_path / "link"):
+        (line,) = told(run, what)
+        assert line.startswith("the run was trained on it")
+    (line,) = told(sharded, tmp_path / "train.tar")
+    assert line.startswith(f"the run was trained on {sum(sharded.metrics['counts'])} of these {len(files)} images")
+    assert not told(run, data / "test")
+    assert not told(other, data)
+    twin = gpaco.train(data / "test", out=tmp_path / "twin", **quick)
+    assert [line.split()[0] for line in told([run, twin], data / "test")] == [str(twin.folder)]
 
 
 def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:

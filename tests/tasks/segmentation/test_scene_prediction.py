@@ -1,8 +1,10 @@
 """Evaluating and predicting with a trained segmenter, as functions and as commands."""
 
 import csv
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
-from gpaco.tasks.segmentation.masks import colored, overlaid
+from gpaco.tasks.segmentation.masks import Segmenting, colored, overlaid, write_masks
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 
@@ -241,6 +243,26 @@ def test_a_network_that_gives_no_numbers_is_an_error(run: Path, data: Path, monk
     monkeypatch.setattr("gpaco.tasks.segmentation.prediction.load_segmenter", lambda run, device: model)
     with pytest.raises(UserError, match="not finite"):
         gpaco.predict(run, data / "images" / "test")
+
+
+def test_whatever_an_archive_calls_its_images_the_results_are_below_the_output_folder(tmp_path: Path) -> None:
+    images = tmp_path / "a" / "b" / "images.tar"
+    images.parent.mkdir(parents=True)
+    names = ["../../up.png", str(tmp_path / "root.png"), "//two.png", "c/../d.png", "e.png", "../e.png"]
+    with tarfile.open(images, "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            content = io.BytesIO()
+            Image.fromarray(scene(0)[0]).save(content, "png")
+            member.size = content.tell()
+            archive.addfile(member, io.BytesIO(content.getvalue()))
+    nothing = (np.zeros((40, 56), np.uint8), np.ones((40, 56), np.float32))
+    model = Segmenting("model", ("0",), ((1, 2, 3),), (1,), ("many",), lambda image: nothing)
+    before = sorted(tmp_path.rglob("*"))
+    rows = write_masks(model, [images], folder=tmp_path / "a" / "out")
+    assert len({row["mask"] for row in rows}) == len(names)
+    shutil.rmtree(tmp_path / "a" / "out")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_colors_are_the_palettes_and_no_class_is_black() -> None:

@@ -1,10 +1,12 @@
 """Readers of segmentation data: every layout gives the same kind of scenes; what is wrong is named."""
 
+import shutil
 from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
 import pytest
+from helpers.scenes import scene_folder
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -64,6 +66,24 @@ def test_cityscapes_with_train_numbers_or_its_own(tmp_path: Path, made: bool) ->
     splits = read_scenes(tmp_path)
     assert splits.reader.startswith("Cityscapes")
     assert set(np.unique(splits.train.load(0)[1])) == {0, 18, 255}
+
+
+def test_linked_folders_of_images_and_masks_are_read(tmp_path: Path) -> None:
+    there = scene_folder(tmp_path / "there", train=2, val=0, test=0)
+    for kind in ("images", "masks"):
+        (tmp_path / "d" / kind).mkdir(parents=True)
+        (tmp_path / "d" / kind / "first").symlink_to(there / kind / "train")
+    assert read_scenes(tmp_path / "d").train.names == ("images/first/0.png", "images/first/1.png")
+
+
+def test_two_folders_for_one_split_are_refused(tmp_path: Path) -> None:
+    for kind in ("images", "masks"):
+        shutil.copytree(scene_folder(tmp_path / "d") / kind / "val", tmp_path / "d" / kind / "valid")
+        for split in ("val", "valid"):
+            shutil.copytree(tmp_path / "d" / kind / "test", tmp_path / "around" / split / kind)
+    for folder, both in (("d", "'images/val' and 'images/valid'"), ("around", "'val/images' and 'valid/images'")):
+        with pytest.raises(UserError, match=f"has both {both}"):
+            read_scenes(tmp_path / folder)
 
 
 def test_cityscapes_numbers_name_each_class_once() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpaco.data.readers.rows import read_text
+from gpaco.data.walk import files_below, images_below
 from gpaco.errors import UserError
 from gpaco.tasks.segmentation.readers.folders import pairs, scenes_in
 from gpaco.tasks.segmentation.scenes import Decode, SceneSplits, numbered
@@ -66,12 +67,13 @@ def read_cityscapes(folder: Path) -> SceneSplits | None:
     if not (left / "train").is_dir() or not (fine / "train").is_dir():
         return None
     names = class_names("cityscapes")
-    made = any((fine / "train").rglob("*_gtFine_labelTrainIds.png"))
+    made = any(path.endswith("_gtFine_labelTrainIds.png") for path in files_below(fine / "train"))
     ending = "_gtFine_labelTrainIds" if made else "_gtFine_labelIds"
     decode = numbered(19) if made else Decode(values=tuple(CITYSCAPES_IDS.get(number, 255) for number in range(256)))
     parts = {}
     for part in ("train", "val"):
-        images = sorted((left / part).rglob("*_leftImg8bit.png"))
+        found = images_below(left / part) if (left / part).is_dir() else []
+        images = [path for path in found if path.name.endswith("_leftImg8bit.png")]
         masks = [fine / part / path.parent.name / path.name.replace("_leftImg8bit", ending) for path in images]
         parts[part] = scenes_in(folder, tuple(images), _existing(masks), names, decode, CITYSCAPES_COLORS)
     notes = (f"masks: {ending.removeprefix('_gtFine_')}", REPORTED)

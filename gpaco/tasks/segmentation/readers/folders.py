@@ -10,11 +10,10 @@ from unicodedata import normalize
 import numpy as np
 
 from gpaco.data.agreement import check_same_everywhere
-from gpaco.data.files import is_hidden
-from gpaco.data.images import SUFFIXES
 from gpaco.data.inspection import each
 from gpaco.data.readers.rows import read_text
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
+from gpaco.data.walk import images_below
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
@@ -90,14 +89,20 @@ def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: boo
 def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
     """Return the folders of each split: {"train": (images, masks), ...}; without splits, everything is for training."""
     image, mask = _first(folder, IMAGE_WORDS), _first(folder, MASK_WORDS)
+    parts: list[tuple[str, Path | None, Path | None]]
     if image and mask:
-        return {name: (part, mask / part.name) for name, part in _split_folders(image)} or {"train": (image, mask)}
-    around = {}
-    for name, part in _split_folders(folder):
-        image, mask = _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)
+        parts = [(name, part, mask / part.name) for name, part in _split_folders(image)] or [("train", image, mask)]
+    else:
+        around = _split_folders(folder)
+        parts = [(name, _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)) for name, part in around]
+    found: dict[str, tuple[Path, Path]] = {}
+    for name, image, mask in parts:
         if image and mask:
-            around[name] = (image, mask)
-    return around
+            if name in found:
+                both = " and ".join(repr(str(one.relative_to(folder))) for one in (found[name][0], image))
+                raise UserError(f"{str(folder)!r} has both {both}", "keep one of the two")
+            found[name] = image, mask
+    return found
 
 
 def _first(folder: Path, words: Iterable[str]) -> Path | None:
@@ -140,13 +145,11 @@ def _common_suffix(images: list[str], masks: list[str]) -> str:
 def _by_name(folder: Path) -> dict[str, Path]:
     """Return the images below a folder, sorted, by their relative path without extension."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not is_hidden(inside):
-            name = normalize("NFC", str(inside.with_suffix("")))  # systems differ in how they store accents
-            if name in found:
-                raise UserError(f"{path} and {found[name].name} have the same name", "remove one of them")
-            found[name] = path
+    for path in images_below(folder):
+        name = normalize("NFC", str(path.relative_to(folder).with_suffix("")))  # systems differ in storing accents
+        if name in found:
+            raise UserError(f"{path} and {found[name].name} have the same name", "remove one of them")
+        found[name] = path
     return found
 
 
