@@ -164,8 +164,9 @@ class _Network:
         self.settings, self.samples, self.seed, self.cached = recipe.method, samples, seed, cached
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
-        self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
-        self.method = build(recipe, self.model, len(self.shown), self.shown)
+        counts = np.asarray(self.card.counts)
+        self.shown = torch.from_numpy(shown_counts(counts, recipe.train.sampler))
+        self.method = build(recipe, self.model, len(self.shown), self.shown, torch.from_numpy(counts))
         self.keys: Classifier | None = None  # network of the keys, if only the first view is an anchor
         if recipe.method.anchors == "first" and len(self.views) > 1:
             self.keys = self.model
