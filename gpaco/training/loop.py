@@ -32,7 +32,8 @@ BAD_STEPS = 5  # consecutive bad steps after which training stops
 def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
     """Train to the end of the recipe, from the newest checkpoint in the folder, if any.
 
-    Without a folder, nothing is saved. A learner without steps is saved unchanged.
+    Without a folder, nothing is saved, and the learner's model ends as the average, if there is one. A learner without
+    steps is saved unchanged.
     """
     settings, steps = recipe.train, learner.steps
     model, extra = learner.model.to(device), learner.extra.to(device)
@@ -140,6 +141,8 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                 if not due:
                     save_now()
                 raise Stopped(signal)
+    if ema is not None and not folder:
+        model.load_state_dict(ema.state_dict())
     return position
 
 

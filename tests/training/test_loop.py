@@ -251,6 +251,18 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) ->
     assert row["loss"] == pytest.approx(np.mean([(weight * x + bias) ** 2 for x in (1, 2, 5)]), rel=1e-5)
 
 
+def test_without_a_folder_the_model_ends_as_the_average(tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=2", "train.ema=0.9", "optimizer.lr=0.01"])
+    learners = []
+    for folder in (tmp_path, None):
+        torch.manual_seed(0)
+        learners.append(ToyLearner(range(0)))
+        fit(learners[-1], recipe, folder, torch.device("cpu"))
+    saved = checkpoint.load(tmp_path / "checkpoints").tensors
+    assert torch.equal(learners[1].model.weight, saved["ema"]["weight"])
+    assert not torch.equal(saved["model"]["weight"], saved["ema"]["weight"])
+
+
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     def goes_on(epochs: int, classes: list[str]) -> int:
         task = ToyLearner(range(0), card=Named(tuple(classes)))
