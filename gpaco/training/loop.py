@@ -74,7 +74,9 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                 batch = next(batches).to(device)
                 waited += now() - asked
                 if position.epoch == position.step == 0:
-                    position.shift = learner.start(batch)
+                    position.shift = learner.start(batch.chunks(settings.accumulate)[0])  # as the loss will see it
+                    if ema is not None:
+                        ema.load_state_dict(model.state_dict())
                 seed_step(step_seed(settings.seed, position.epoch, position.step), device)
                 rate = learning_rate(recipe, position.epoch * steps + position.step, steps)
                 set_learning_rate(optimizer, rate)

@@ -263,6 +263,23 @@ def test_without_a_folder_the_model_ends_as_the_average(tmp_path: Path) -> None:
     assert not torch.equal(saved["model"]["weight"], saved["ema"]["weight"])
 
 
+def test_the_start_sees_what_the_first_loss_sees_and_the_average_begins_after_it(tmp_path: Path) -> None:
+    class Started(ToyLearner):
+        def start(self, batch: Toy) -> float:
+            nn.init.constant_(self.model.bias, 100.0)
+            return float(len(batch))
+
+    class Halves(Toy):
+        def chunks(self, parts: int) -> list[Toy]:
+            return [Toy(part) for part in self.x.chunk(parts)]
+
+    recipe = override(Recipe(), ["train.epochs=1", "train.ema=0.999", "train.accumulate=2", "optimizer.lr=1e-9"])
+    learner = Started(range(0))
+    learner.batches = lambda epoch, start: iter([Halves(torch.ones(4, 1))] * 5)  # type: ignore[method-assign]
+    assert fit(learner, recipe, tmp_path, torch.device("cpu")).shift == 2
+    assert checkpoint.load(tmp_path / "checkpoints").tensors["ema"]["bias"].item() == pytest.approx(100)
+
+
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     def goes_on(epochs: int, classes: list[str]) -> int:
         task = ToyLearner(range(0), card=Named(tuple(classes)))
