@@ -30,7 +30,7 @@ def starts_from_run(recipe: Recipe) -> bool:
 
 
 def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
-    """Return the recipe with the model and held-out data of the run that it starts from, if any.
+    """Return the recipe with the model and the images of the run that it starts from, if any.
 
     Also return the given settings, which then include these. Raise an error if the run does not exist.
     """
@@ -44,7 +44,8 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
         )
     before = recipes.stages(as_run(first).recipe)[-1]
     known: dict[str, Any] = {f"model.{key}": value for key, value in asdict(before.model).items()}
-    known |= {"data.validation": before.data.validation, "data.seed": before.data.seed}
+    own = ("validation", "seed", "long_tail") if before.data.path == recipe.data.path else ("validation", "seed")
+    known |= {f"data.{key}": getattr(before.data, key) for key in own}
     changes = {key: value for key, value in known.items() if key not in given}
     usual = "all" if recipe.method.name == "oltr" else "head"
     part = usual if recipe.train.part == "auto" else recipe.train.part
@@ -68,7 +69,7 @@ def first_run(stage: Recipe, splits: Splits) -> Before | None:
             check_split(run, splits, name)
         except UserError as error:
             raise UserError(
-                error.cause, "hold out the same images as that run: use its --validation and data.seed"
+                error.cause, "hold out the same images as that run: use its --validation, --long-tail and data.seed"
             ) from None
     return Before(merged(weights_of(run, found, card.backbone)), card.weights)
 
