@@ -11,10 +11,11 @@ from gpaco.models.lora import merged
 from gpaco.models.networks import WHOLE
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage, used
+from gpaco.system.progress import Say
 from gpaco.tasks.classification.batches import caches, no_cached_features
 from gpaco.tasks.classification.card import Card
 from gpaco.training.card import read_card
-from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, weights_of
+from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, unfinished, weights_of
 from gpaco.training.task import Before
 
 # Epochs of the second stage, as a share of the first, as published for ImageNet-LT, where this is at least five. After
@@ -53,11 +54,13 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
     return recipes.fill(recipe, changes), given | set(known)
 
 
-def first_run(stage: Recipe, splits: Splits) -> Before | None:
-    """Return the weights of the run that a stage starts from, or None."""
+def first_run(stage: Recipe, splits: Splits, say: Say) -> Before | None:
+    """Return the weights of the run that a stage starts from, or None; warn if it has not finished."""
     if not starts_from_run(stage):
         return None
     run = as_run(stage.method.first)
+    if line := unfinished(run):
+        say(line)
     found = select_checkpoint(run)
     card = read_card(Card, found.state["card"], str(found.path))
     if card.classes != splits.classes:

@@ -102,6 +102,18 @@ def test_a_second_stage_has_the_long_tail_of_its_first_run_on_the_same_data(firs
         assert recipe.data.long_tail == expected
 
 
+def test_a_second_stage_says_if_its_first_run_has_not_finished(tmp_path: Path) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row.get("epoch") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(tmp_path / "first", "ce", show=stop)
+    said: list[str] = []
+    train(tmp_path / "second", "ncm", f"method.first={tmp_path / 'first'}", say=said.append)
+    assert f"{tmp_path / 'first'} has not finished: 2 of 3 epochs are done" in said
+
+
 @pytest.mark.slow
 def test_folds_have_the_tau_that_was_selected(tmp_path: Path) -> None:
     torch.manual_seed(7)
