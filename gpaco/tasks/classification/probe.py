@@ -32,6 +32,7 @@ from gpaco.losses.memory import Memory
 from gpaco.losses.pairs import from_pairs, to_pairs
 from gpaco.methods import ANALYZED, WITHOUT_CLASSIFIER, build
 from gpaco.methods.contrastive import SupCon
+from gpaco.methods.method import as_rows
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
@@ -246,7 +247,10 @@ class _Network:
             seen = _Given(step.logits, torch.cat([step.embeddings, step.keys]))
         elif step.keys is not None:
             self.method.key_network = _Given(step.logits, step.keys)
-        loss: Tensor = self.method(seen, [step.logits] * step.views, step.labels)
+        own = step.labels
+        if isinstance(self.method, SupCon) and self.memory.labels.dim() == 3:  # pairs: it must know all classes
+            own = as_rows(own, step.logits)
+        loss: Tensor = self.method(seen, [step.logits] * step.views, own)
         if self.settings.name != "class-balanced":
             return loss * len(labels)
         # It is a weighted mean: replace the weights of this step by the mean weight of a training step.
