@@ -24,6 +24,7 @@ from gpaco.methods import ANALYZED
 from gpaco.recipes.recipe import dumps, override
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
+from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.training import checkpoint
 from gpaco.training.loop import fit, step_seed
 from gpaco.training.stages import check_same_run
@@ -390,6 +391,22 @@ def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path
     assert history(one.folder) == history(two.folder)
     assert len(one.history) == 2
     assert torch.isfinite(torch.tensor([row["loss"] for row in one.history])).all()
+
+
+def test_the_next_stage_starts_from_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = iter(range(100))
+    monkeypatch.setattr(ClassificationLearner, "validate", lambda *_: {"score": -float(next(judged))})
+    stages = '[[stage]]\nname = "first"\n[[stage]]\nname = "second"\noptimizer.lr = 1e-12\n'
+    (tmp_path / "recipe.toml").write_text(stages)
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "method": "ce", "say": lambda line: None}
+    result = train("digits", out=tmp_path / "run", recipe=tmp_path / "recipe.toml", **common)
+    last, best = checkpoint.find(result.folder / "stage-1-first" / "checkpoints")
+    name = "backbone.conv1.weight"
+    second, last, best = (
+        checkpoint.load(path).tensors["model"][name] for path in (result.folder / "checkpoints", last, best)
+    )
+    torch.testing.assert_close(second, best)
+    assert not torch.allclose(second, last)
 
 
 def test_the_next_stage_starts_from_the_averaged_weights_if_there_are_some(tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ class Stage(NamedTuple):
     run: Run
     recipe: Recipe
     name: str  # empty if the run has only one
-    which: str  # checkpoint: "best" for the last stage, "last" for earlier ones, from which the next stage started
 
 
 class Probe(NamedTuple):
@@ -98,7 +97,7 @@ def measure(
         predictor: the model of the stage, if it is already loaded.
         cached: features of the same views, if the stage was trained on them.
     """
-    run, recipe, _, which = stage
+    run, recipe, _ = stage
     if recipe.method.name not in ANALYZED:
         raise UserError(
             f"{run.folder} ends with {recipe.method.name}, whose gradients are not measured",
@@ -109,11 +108,11 @@ def measure(
     else:
         samples = data if isinstance(data, Samples) else other_data(data, recipe).train
     began = time.monotonic()
-    predictor = predictor or load_classifier(run, which=which)
+    predictor = predictor or load_classifier(run)
     if samples.classes != predictor.classes:
         samples, _ = matched(samples, predictor.classes)
     order = balanced_subset(samples.labels, images, seed)
-    found = select_checkpoint(run, which, parts=["extra"])
+    found = select_checkpoint(run, parts=["extra"])
     counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
     network = _Network(recipe, predictor, found.tensors["extra"], samples, seed, cached)
