@@ -93,13 +93,14 @@ def epoch_order(labels: Indices, sampler: str, seed: int, epoch: int) -> tuple[I
         return permutation(seed, epoch, n), np.zeros(n, np.int64)
     counts = np.bincount(labels)
     shares = class_shares(counts, sampler)
-    # Every class is drawn in proportion to its share, its images in shuffled order, so that all of them are used
-    # before one is repeated.
+    # Every class is drawn in proportion to its share: equally spaced places with a random start, so that the number in
+    # an epoch is that share rounded up or down, and right on average over epochs. The images of a class are in shuffled
+    # order, so that all of them are used before one is repeated.
     shuffled = permutation(seed, epoch, n)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     first = np.cumsum(counts) - counts
-    places = (np.arange(n) + 0.5) / n
-    drawn = np.searchsorted(np.cumsum(shares), places).clip(max=len(counts) - 1)
+    start = uniforms(seed, epoch, np.array([-1]), -1, 1)[0]  # keys of no image and no view
+    drawn = np.searchsorted(np.cumsum(shares), (np.arange(n) + start) / n, side="right").clip(max=len(counts) - 1)
     rank = np.arange(n) - np.searchsorted(drawn, drawn)  # within its class
     order = by_class[first[drawn] + rank % counts[drawn]]
     mixed = permutation(seed + 1, epoch, n)

@@ -1,6 +1,6 @@
 """Shared by all losses: input checks that raise a `ValueError` with a remedy, conversions, reductions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_HALF = (torch.float16, torch.bfloat16)
 Counts = Tensor | Sequence[int] | Sequence[float]
 
 
@@ -142,7 +143,17 @@ def widened(labels: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in _HALF else x
+
+
+def kept_wide(convert: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a conversion for `nn.Module._apply` that makes no tensor narrower than float32."""
+
+    def wide(x: Tensor) -> Tensor:
+        new = convert(x)
+        return x.to(new.device, torch.float32) if new.dtype in _HALF else new
+
+    return wide
 
 
 def reduced(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:

@@ -1,14 +1,19 @@
 """`GPaCoLoss`: the parametric contrastive loss with its state, a memory and a class prior."""
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
 from gpaco.losses.checks import (
     Counts,
+    at_least_float32,
     check_choice,
     check_number,
     check_same_rows,
     check_scores,
+    kept_wide,
     log_frequencies,
     mean_over_anchors,
     widened,
@@ -37,7 +42,8 @@ class GPaCoLoss(nn.Module):
 
     In training mode, a call reads the memory and then pushes the last view; in evaluation mode it does neither, and
     under `no_grad` nothing is pushed. Save and restore it with the model: memory and prior are in its `state_dict`. It
-    has no parameters. Compile the model, not the criterion, whose memory changes size; keep it in float32.
+    has no parameters. Compile the model, not the criterion, whose memory changes size. It stays in float32
+    if a module around it is converted to half precision.
 
     Args:
         num_classes: C, the number of classes.
@@ -105,7 +111,7 @@ class GPaCoLoss(nn.Module):
         self.register_buffer("center_share", torch.full((num_classes,), 1 / (1 + alpha * (views - 1))))
         self.register_buffer("steps", torch.tensor(0))  # averaged by center_share since the memory is full
         if class_counts is not None and prior is not None:
-            self.log_prior = log_frequencies(class_counts, num_classes).to(self.center_share)
+            self.log_prior = log_frequencies(class_counts, num_classes).to(at_least_float32(self.center_share))
 
     def forward(self, logits: Tensor, embeddings: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Return the scalar loss.
@@ -195,6 +201,11 @@ class GPaCoLoss(nn.Module):
         bias += high + edge
         return high + edge
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Half precision would round the prior.
+        super()._apply(kept_wide(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def extra_repr(self) -> str:
         return (
             f"num_classes={self.num_classes}, alpha={self.alpha}, temperature={self.temperature}, views={self.views}, "
@@ -234,8 +245,8 @@ class GPaCoLoss(nn.Module):
                 f"labels must have one row per row of logits, got {len(labels)} for {len(logits)}: repeat them for "
                 f"each view, labels.repeat({self.views}{', 1' if labels.dim() == 2 else ''})"
             )
-        if self.center_share.dtype in (torch.float16, torch.bfloat16):
-            raise ValueError("the criterion must stay in float32 (criterion.float()); convert the model only")
+        if self.center_share.dtype in (torch.float16, torch.bfloat16):  # built with such a default type
+            raise ValueError("the criterion must be in float32 (criterion.float())")
         (rows, dim), wide = self.memory.embeddings.shape, embeddings.shape[-1]
         if rows and embeddings.dim() == 2 and wide != dim:
             raise ValueError(f"embeddings have {wide} columns, dim is {dim}: GPaCoLoss(..., dim={wide})")

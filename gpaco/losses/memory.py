@@ -1,12 +1,13 @@
 """A ring buffer of past embeddings and their labels: the queue of MoCo and PaCo, for any size and batch size."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.losses.checks import check_labels, check_number, check_same_rows, widened
+from gpaco.losses.checks import check_labels, check_number, check_same_rows, kept_wide, widened
 from gpaco.losses.pairs import to_pairs
 from gpaco.system.distributed import gather, row_counts
 
@@ -114,9 +115,14 @@ class Memory(nn.Module):
                 self.labels = to_pairs(self.labels, self.embeddings.dtype)
         if self.labels.dim() == 1:
             return labels
-        if self.labels.dtype in (torch.float16, torch.bfloat16):  # too narrow for class indices
-            raise ValueError("a memory of mixed labels must stay in float32 (memory.float())")
+        if self.labels.dtype in (torch.float16, torch.bfloat16):  # built with such a default type
+            raise ValueError("a memory of mixed labels must be in float32 (memory.float())")
         return to_pairs(labels, self.labels.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Half precision would round the classes of pairs.
+        super()._apply(kept_wide(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The saved memory may hold pairs and this one indices, or the reverse: adopt the saved form.

@@ -120,9 +120,15 @@ def carried(method: str, name: str) -> str:
 
 
 def assumed_prior(recipe: Recipe) -> str:
-    """Return the class distribution that raw logits assume at test time: "train" or "uniform"."""
+    """Return the class distribution that raw logits assume at test time: "train", "uniform", or "train^0.5".
+
+    The last is a power of what training shows: with tau * log prior in the loss, the power 1 - tau is left.
+    """
     if recipe.train.sampler == "balanced":  # what training shows is uniform
         return "uniform"
+    if recipe.method.name in ("balanced-softmax", "lift"):
+        power = f"{1 - recipe.method.tau:g}"
+        return {"0": "uniform", "1": "train"}.get(power, f"train^{power}")
     plain = recipe.method.name == "multitask" and recipe.method.base == "ce"
     parametric = recipe.method.name in ("gpaco", "paco") and recipe.method.prior == "none"
     return "train" if recipe.method.name in ASSUMES_TRAIN or plain or parametric else "uniform"

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.losses.checks import log_frequencies
+from gpaco.losses.checks import at_least_float32, log_frequencies
+from gpaco.losses.contrast import no_autocast
 from gpaco.methods.method import Method, Setup, as_rows
 
 
@@ -40,10 +41,12 @@ class Bcl(Method):
 
 def balanced_contrast(embeddings: Tensor, labels: Tensor, num_classes: int, temperature: float) -> Tensor:
     """Return L for the embeddings of all views, followed by one prototype per class."""
+    embeddings = at_least_float32(embeddings)
     anchors = embeddings[:-num_classes]
     own = labels.repeat(len(anchors) // len(labels))
     classes = torch.cat([own, torch.arange(num_classes, device=own.device)])
-    similarities = anchors @ embeddings.t() / temperature
+    with no_autocast(embeddings):
+        similarities = anchors @ embeddings.t() / temperature
     itself = torch.eye(*similarities.shape, dtype=torch.bool, device=own.device)
     same = (own[:, None] == classes) & ~itself
     sizes = as_rows(classes, embeddings.new_empty(num_classes)).sum(0)  # at least 1: the prototype

@@ -16,7 +16,7 @@ class Bbn(Method):
         z = W (2 [a f_c ; (1 - a) f_r]) + b,   loss = a CE(z, y_c) + (1 - a) CE(z, y_r)
 
     At test time, an image passes both branches with a = 0.5. Departures: the released code sets E to 100 for 90 epochs
-    and 200 for 180; the reversed sampler draws classes exactly in proportion to 1 / n_j, not at random.
+    and 200 for 180; in every epoch, the reversed sampler draws classes in proportion to 1 / n_j, rounded up or down.
     """
 
     def __init__(self, setup: Setup) -> None:

@@ -122,7 +122,8 @@ class Mislas(Crt):
             parameter.rate = settings.classifier_rate
         if settings.shift_norms:
             setup.model.shift_norms()
-        rank = (counts - counts.min()) / (counts.max() - counts.min()).clamp_min(1)
+        least = counts[counts > 0].min()
+        rank = (counts - least).clamp_min(0) / (counts.max() - least).clamp_min(1)
         eps = settings.smooth_tail + (settings.smooth_head - settings.smooth_tail) * torch.sin(torch.pi / 2 * rank)
         self.register_buffer("smoothing", eps.float(), persistent=False)
 

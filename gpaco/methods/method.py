@@ -22,7 +22,7 @@ class Setup(NamedTuple):
     class_counts: Tensor  # images per class as the sampler shows them
     dim: int
     views: int
-    train_counts: Tensor  # images per class in the data
+    train_counts: Tensor  # images per class in the data, 0 for a class without any
 
 
 class Method(nn.Module):

@@ -13,6 +13,14 @@ from gpaco.models.classifier import Classifier
 DRW_BETA = 0.9999  # of the effective number
 
 
+def counts_and_weights(setup: Setup, beta: float) -> tuple[Tensor, Tensor]:
+    """Return class counts and weights by the effective number; a class without images does not affect the others."""
+    there, counts = setup.train_counts > 0, setup.class_counts.double()
+    weights = torch.ones(len(counts))
+    weights[there] = class_balanced_weights(counts[there], beta=beta)
+    return counts.clamp_min(counts[there].min()), weights
+
+
 class LdamDrw(Method):
     """LDAM with deferred re-weighting (Cao et al., NeurIPS 2019), on a cosine classifier.
 
@@ -30,8 +38,8 @@ class LdamDrw(Method):
         super().__init__()
         settings = setup.settings
         self.share, self.deferred = settings.drw_start, True
-        margins = settings.margin * (setup.class_counts.double().min() / setup.class_counts.double()) ** 0.25
-        weights = class_balanced_weights(setup.class_counts, beta=DRW_BETA)
+        counts, weights = counts_and_weights(setup, DRW_BETA)
+        margins = settings.margin * (counts.min() / counts) ** 0.25
         self.register_buffer("margins", (settings.scale * margins).float(), persistent=False)  # on scaled logits
         self.register_buffer("weights", weights, persistent=False)
 
@@ -65,7 +73,7 @@ class CbFocal(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self.gamma = setup.settings.cb_gamma
-        weights = class_balanced_weights(setup.class_counts, beta=setup.settings.cb_beta)
+        _, weights = counts_and_weights(setup, setup.settings.cb_beta)
         self.register_buffer("weights", weights, persistent=False)
         setup.model.centers.bias.weight_decay = 0.0
 

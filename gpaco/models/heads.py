@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.losses.checks import at_least_float32
+from gpaco.losses.contrast import no_autocast
 
 
 def unit(x: Tensor) -> Tensor:
@@ -175,6 +176,8 @@ class MetaEmbedding(nn.Module):
 
 
 def _squares(x: Tensor, centroids: Tensor) -> Tensor:
-    """Return squared distances (N, C)."""
-    both = x.square().sum(1, keepdim=True) + centroids.square().sum(1)
-    return (both - 2 * F.linear(x, centroids)).clamp_min(0)
+    """Return squared distances (N, C), in at least float32: they are small differences of large numbers."""
+    with no_autocast(x):
+        x, centroids = at_least_float32(x), at_least_float32(centroids)
+        both = x.square().sum(1, keepdim=True) + centroids.square().sum(1)
+        return (both - 2 * F.linear(x, centroids)).clamp_min(0)

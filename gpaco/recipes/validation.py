@@ -155,6 +155,8 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield too_far, "segmentation.stride", "must not be above segmentation.window"
     yield scenes.few > scenes.many, "segmentation.few", "must not be above segmentation.many"
     yield len(optimizer.betas) != 2, "optimizer.betas", "must have two numbers"
+    no_momentum = optimizer.name == "sgd" and not optimizer.momentum
+    yield optimizer.nesterov and no_momentum, "optimizer.nesterov", "needs optimizer.momentum above 0"
     warm = recipe.method.center_temperature and recipe.method.start == "balanced"
     yield warm, "method.center_temperature", 'needs method.start = "released"'
     yield _falls(schedule.steps), "schedule.steps", "must be increasing"

@@ -58,7 +58,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
         state: everything else, ready for JSON; numbers must be finite.
     """
     target = folder / f"step-{step:08d}"
-    work = folder / f".{target.name}.writing"
+    work, old = folder / f".{target.name}.writing", _aside(target)
     whole = {"format": FORMAT, "step": step, "parts": sorted(tensors), "state": state}
     content = json.dumps(whole, allow_nan=False).encode()
     with explained(f"cannot save the checkpoint {target}"):
@@ -79,11 +79,15 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
             write(work / "MANIFEST.json", json.dumps(manifest, indent=1).encode())
             sync(work)
             if target.exists():
-                _remove(target)
+                os.replace(target, old)
             os.replace(work, target)
             sync(folder)
+            if old.exists():
+                shutil.rmtree(old)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
+            if old.exists() and not target.exists():
+                os.replace(old, target)
             raise
         name_latest(target)
     return target
@@ -199,9 +203,14 @@ def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _remove(path: Path) -> None:
     """Delete a folder in such a way that it is never incomplete under its own name."""
-    gone = path.with_name(f".{path.name}.removing")
+    gone = _aside(path)
     os.replace(path, gone)
     shutil.rmtree(gone)
+
+
+def _aside(path: Path) -> Path:
+    """Return the name of a folder that is about to be deleted."""
+    return path.with_name(f".{path.name}.removing")
 
 
 def _step(path: Path) -> int:

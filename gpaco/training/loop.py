@@ -32,7 +32,8 @@ BAD_STEPS = 5  # consecutive bad steps after which training stops
 def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
     """Train to the end of the recipe, from the newest checkpoint in the folder, if any.
 
-    Without a folder, nothing is saved. A learner without steps is saved unchanged.
+    Without a folder, nothing is saved, and the learner's model ends as the average, if there is one. A learner without
+    steps is saved unchanged.
     """
     settings, steps = recipe.train, learner.steps
     model, extra = learner.model.to(device), learner.extra.to(device)
@@ -73,7 +74,9 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                 batch = next(batches).to(device)
                 waited += now() - asked
                 if position.epoch == position.step == 0:
-                    position.shift = learner.start(batch)
+                    position.shift = learner.start(batch.chunks(settings.accumulate)[0])  # as the loss will see it
+                    if ema is not None:
+                        ema.load_state_dict(model.state_dict())
                 seed_step(step_seed(settings.seed, position.epoch, position.step), device)
                 rate = learning_rate(recipe, position.epoch * steps + position.step, steps)
                 set_learning_rate(optimizer, rate)
@@ -140,6 +143,8 @@ def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.dev
                 if not due:
                     save_now()
                 raise Stopped(signal)
+    if ema is not None and not folder:
+        model.load_state_dict(ema.state_dict())
     return position
 
 

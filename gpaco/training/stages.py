@@ -21,7 +21,7 @@ from gpaco.system.progress import Say, Show
 from gpaco.system.words import plural
 from gpaco.training.loop import fit
 from gpaco.training.resume import threads_restored
-from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, stage_folder, weights_of
+from gpaco.training.run import BAD_IMAGES, Run, has_begun, select_checkpoint, stage_folder, weights_of
 from gpaco.training.task import Before, Learner, Task
 from gpaco.training.trackers import tracked
 
@@ -36,6 +36,7 @@ WITHOUT_EFFECT = (
 def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: Say) -> Run:
     """Train the stages one after another, the last one in the folder itself, then evaluate.
 
+    A stage starts from the best epoch of the previous one, or from its last if validation data does not select one.
     The first process writes the results, which may take minutes; the others do not wait.
     """
     run, stages = Run(folder), recipes.stages(task.recipe)
@@ -57,7 +58,7 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
             fit(learner, stage, home, device, show_and_send)
         if not last:
             backbone = getattr(learner.card, "backbone", None)
-            weights = merged(weights_of(Run(home), newest(Run(home)), backbone))
+            weights = merged(weights_of(Run(home), select_checkpoint(Run(home)), backbone))
             before = Before(weights, learner.card.weights)
     task.finish(run, learner)
     return run

@@ -40,7 +40,7 @@ class Learner(Protocol):
         """Return the batches of this process for an epoch, from step `start` on."""
 
     def start(self, batch: Any) -> float:
-        """Called once before the first step; returns the shift of the balanced start."""
+        """Called once before the first step, with its first part; returns the shift of the balanced start."""
 
     def loss(self, network: nn.Module, batch: Any) -> Tensor:
         """Return the loss of a batch; `network` is the model as wrapped by the loop."""

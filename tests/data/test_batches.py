@@ -72,6 +72,19 @@ def test_samplers_show_classes_as_often_as_they_say_and_use_all_images_of_a_clas
         assert np.ptp(times[c == LABELS]) <= 1
 
 
+@pytest.mark.parametrize(
+    ("sampler", "sizes"), [("reversed", [1000, 3, 3, 2, 2, 2]), ("balanced", [3, 3, 1, 1, 1, 1, 1])]
+)
+def test_over_many_epochs_a_sampler_shows_every_class_as_often_as_it_says(sampler: str, sizes: list[int]) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    expected = class_shares(np.array(sizes), sampler) * len(labels)
+    epochs = [
+        np.bincount(labels[epoch_order(labels, sampler, 3, epoch)[0]], minlength=len(sizes)) for epoch in range(400)
+    ]
+    assert np.abs(np.array(epochs) - expected).max() < 1
+    assert np.abs(np.mean(epochs, 0) - expected).max() < 0.1  # four standard errors
+
+
 def test_a_balanced_sampler_shows_all_classes_alike_but_those_without_images() -> None:
     assert np.allclose(class_shares(np.array([5, 0, 5]), "balanced"), [0.5, 0, 0.5])
 

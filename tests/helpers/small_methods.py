@@ -23,7 +23,9 @@ def of_method(name: str, changes: Iterable[str]) -> list[str]:
     return [one for one in changes if one.partition("=")[0] in keys or not one.startswith("method.")]
 
 
-def make(name: str, *changes: str, counts: Tensor = COUNTS) -> tuple[Classifier, Method]:
+def make(
+    name: str, *changes: str, counts: Tensor = COUNTS, train_counts: Tensor | None = None
+) -> tuple[Classifier, Method]:
     """Return a method with the changes that apply to it, and its network."""
     torch.manual_seed(0)
     usual = ["method.memory=16", "model.dim=8", "views.first=plain", "views.second=plain"]
@@ -43,7 +45,7 @@ def make(name: str, *changes: str, counts: Tensor = COUNTS) -> tuple[Classifier,
         dim=8,
         projector=methods.projector(recipe),
     )
-    return model, methods.build(recipe, model, 3, counts)
+    return model, methods.build(recipe, model, 3, counts, train_counts)
 
 
 def batch(rows: int = 12, seed: int = 0) -> tuple[list[Tensor], Tensor]:

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, Memory, gpaco_loss, supcon_loss
@@ -207,3 +208,20 @@ def test_a_criterion_turns_to_mixed_labels_when_they_come_and_resumes_so() -> No
         batch = step(labels)
         assert torch.equal(criterion(*batch), resumed(*batch))
     assert all(torch.equal(v, resumed.state_dict()[k]) for k, v in criterion.state_dict().items())
+
+
+def test_half_precision_around_a_criterion_rounds_neither_its_prior_nor_its_mixed_labels() -> None:
+    criterion = GPaCoLoss(1000, memory=8, dim=4, views=1, class_counts=range(1, 1001))
+    labels = torch.zeros(2, 1000)
+    labels[[0, 0, 1, 1], [257, 999, 301, 513]] = torch.tensor([0.7, 0.3, 0.6, 0.4])
+    embeddings = F.normalize(torch.randn(2, 4), dim=1)
+    criterion(torch.randn(2, 1000, requires_grad=True), embeddings, labels)
+    before = {name: tensor.clone() for name, tensor in criterion.state_dict().items()}
+    around = nn.Sequential(nn.Linear(2, 2), criterion)
+    for half in (torch.float16, torch.bfloat16):
+        around.to(half)
+        assert around[0].weight.dtype == half
+        assert all(torch.equal(tensor, before[name]) for name, tensor in criterion.state_dict().items())
+        criterion(torch.randn(2, 1000, dtype=half, requires_grad=True), embeddings.to(half), labels)
+        criterion.load_state_dict(before)
+    assert criterion.double().log_prior.dtype == torch.float64  # type: ignore[union-attr]

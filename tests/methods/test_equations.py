@@ -284,3 +284,17 @@ def test_a_method_is_its_equation_and_has_the_gradient_of_it(equation) -> None: 
 
 def test_every_method_has_its_equation_tested() -> None:
     assert set(EQUATIONS) | BEFORE == set(METHODS)
+
+
+def test_under_autocast_distances_of_oltr_and_similarities_of_bcl_are_taken_in_float32() -> None:
+    head, x = heads.MetaEmbedding(64, 4, 16.0), 1 + 0.02 * torch.randn(7, 64)
+    torch.nn.init.constant_(head.centroids, 1.0)
+    embeddings = F.normalize(torch.randn(18, 6), dim=1)
+
+    def distances_and_contrast() -> tuple[Tensor, Tensor]:
+        return head.parts(x)[:, 1], balanced_contrast(embeddings, LABELS, 4, 0.07)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = distances_and_contrast()
+    for one, other in zip(found, distances_and_contrast(), strict=True):
+        assert torch.equal(one, other)

@@ -273,6 +273,7 @@ WRONG_TEXTS = {
     "[schedule]\nname = 'step-released'\nper = 'step'": 'needs per = "epoch"',
     "[source]\nassumed = ['method.alhpa']": "must name settings",
     "[optimizer]\nlr = 0.1\n[schedule]\nmin_lr = 0.2": "must not be above optimizer.lr",
+    "[optimizer]\nnesterov = true\nmomentum = 0": "optimizer.nesterov needs optimizer.momentum above 0, got True",
     "[model]\nsize = 320\nresize = 256": "model.resize must be 0 or at least model.size, got 256",
     "[data]\npath = 'a'\npath = 'b'": "mine is not valid TOML: Cannot overwrite a value (at line 3",
 }

@@ -1,10 +1,12 @@
 """Checkpoints: what is saved is loaded, also after SIGKILL, on full disks, without rights, under odd names."""
 
+import errno
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +71,22 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 7, {"model": {"x": torch.ones(1)}}, {"again": True})
     assert load(tmp_path).state == {"again": True}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000007"]
+
+
+def test_a_step_that_cannot_be_replaced_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def fails(source: Any, target: Any) -> None:
+        if str(source).endswith(".writing"):
+            raise OSError(errno.EIO, "broken")
+        replace(source, target)
+
+    save_step(tmp_path, 1, 50)
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(EnvironmentProblem):
+        save_step(tmp_path, 1, 60)
+    assert_is_step(load(tmp_path), 1, 50)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077, 0o027])

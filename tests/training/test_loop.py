@@ -25,6 +25,7 @@ from gpaco.recipes.recipe import dumps, override
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
+from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.training import checkpoint
 from gpaco.training.loop import fit, step_seed
 from gpaco.training.stages import check_same_run
@@ -252,6 +253,35 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_good_steps(tmp_path: Path) ->
     assert row["loss"] == pytest.approx(np.mean([(weight * x + bias) ** 2 for x in (1, 2, 5)]), rel=1e-5)
 
 
+def test_without_a_folder_the_model_ends_as_the_average(tmp_path: Path) -> None:
+    recipe = override(Recipe(), ["train.epochs=2", "train.ema=0.9", "optimizer.lr=0.01"])
+    learners = []
+    for folder in (tmp_path, None):
+        torch.manual_seed(0)
+        learners.append(ToyLearner(range(0)))
+        fit(learners[-1], recipe, folder, torch.device("cpu"))
+    saved = checkpoint.load(tmp_path / "checkpoints").tensors
+    assert torch.equal(learners[1].model.weight, saved["ema"]["weight"])
+    assert not torch.equal(saved["model"]["weight"], saved["ema"]["weight"])
+
+
+def test_the_start_sees_what_the_first_loss_sees_and_the_average_begins_after_it(tmp_path: Path) -> None:
+    class Started(ToyLearner):
+        def start(self, batch: Toy) -> float:
+            nn.init.constant_(self.model.bias, 100.0)
+            return float(len(batch))
+
+    class Halves(Toy):
+        def chunks(self, parts: int) -> list[Toy]:
+            return [Toy(part) for part in self.x.chunk(parts)]
+
+    recipe = override(Recipe(), ["train.epochs=1", "train.ema=0.999", "train.accumulate=2", "optimizer.lr=1e-9"])
+    learner = Started(range(0))
+    learner.batches = lambda epoch, start: iter([Halves(torch.ones(4, 1))] * 5)  # type: ignore[method-assign]
+    assert fit(learner, recipe, tmp_path, torch.device("cpu")).shift == 2
+    assert checkpoint.load(tmp_path / "checkpoints").tensors["ema"]["bias"].item() == pytest.approx(100)
+
+
 def test_a_run_does_not_go_on_with_other_classes(tmp_path: Path) -> None:
     def goes_on(epochs: int, classes: list[str]) -> int:
         task = ToyLearner(range(0), card=Named(tuple(classes)))
@@ -375,6 +405,22 @@ def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path
     assert history(one.folder) == history(two.folder)
     assert len(one.history) == 2
     assert torch.isfinite(torch.tensor([row["loss"] for row in one.history])).all()
+
+
+def test_the_next_stage_starts_from_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = iter(range(100))
+    monkeypatch.setattr(ClassificationLearner, "validate", lambda *_: {"score": -float(next(judged))})
+    stages = '[[stage]]\nname = "first"\n[[stage]]\nname = "second"\noptimizer.lr = 1e-12\n'
+    (tmp_path / "recipe.toml").write_text(stages)
+    common = {"long_tail": 20, "batch_size": 64, "epochs": 2, "method": "ce", "say": lambda line: None}
+    result = train("digits", out=tmp_path / "run", recipe=tmp_path / "recipe.toml", **common)
+    last, best = checkpoint.find(result.folder / "stage-1-first" / "checkpoints")
+    name = "backbone.conv1.weight"
+    second, last, best = (
+        checkpoint.load(path).tensors["model"][name] for path in (result.folder / "checkpoints", last, best)
+    )
+    torch.testing.assert_close(second, best)
+    assert not torch.allclose(second, last)
 
 
 def test_the_next_stage_starts_from_the_averaged_weights_if_there_are_some(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gpaco.metrics.classification import adjust, reversed_prior
 from gpaco.pages.render import Facts
 from gpaco.pages.runs import short_names
 from gpaco.tasks.classification.logits import log_prior
-from gpaco.tasks.classification.priors import log_shown
+from gpaco.tasks.classification.priors import log_shown, power
 from gpaco.training.run import Run
 
 
@@ -62,7 +62,7 @@ class Evidence:
         """Log of the class distribution that raw logits assume, (C,), up to a constant."""
         if self.metrics.get("tuned") or self.metrics["assumes"] == "uniform":
             return np.zeros(len(self.counts))
-        return log_shown(self.metrics["counts"], self.metrics.get("shown"))
+        return power(self.metrics["assumes"]) * log_shown(self.metrics["counts"], self.metrics.get("shown"))
 
     @cached_property
     def confidence(self) -> Floats:

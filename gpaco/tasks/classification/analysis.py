@@ -129,8 +129,8 @@ def analyze(
 def _stages(run: Run | Path | str) -> list[Stage]:
     """Return the stages of a run whose folders still exist; the last one is the run itself."""
     *before, (home, recipe) = stages_of(run)
-    last = Stage(home, recipe, recipe.name if before else "", "best")
-    return [*(Stage(*one, one[1].name, "last") for one in before), last]
+    last = Stage(home, recipe, recipe.name if before else "")
+    return [*(Stage(*one, one[1].name) for one in before), last]
 
 
 def _parametric(stages: list[Stage]) -> Stage:

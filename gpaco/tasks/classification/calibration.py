@@ -15,7 +15,7 @@ from gpaco.models.gaussian import Gaussian
 from gpaco.system.files import write_atomic
 from gpaco.tasks.classification.card import Calibration, Card
 from gpaco.tasks.classification.logits import Logits
-from gpaco.tasks.classification.priors import log_shown
+from gpaco.tasks.classification.priors import log_assumed, power
 from gpaco.training.card import read_card
 
 FILE = "calibration.json"
@@ -25,15 +25,15 @@ GAUSSIAN = "gaussian.safetensors"
 def fit_calibration(
     card: Card, labels: NDArray[np.int64], head: Logits | None, gaussian: Logits | None, *, held_out: bool = True
 ) -> Calibration:
-    """Return factors for the logits of held-out images; all classes weigh the same if the logits assume so.
+    """Return factors for the logits of held-out images; classes weigh as the logits assume.
 
     Args:
         head: logits of the trained head, or None.
         gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
         held_out: False for training images, which say nothing about errors: every second answer then counts as wrong.
     """
-    uniform = card.assumes == "uniform" or gaussian is not None
-    weights = balanced_weights(labels, len(card.classes)) if uniform else np.ones(len(labels))
+    assumed = power(card.assumes) if gaussian is None else 0.0
+    weights = balanced_weights(labels, len(card.classes)) ** (1 - assumed)
     if head is not None and gaussian is not None:
         head = for_uniform(card, head)
     given = [part for part in (head, gaussian) if part is not None]
@@ -45,9 +45,9 @@ def fit_calibration(
 
 def for_uniform(card: Card, head: Logits) -> Logits:
     """Return the logits of a head adjusted to uniform classes, as the closed form assumes."""
-    if card.assumes != "train":
+    if card.assumes == "uniform":
         return head
-    logits: Logits = head - log_shown(card.counts or (), card.shown).astype(np.float32)
+    logits: Logits = head - log_assumed(card).astype(np.float32)
     return logits
 
 

@@ -68,7 +68,7 @@ class Card:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classifies: bool  # False if the method does not train the class centers
-    assumes: str  # class distribution that raw logits assume
+    assumes: str  # class distribution that raw logits assume: "uniform", "train", or a power such as "train^0.5"
     prior: str
     alpha: float
     label_smoothing: float

@@ -44,10 +44,9 @@ class ClassificationLearner:
         self.select = select  # whether validation data selects the best epoch
         still = recipe.method.name in methods.UNTRAINED
         self.steps = 0 if still else steps_per_epoch(len(splits.train), recipe.train.batch_size)
-        shown, counts = (
-            torch.from_numpy(shown_counts(splits.train.counts, one)) for one in (recipe.train.sampler, "shuffle")
-        )
-        self.extra = methods.build(recipe, model, len(splits.classes), shown, counts)
+        counts = splits.train.counts
+        shown = torch.from_numpy(shown_counts(counts, recipe.train.sampler))
+        self.extra = methods.build(recipe, model, len(splits.classes), shown, torch.from_numpy(counts))
         self.gaussian: Gaussian | None = None  # the closed-form classifier of the same features, if they are cached
 
     def prepare(self, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from gpaco.models.gaussian import Gaussian
 from gpaco.models.lora import merged
 from gpaco.tasks.classification.calibration import read_calibration
 from gpaco.tasks.classification.card import Calibration, Card, Tuned, build_model
-from gpaco.tasks.classification.priors import correction, log_shown, read_tuned
+from gpaco.tasks.classification.priors import correction, log_assumed, read_tuned
 from gpaco.tasks.cost import cost
 from gpaco.tasks.normalized import Normalized
 from gpaco.training.card import read_card
@@ -41,8 +41,10 @@ class Predictor(Normalized):
         self.factor = factors.head if factors else 1.0
         self.gaussian_factor = factors.gaussian if factors else 0.0
         shift = correction(card, unbiased=bool(tuned and tuned.unbiased), tau=tuned.tau if tuned else 0.0)
-        if factors and gaussian is not None and factors.assumes == "train":  # the closed form assumes uniform classes
-            shift = shift - np.float32(self.factor) * log_shown(card.counts or (), card.shown).astype(np.float32)
+        if factors and gaussian is not None and factors.assumes != "uniform":  # but the closed form does
+            shift = shift - np.float32(self.factor) * log_assumed(replace(card, assumes=factors.assumes)).astype(
+                np.float32
+            )
         self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:

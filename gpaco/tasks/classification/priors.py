@@ -1,6 +1,7 @@
 """The class distribution that logits assume, and how they are adjusted to another (docs/priors.md).
 
-Raw logits assume uniform classes or the training distribution, depending on the method. Then, in this order:
+Raw logits assume uniform classes, the training distribution or a power of it, depending on the method. Then, in this
+order:
 
     unbiased   - log w         removes the bias of a parametric loss against frequent classes
     tuned      + tau * log q   tau selected on validation data by macro recall: assumes uniform classes
@@ -29,7 +30,7 @@ _ROWS = 2048
 
 def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbiased: bool = False) -> Logits:
     """Return logits adjusted to the class distribution `prior`, after removing the bias of the loss if `unbiased`."""
-    if card.counts is None and (unbiased or (prior is not None and "train" in (prior, card.assumes))):
+    if card.counts is None and (unbiased or (prior is not None and (prior == "train" or card.assumes != "uniform"))):
         raise UserError(
             "this run does not have the number of training images per class",
             "convert it again with --counts FILE, or leave out --prior and --unbiased",
@@ -50,7 +51,18 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
 
 def log_assumed(card: Card) -> Floats:
     """Return the log of the class distribution that the logits assume."""
-    return np.zeros(len(card.classes)) if card.assumes == "uniform" else log_shown(card.counts or (), card.shown)
+    if card.assumes == "uniform":
+        return np.zeros(len(card.classes))
+    return power(card.assumes) * log_shown(card.counts or (), card.shown)
+
+
+def power(assumes: str) -> float:
+    """Return to which power logits assume the class distribution that the sampler showed.
+
+    >>> power("uniform"), power("train"), power("train^0.5")
+    (0.0, 1.0, 0.5)
+    """
+    return 0.0 if assumes == "uniform" else float(assumes.partition("^")[2] or 1)
 
 
 def assumed_prior(cards: Sequence[Card], prior: str | None) -> Floats | None:

@@ -32,6 +32,7 @@ from gpaco.losses.memory import Memory
 from gpaco.losses.pairs import from_pairs, to_pairs
 from gpaco.methods import ANALYZED, WITHOUT_CLASSIFIER, build
 from gpaco.methods.contrastive import SupCon
+from gpaco.methods.method import as_rows
 from gpaco.models.classifier import Classifier
 from gpaco.models.lora import merged
 from gpaco.recipes.settings import Recipe
@@ -56,7 +57,6 @@ class Stage(NamedTuple):
     run: Run
     recipe: Recipe
     name: str  # empty if the run has only one
-    which: str  # checkpoint: "best" for the last stage, "last" for earlier ones, from which the next stage started
 
 
 class Probe(NamedTuple):
@@ -97,7 +97,7 @@ def measure(
         predictor: the model of the stage, if it is already loaded.
         cached: features of the same views, if the stage was trained on them.
     """
-    run, recipe, _, which = stage
+    run, recipe, _ = stage
     if recipe.method.name not in ANALYZED:
         raise UserError(
             f"{run.folder} ends with {recipe.method.name}, whose gradients are not measured",
@@ -108,11 +108,11 @@ def measure(
     else:
         samples = data if isinstance(data, Samples) else other_data(data, recipe).train
     began = time.monotonic()
-    predictor = predictor or load_classifier(run, which=which)
+    predictor = predictor or load_classifier(run)
     if samples.classes != predictor.classes:
         samples, _ = matched(samples, predictor.classes)
     order = balanced_subset(samples.labels, images, seed)
-    found = select_checkpoint(run, which, parts=["extra"])
+    found = select_checkpoint(run, parts=["extra"])
     counts = np.asarray(predictor.card.counts)
     shares = class_shares(counts, recipe.train.sampler)
     network = _Network(recipe, predictor, found.tensors["extra"], samples, seed, cached)
@@ -164,8 +164,9 @@ class _Network:
         self.settings, self.samples, self.seed, self.cached = recipe.method, samples, seed, cached
         self.views = [view_of(recipe, name) for name in (recipe.views.first, recipe.views.second) if name]
         self.model, self.card, self.device = predictor.model, predictor.card, predictor.mean.device
-        self.shown = torch.from_numpy(shown_counts(np.asarray(self.card.counts), recipe.train.sampler))
-        self.method = build(recipe, self.model, len(self.shown), self.shown)
+        counts = np.asarray(self.card.counts)
+        self.shown = torch.from_numpy(shown_counts(counts, recipe.train.sampler))
+        self.method = build(recipe, self.model, len(self.shown), self.shown, torch.from_numpy(counts))
         self.keys: Classifier | None = None  # network of the keys, if only the first view is an anchor
         if recipe.method.anchors == "first" and len(self.views) > 1:
             self.keys = self.model
@@ -245,7 +246,10 @@ class _Network:
             seen = _Given(step.logits, torch.cat([step.embeddings, step.keys]))
         elif step.keys is not None:
             self.method.key_network = _Given(step.logits, step.keys)
-        loss: Tensor = self.method(seen, [step.logits] * step.views, step.labels)
+        own = step.labels
+        if isinstance(self.method, SupCon) and self.memory.labels.dim() == 3:  # pairs: it must know all classes
+            own = as_rows(own, step.logits)
+        loss: Tensor = self.method(seen, [step.logits] * step.views, own)
         if self.settings.name != "class-balanced":
             return loss * len(labels)
         # It is a weighted mean: replace the weights of this step by the mean weight of a training step.

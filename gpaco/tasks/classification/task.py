@@ -91,7 +91,7 @@ class Classification:
         # The origin of pretrained weights is known if the run already has them: they are not loaded again.
         begun = bool(checkpoint.find(folder / "checkpoints"))
         if before is None:
-            before = first_run(stage, self.splits)
+            before = first_run(stage, self.splits, self.say)
         origin = before.origin if before else None
         if begun:
             origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]

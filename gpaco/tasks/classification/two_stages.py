@@ -11,10 +11,11 @@ from gpaco.models.lora import merged
 from gpaco.models.networks import WHOLE
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage, used
+from gpaco.system.progress import Say
 from gpaco.tasks.classification.batches import caches, no_cached_features
 from gpaco.tasks.classification.card import Card
 from gpaco.training.card import read_card
-from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, weights_of
+from gpaco.training.run import as_run, check_split, is_run, select_checkpoint, unfinished, weights_of
 from gpaco.training.task import Before
 
 # Epochs of the second stage, as a share of the first, as published for ImageNet-LT, where this is at least five. After
@@ -30,7 +31,7 @@ def starts_from_run(recipe: Recipe) -> bool:
 
 
 def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
-    """Return the recipe with the model and held-out data of the run that it starts from, if any.
+    """Return the recipe with the model and the images of the run that it starts from, if any.
 
     Also return the given settings, which then include these. Raise an error if the run does not exist.
     """
@@ -44,7 +45,8 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
         )
     before = recipes.stages(as_run(first).recipe)[-1]
     known: dict[str, Any] = {f"model.{key}": value for key, value in asdict(before.model).items()}
-    known |= {"data.validation": before.data.validation, "data.seed": before.data.seed}
+    own = ("validation", "seed", "long_tail") if before.data.path == recipe.data.path else ("validation", "seed")
+    known |= {f"data.{key}": getattr(before.data, key) for key in own}
     changes = {key: value for key, value in known.items() if key not in given}
     usual = "all" if recipe.method.name == "oltr" else "head"
     part = usual if recipe.train.part == "auto" else recipe.train.part
@@ -52,11 +54,13 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
     return recipes.fill(recipe, changes), given | set(known)
 
 
-def first_run(stage: Recipe, splits: Splits) -> Before | None:
-    """Return the weights of the run that a stage starts from, or None."""
+def first_run(stage: Recipe, splits: Splits, say: Say) -> Before | None:
+    """Return the weights of the run that a stage starts from, or None; warn if it has not finished."""
     if not starts_from_run(stage):
         return None
     run = as_run(stage.method.first)
+    if line := unfinished(run):
+        say(line)
     found = select_checkpoint(run)
     card = read_card(Card, found.state["card"], str(found.path))
     if card.classes != splits.classes:
@@ -68,7 +72,7 @@ def first_run(stage: Recipe, splits: Splits) -> Before | None:
             check_split(run, splits, name)
         except UserError as error:
             raise UserError(
-                error.cause, "hold out the same images as that run: use its --validation and data.seed"
+                error.cause, "hold out the same images as that run: use its --validation, --long-tail and data.seed"
             ) from None
     return Before(merged(weights_of(run, found, card.backbone)), card.weights)
 

@@ -392,6 +392,13 @@ def test_single_views_no_memory_and_samplers_can_be_analyzed(method: str, settin
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("keys", ["false", "true"])
+def test_multitask_with_a_memory_of_mixed_labels_can_be_analyzed(keys: str, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "multitask", "method.mixup=0.4", f"method.momentum_keys={keys}")
+    assert None not in json.loads((run.folder / "analysis.json").read_text())["gradients"]["centers"]
+
+
+@pytest.mark.slow
 def test_other_images_can_be_looked_at_and_strange_ones_are_refused(runs: dict[str, Run], tmp_path: Path) -> None:
     test_part = splits_of(runs["ce"].recipe).test
     assert test_part is not None
@@ -426,7 +433,7 @@ def test_classes_that_were_not_looked_at_have_no_number(runs: dict[str, Run]) ->
 def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> None:
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
-    assert measure(Stage(run, run.recipe, "", "best"), samples, seconds=0).images == 8  # a quarter of a batch
+    assert measure(Stage(run, run.recipe, ""), samples, seconds=0).images == 8  # a quarter of a batch
     assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 

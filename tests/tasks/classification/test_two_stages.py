@@ -27,7 +27,7 @@ from gpaco.tasks.classification.batches import check_pixels
 from gpaco.tasks.classification.heads import carry
 from gpaco.tasks.classification.probe import Stage, measure
 from gpaco.tasks.classification.splits import splits_of
-from gpaco.tasks.classification.two_stages import with_default_stages
+from gpaco.tasks.classification.two_stages import with_default_stages, with_first_run
 from gpaco.training.checkpoint import load as load_checkpoint
 from gpaco.training.run import Run
 
@@ -93,6 +93,25 @@ def test_images_that_trained_the_first_run_are_not_held_out_later(first: Run, tm
         given = [f"method.first={first.folder}", *changes.pop("settings", [])]  # type: ignore[misc]
         with pytest.raises(UserError, match=r"is not the one that .* held out"):
             train(tmp_path / "second", "tau-norm", *given, **changes)
+
+
+def test_a_second_stage_has_the_long_tail_of_its_first_run_on_the_same_data(first: Run) -> None:
+    settings = ["method.name=crt", f"method.first={first.folder}"]
+    for data, flags, expected in (("digits", {}, 20), ("digits", {"long_tail": 5}, 5), (first.folder, {}, 0)):
+        recipe, _ = with_first_run(*requested(data, None, settings, flags))
+        assert recipe.data.long_tail == expected
+
+
+def test_a_second_stage_says_if_its_first_run_has_not_finished(tmp_path: Path) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row.get("epoch") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(tmp_path / "first", "ce", show=stop)
+    said: list[str] = []
+    train(tmp_path / "second", "ncm", f"method.first={tmp_path / 'first'}", say=said.append)
+    assert f"{tmp_path / 'first'} has not finished: 2 of 3 epochs are done" in said
 
 
 @pytest.mark.slow
@@ -199,7 +218,7 @@ def test_settings_for_all_methods_of_a_comparison_reach_first_stages() -> None:
 
 def test_gradients_of_methods_without_linear_centers_are_not_measured(tmp_path: Path) -> None:
     for name in ("ride", "oltr", "bbn", "crt"):
-        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "", "best")
+        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "")
         with pytest.raises(UserError, match=f"ends with {name}, whose gradients are not measured"):
             measure(stage, None)
 
