@@ -15,7 +15,6 @@ WRONG = [
     ("--hepl", "no such option: --hepl (Possible options: --help)"),
     ("train digits --epoch 3", "no such option: --epoch (Possible options: --epochs)"),
     ("train", "missing argument 'DATA'"),
-    ("train digits", "--out"),
     ("train digits more --out OUT", "more"),
     ("train digits --out OUT --epochs many", "--epochs"),
     ("train digits --out OUT --epochs -1", "--epochs -1: train.epochs must be a whole number, at least 1, got -1"),
