@@ -32,7 +32,10 @@ def test_two_processes_predict_the_table_of_one(trained: Run, tmp_path: Path) ->
     said = json.loads(
         run("predict", trained.folder, tmp_path / "new", "--out", tmp_path / "two.csv", "--json", ranks=2)
     )
-    assert (tmp_path / "two.csv").read_text() == (tmp_path / "one.csv").read_text()
+    one, two = ((tmp_path / name).read_text().replace("\n", ",").split(",") for name in ("one.csv", "two.csv"))
+    assert len(one) == len(two)
+    for cell, other in zip(one, two, strict=True):  # the last digit depends on the images beside it in a batch
+        assert cell == other or float(cell) == pytest.approx(float(other), abs=2e-6)
     assert [Path(row["path"]).name for row in said] == [f"{i:03}.png" for i in range(131)]
     assert [i for i, row in enumerate(said) if row["error"]] == [3]
 
