@@ -17,5 +17,5 @@ def train_classifier(folder: Path) -> Run:
 
 
 def train_segmenter(folder: Path, *more: str) -> Run:
-    options = QUICK | {"batch_size": 4, "epochs": 20, "lr": 0.1, "task": "segmentation", "model": "upernet-test_resnet"}
+    options = QUICK | {"batch_size": 4, "epochs": 40, "lr": 0.05, "task": "segmentation", "model": "upernet-test_resnet"}
     return gpaco.train(scene_folder(folder / "data"), out=folder / "run", settings=[*SMALL, *more], **options)
