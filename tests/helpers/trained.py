@@ -17,5 +17,6 @@ def train_classifier(folder: Path) -> Run:
 
 
 def train_segmenter(folder: Path, *more: str) -> Run:
-    options = QUICK | {"batch_size": 4, "epochs": 40, "lr": 0.05, "task": "segmentation", "model": "upernet-test_resnet"}
+    network = {"task": "segmentation", "model": "upernet-test_resnet"}
+    options = QUICK | network | {"batch_size": 4, "epochs": 40, "lr": 0.05}
     return gpaco.train(scene_folder(folder / "data"), out=folder / "run", settings=[*SMALL, *more], **options)
