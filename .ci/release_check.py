@@ -69,7 +69,15 @@ def check_sdist(sdist: Path) -> None:
         names = archive.getnames()
     top = {name.split("/")[1] for name in names if "/" in name}
     wanted = {"gpaco", "tests", "examples", "benchmarks", "docs", "constraints.txt", "Makefile", "CHANGELOG.md"}
-    wanted |= {"CITATION.cff", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+    wanted |= {
+        "CITATION.cff",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "conftest.py",
+        "LICENSE",
+        "README.md",
+        "SECURITY.md",
+    }
     wanted |= {"PKG-INFO", "pyproject.toml", ".gitignore"}
     expect(top == wanted, f"the sdist should hold {sorted(wanted)}, it is off by {sorted(top ^ wanted)}")
     expect(not any("/generated/" in name or "/_build/" in name for name in names), "the sdist holds a built site")
