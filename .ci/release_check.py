@@ -78,7 +78,7 @@ def check_sdist(sdist: Path) -> None:
         "README.md",
         "SECURITY.md",
     }
-    wanted |= {"PKG-INFO", "pyproject.toml", ".gitignore"}
+    wanted |= {"PKG-INFO", "pyproject.toml", ".gitignore", "conftest.py"}
     expect(top == wanted, f"the sdist should hold {sorted(wanted)}, it is off by {sorted(top ^ wanted)}")
     expect(not any("/generated/" in name or "/_build/" in name for name in names), "the sdist holds a built site")
 
