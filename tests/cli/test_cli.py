@@ -400,7 +400,7 @@ def test_without_images_to_evaluate_on_the_model_is_written_and_that_is_said(pri
     assert gpaco.load(tmp_path / "run").classes == ("flat", "round", "tall")
 
 
-def test_a_folder_of_small_pictures_trains_and_the_guesses_are_said(tmp_path: Path) -> None:
+def test_a_folder_of_small_images_trains_and_the_guesses_are_said(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for k, (name, count) in enumerate({"round": 24, "flat": 8, "tall": 4}.items()):
         for i in range(count):

@@ -58,7 +58,7 @@ def problems(capsys: pytest.CaptureFixture[str]) -> Command:
     ("image", "mask"),
     [("images", "masks"), ("img", "labels"), ("Images", "Annotations"), ("train/images", "train/mask")],
 )
-def test_pictures_and_masks_are_not_two_classes(image: str, mask: str, refuses: Command, tmp_path: Path) -> None:
+def test_images_and_masks_are_not_two_classes(image: str, mask: str, refuses: Command, tmp_path: Path) -> None:
     data = tmp_path / "seg"
     for k in range(3):
         save_scene(data / image / f"{k}.png", data / mask / f"{k}.png", k)

@@ -79,7 +79,7 @@ def test_an_image_depends_on_seed_severity_and_index_and_on_nothing_else() -> No
 
 
 @pytest.mark.process
-def test_another_process_makes_the_same_pictures() -> None:
+def test_another_process_makes_the_same_images() -> None:
     code = (
         "import hashlib, numpy as np; from gpaco.data.corruption.corruptions import *;"
         "image = (np.arange(32 * 32 * 3) * 37 % 256).astype(np.uint8).reshape(32, 32, 3);"

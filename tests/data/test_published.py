@@ -179,7 +179,7 @@ def test_restriction_is_what_a_loop_over_the_classes_there_gives() -> None:
     assert [ids[c] for c in found.labels] == [few[k] for k in labels]
 
 
-def test_samples_keep_their_pictures_and_names_when_matched() -> None:
+def test_samples_keep_their_images_and_names_when_matched() -> None:
     images = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
     samples = Samples(np.array([1, 0, 1]), ("x", "b"), images=images, names=("p", "q", "r"))
     chosen, found = matched(samples, ("a", "b"))

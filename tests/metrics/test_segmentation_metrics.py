@@ -166,7 +166,7 @@ def test_windows_cover_everything_and_none_leaves_the_picture() -> None:
 
 
 @torch.no_grad()
-def test_mirrored_pictures_average_probabilities_not_logits() -> None:
+def test_mirrored_images_average_probabilities_not_logits() -> None:
     def lopsided(images: Tensor) -> Tensor:
         """Sure of class 0 on the left half, of nothing on the right."""
         logits = images.new_zeros(len(images), 2, *images.shape[2:])

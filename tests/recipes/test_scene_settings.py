@@ -85,7 +85,7 @@ def test_a_setting_that_segmentation_has_not_is_refused_in_every_stage() -> None
             check_settings(replace(Recipe(), stage=(Stage("first"), Stage("second", (change,)))))
 
 
-def test_what_a_recipe_expects_are_the_pictures_before_any_are_held_back(tmp_path: Path) -> None:
+def test_what_a_recipe_expects_are_the_images_before_any_are_held_back(tmp_path: Path) -> None:
     for k in range(10):
         save_scene(tmp_path / "images" / f"{k}.png", tmp_path / "masks" / f"{k}.png", k)
     data = Data(path=str(tmp_path), expect_images=10)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,10 @@ def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
 
 def _places(samples: Samples) -> list[str]:
     """Return the file of each sample, without links; none for images that have no files of their own."""
-    return [os.path.realpath(str(path)) for path in samples.paths or ()]
+    real = cache(os.path.realpath)  # of folders: to resolve every file would take a minute for ImageNet
+    files = (os.path.split(str(path)) for path in samples.paths or ())
+    places = (os.path.join(real(folder), name) for folder, name in files)
+    return [os.path.realpath(place) if os.path.islink(place) else place for place in places]
 
 
 def evaluate_runs(

@@ -41,7 +41,7 @@ def assert_same(one: list[Batch], other: list[Batch]) -> None:
         assert torch.equal(a.labels, b.labels)
 
 
-def test_a_batch_has_normalized_pictures_and_masks_of_classes(scenes: Scenes) -> None:
+def test_a_batch_has_normalized_images_and_masks_of_classes(scenes: Scenes) -> None:
     first, second = epoch(scenes)
     assert first.views[0].shape == (4, 3, 32, 48)
     assert first.views[0].dtype == torch.float32

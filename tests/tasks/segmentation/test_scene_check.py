@@ -204,7 +204,7 @@ def test_a_bad_first_picture_is_one_line_of_the_whole_report(tmp_path: Path, pri
 
 
 @pytest.mark.parametrize("images", [1, 2, 3])
-def test_check_finds_a_problem_where_too_few_pictures_keep_training_from_starting(
+def test_check_finds_a_problem_where_too_few_images_keep_training_from_starting(
     images: int, tmp_path: Path, prints: Command
 ) -> None:
     folder = without_parts(tmp_path, images)

@@ -103,7 +103,7 @@ def test_a_name_that_is_none_says_the_nearest_one(name: str, message: str) -> No
     assert message in str(caught.value)
 
 
-def test_pictures_are_normalized_as_the_encoder_is_used_to() -> None:
+def test_images_are_normalized_as_the_encoder_is_used_to() -> None:
     assert normalization("deeplabv3plus-resnet50")[0] == (0.485, 0.456, 0.406)
     assert normalization("deeplabv3plus-efficientnet-lite0") == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert crop_step("deeplabv3plus-resnet50") == 8

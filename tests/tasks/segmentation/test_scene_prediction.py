@@ -163,7 +163,7 @@ def test_equal_names_of_two_folders_do_not_overwrite_each_other(run: Path, data:
 
 
 @pytest.mark.slow
-def test_no_two_results_have_one_name_whatever_the_pictures_are_called(run: Path, data: Path, tmp_path: Path) -> None:
+def test_no_two_results_have_one_name_whatever_the_images_are_called(run: Path, data: Path, tmp_path: Path) -> None:
     for name in ("a-2.png", "a.bmp", "a.png", "a.webp"):
         Image.open(data / "images" / "val" / "0.png").save(tmp_path / name)
     rows = gpaco.predict(run, tmp_path, out=tmp_path / "out")
@@ -225,7 +225,7 @@ def test_a_run_that_left_out_bad_pairs_goes_without_them_ever_after(data: Path, 
 
 
 @pytest.mark.slow
-def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_pictures(run: Path) -> None:
+def test_a_loaded_segmenter_gives_scores_at_the_size_of_the_images(run: Path) -> None:
     model = gpaco.load(run)
     image = torch.from_numpy(scene(5, size=(37, 50))[0]).permute(2, 0, 1)[None]
     scores = model(image)
@@ -272,7 +272,7 @@ def test_colors_are_the_palettes_and_no_class_is_black() -> None:
     assert mixed[0, 2].tolist() == [50, 50, 50]
 
 
-def test_pictures_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_seen_at_the_size_of_training_and_answered_at_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = ScenePredictor(tiny_segmenter(), card(base_size=(40, 56))).eval()
     seen: list[tuple[int, ...]] = []
     network = predictor.model.classify

@@ -118,7 +118,7 @@ def test_pascal_context_and_voc_by_their_lists(tmp_path: Path, context: bool) ->
 
 
 @pytest.mark.parametrize("layout", ["inside", "around", "none"])
-def test_anyones_pictures_and_masks_with_or_without_parts(tmp_path: Path, layout: str) -> None:
+def test_anyones_images_and_masks_with_or_without_parts(tmp_path: Path, layout: str) -> None:
     places = {
         "inside": ("images/train", "masks/train", "images/val", "masks/val"),
         "around": ("train/images", "train/masks", "val/images", "val/masks"),

@@ -31,7 +31,7 @@ SECONDS, BYTES = 5, 1 << 30
 def attempt(number: int, home: Path) -> int:
     with scratch(home, number) as folder:
         (folder / "data").mkdir()
-        command = ("-m", "faults.pictures", folder / "data", number)
+        command = ("-m", "faults.images", folder / "data", number)
         with forked.python(*command, env=forked.ENVIRONMENT, stderr=subprocess.PIPE) as process:
             _, errors = process.communicate(timeout=5 * PATIENCE)
         assert process.returncode == 0, errors
