@@ -1,5 +1,6 @@
 """Methods that continue from a model trained by another method, or from an existing run: their stages and start."""
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def with_first_run(recipe: Recipe, given: set[str]) -> tuple[Recipe, set[str]]:
     changes = {key: value for key, value in known.items() if key not in given}
     usual = "all" if recipe.method.name == "oltr" else "head"
     part = usual if recipe.train.part == "auto" else recipe.train.part
-    changes |= {"method.first": str(Path(first).absolute()), "train.part": part}
+    changes |= {"method.first": os.path.abspath(first), "train.part": part}
     return recipes.fill(recipe, changes), given | set(known)
 
 
