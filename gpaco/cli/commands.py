@@ -1,6 +1,7 @@
 """Commands that train, test and inspect. Each parses its arguments, calls a public function and prints the result."""
 
 import json
+import os
 import shlex
 from collections import Counter
 from collections.abc import Callable
@@ -147,8 +148,9 @@ def train(
             print(json.dumps({"dry_run": "everything works"} | needs))
         return
     if out is None:
-        out = Path("runs", Path(data).resolve().stem)
-        screen(f"results: {out}  (--out)")
+        place = Path(os.path.abspath(data))
+        out = Path("runs", place.name if place.is_dir() else place.stem)
+        screen(f"results: {out} (--out chooses another folder)")
     run = train_model(data, out=out, say=screen, show=screen.show, **flags)
     if is_first_process():
         if (run.folder / "metrics.json").is_file():  # missing without data to evaluate on

@@ -36,7 +36,7 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
         size = "" if classes is None else f"   ({plural(classes, 'class')})"
         if key == "miou":
             size = f"   (over {result['measured']} of {plural(len(result['per_class']), 'class')})"
-        print(f"{name:<18} {'   none' if value is None else f'{100 * value:5.1f}%'}{size}")
+        print(f"{name:<18} {'  none' if value is None else f'{100 * value:5.1f}%'}{size}")
     if cost := result.get("cost"):
         models = f"{plural(cost['models'], 'model')}, "
         size = f"{cost['parameters'] / 1e6:.2f} M parameters"
