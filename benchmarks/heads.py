@@ -1,7 +1,7 @@
 """Heads on cached features: which settings, and what do the closed form and the sum of both add?
 
     python benchmarks/heads.py DATA --out DIR [--name NAME] [--size 96] [--long-tail 100] [--seeds 3] [--grid]
-    python benchmarks/heads.py DATA --out DIR --epochs 10 20 60 [--name NAME] [--size 96] [--long-tail 100]
+    python benchmarks/heads.py DATA --out DIR --epochs 10 20 60 [--set KEY=VALUE ...] [--name NAME] [--size 96] ...
 
 DATA is anything that `gpaco train` reads. It is embedded once by EfficientNet-Lite0. Then
 
@@ -17,6 +17,7 @@ data: the table shows all that was tried.
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,10 +62,19 @@ CPU = torch.device("cpu")
 class Study:
     """A data set with its features, and the rows that are known."""
 
-    def __init__(self, data: str, name: str, size: int, long_tail: float, out: Path, results: Path) -> None:
+    def __init__(
+        self,
+        data: str,
+        name: str,
+        size: int,
+        long_tail: float,
+        out: Path,
+        results: Path,
+        changes: dict[str, Any] | None = None,
+    ) -> None:
         values: dict[str, Any] = {"data.path": data, "data.long_tail": long_tail, "model.weights": "auto"}
         values |= {"data.allow_leakage": True, "train.features": str(out / "features"), "train.part": "head"}
-        values |= {"model.size": size} if size else {}
+        values |= ({"model.size": size} if size else {}) | (changes or {})
         recipe = recipes.change(Recipe(), values)
         (out / name).mkdir(parents=True, exist_ok=True)
         self.task = Classification.prepare(recipe, set(values), out, CPU, print)
@@ -174,9 +184,9 @@ def heads(study: Study, method: str, changes: dict[str, Any], seed: int, words: 
     study.add(f"{method} fused", words, seed, found.sum()[0], score, found.seconds)
 
 
-def lengths(study: Study, method: str, epochs: int) -> None:
+def lengths(study: Study, method: str, epochs: int, others: Sequence[str] = ()) -> None:
     """A head trained for so many epochs, alone and added to the closed form, on held-out training images only."""
-    words = f"train.epochs={epochs}, cross-validated"
+    words = f"{' '.join([f'train.epochs={epochs}', *others])}, cross-validated"
     if study.has(f"{method} fused", words, 0):
         return
     recipe = recipes.fill(study.stage, METHODS[method] | {"train.epochs": epochs})
@@ -204,14 +214,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid", action="store_true")
     parser.add_argument("--epochs", type=int, nargs="+")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="with --epochs: other settings")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "heads.csv")
     options = parser.parse_args()
     name = options.name or Path(options.data).name
-    study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
+    changes, _ = recipes.parse(options.set)
+    study = Study(options.data, name, options.size, options.long_tail, options.out, options.results, changes)
     if options.epochs:
         for epochs in options.epochs:
             for method in ("balanced-softmax", "gpaco"):
-                lengths(study, method, epochs)
+                lengths(study, method, epochs, options.set)
         return
     closed_forms(study)
     for seed in range(options.seeds):

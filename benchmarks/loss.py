@@ -33,6 +33,8 @@ SHAPES = [(256, 8192, 1000), (2048, 8192, 1000), (8192, 8192, 150), (8192, 65536
 GROWTH = [(n, n, 150) for n in (1024, 2048, 4096, 8192, 16384)]
 CONTESTANTS = ("released", "gpaco", "pml", "products")
 DIM = 128
+# The environment of a process whose memory is measured: else glibc keeps freed blocks, and its size says little.
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 LIMIT = 6e9  # bytes; what would need more is not run
 
 
@@ -140,8 +142,8 @@ def rise(run: Callable[[], object]) -> float:
 
 def in_a_new_process(what: str, *arguments: object, script: str = __file__) -> dict[str, float]:
     environment = dict(os.environ)
-    if what == "memory":  # else glibc keeps freed blocks for later, and the resident size says little
-        environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    if what == "memory":
+        environment |= GIVE_BACK
     command = [sys.executable, script, "--task", json.dumps([what, *arguments])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

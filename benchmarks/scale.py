@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loss import in_a_new_process, rise
+from loss import GIVE_BACK, in_a_new_process, rise
 from table import write, write_between
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -79,7 +79,7 @@ def measure(what: str, sizes: dict[str, int]) -> dict[str, float]:
 
 
 def rank_main(contrast: str, batch: int) -> None:
-    """Count the bytes that one rank sends into collectives in a step, and time it."""
+    """Count the bytes that one rank sends into collectives in a step, time it, and measure its memory."""
     import torch
     import torch.distributed as dist
 
@@ -102,28 +102,35 @@ def rank_main(contrast: str, batch: int) -> None:
     start = time.perf_counter()
     for _ in range(5):
         step()
-    seconds = (time.perf_counter() - start) / 5
+    seconds, sent = (time.perf_counter() - start) / 5, moved / 5
+    megabytes = rise(step)
     if dist.get_rank() == 0:
-        print(json.dumps({"bytes": moved / 5, "seconds": seconds}))
+        print(json.dumps({"bytes": sent, "seconds": seconds, "MB": megabytes}))
     dist.destroy_process_group()
 
 
 def ranks(number: int, contrast: str) -> dict[str, float]:
+    """Start the processes twice: memory is measured where glibc gives freed blocks back, which takes time."""
+    frugal = started(number, contrast, GIVE_BACK)
+    return started(number, contrast, {}) | {"MB": frugal["MB"]}
+
+
+def started(number: int, contrast: str, environment: dict[str, str]) -> dict[str, float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": number, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, __file__, "--rank", contrast, str(BASE["batch"] // number)]
-    started = [
+    processes = [
         subprocess.Popen(
             command,
-            env=os.environ | {name: str(value) for name, value in (shared | {"RANK": rank}).items()},
+            env=os.environ | environment | {name: str(value) for name, value in (shared | {"RANK": rank}).items()},
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(number)
     ]
-    printed = [process.communicate()[0] for process in started]
+    printed = [process.communicate()[0] for process in processes]
     result: dict[str, float] = json.loads(printed[0].splitlines()[-1])
     return result
 
@@ -144,10 +151,13 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines += ["|---" * (len(mine) + 2) + "|"]
         lines += ["| milliseconds | " + " | ".join(f"{1000 * row['seconds']:.1f}" for row in mine) + f" | {time:.2f} |"]
         lines += ["| MB | " + " | ".join(f"{row['MB']:.0f}" for row in mine) + f" | {memory:.2f} |", ""]
-    lines += ["| ranks | contrast | bytes that a rank sends in a step | milliseconds |", "|---|---|---|---|"]
+    lines += [
+        "| ranks | contrast | bytes that a rank sends in a step | milliseconds | MB per rank |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         if row["sweep"] == "ranks":
-            numbers = f"{row['bytes']:,.0f} | {1000 * row['seconds']:.0f}"
+            numbers = f"{row['bytes']:,.0f} | {1000 * row['seconds']:.0f} | {row['MB']:.0f}"
             lines += [f"| {row['ranks']} | {row['contrast']} | {numbers} |"]
     return "\n".join(lines)
 
@@ -193,7 +203,7 @@ def main() -> None:
     for number in (1, 2, 4):
         for contrast in ("local", "global"):
             found = ranks(number, contrast)
-            row = {"sweep": "ranks", **BASE, "ranks": number, "contrast": contrast, "MB": "", **found}
+            row = {"sweep": "ranks", **BASE, "ranks": number, "contrast": contrast, **found}
             rows.append(row)
             print(f"{number} ranks, {contrast}: {found['bytes']:,.0f} bytes a step and rank", flush=True)
     write(arguments.out / "scale.csv", rows)

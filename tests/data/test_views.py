@@ -532,6 +532,12 @@ def test_small_images_are_shifted_by_up_to_an_eighth_with_a_black_border() -> No
     assert (corner[:, 4:, 4:] == 255).all()
 
 
+def test_small_images_that_are_enlarged_are_cropped_and_have_no_border() -> None:
+    white = np.full((50, 32, 32, 3), 255, np.uint8)
+    view = View("plain", 96)
+    assert (batch_view(white, view, uniforms(0, 0, np.arange(50), 0, view.draws)) == 255).all()
+
+
 def test_cutout_is_one_black_square_that_may_hang_over_the_border() -> None:
     view = View("cifar_regular", 32)
     images = np.full((300, 32, 32, 3), 200, np.uint8)

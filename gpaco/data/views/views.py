@@ -95,12 +95,14 @@ class _Kind:
 def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -> Array:
     """Return the view (size, size, 3) uint8 of an image (H, W, 3) uint8. u: at least (view.draws,) uniform numbers.
 
-    in_memory: it is one of many small images of the same size: `plain` shifts it, and it is resized without cropping.
+    in_memory: it is one of many small images of the same size: it is resized without cropping, and `plain` shifts it
+    unless it is enlarged, since pretrained networks do not know black borders.
     """
     draws = u.tolist()
     kind, size = VIEWS[view.name], view.size
     height, width = image.shape[:2]
-    scale = view.crop_scale or (None if in_memory and view.name == "plain" else kind.scale)
+    shifts = in_memory and view.name == "plain" and size <= max(height, width)
+    scale = view.crop_scale or (None if shifts else kind.scale)
     if scale:
         out = photo_ops.resized_crop(image, crop_box(height, width, scale, draws), size, size, kind.resample)
     else:
