@@ -20,6 +20,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
     *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
 )
-EPOCHS, BATCH, RATE, DECAY, HIDDEN, WARMUP = 60, 128, 0.05, 5e-4, 512, 5
+BATCH, RATE, DECAY, HIDDEN = 128, 0.05, 5e-4, 512  # as the heads have
 
 
 class ClosedForm:
@@ -105,8 +106,18 @@ class Features:
         self.views = torch.stack([_all(source.features, view) for view in range(source.recipe.train.cached_views)], 1)
         self.classes = len(source.samples.classes)
         self.counts = torch.bincount(self.y, minlength=self.classes)
+        self.form, self.epochs = ClosedForm(self.x, self.y, self.classes), study.stage.train.epochs
+        large = self.counts[self.y] >= FOLDS
+        weights = balanced_weights(source.labels, self.classes)[large.numpy()]
+        self.factor = fit_factor(self.form.without_each(self.x)[large].numpy(), source.labels[large.numpy()], weights)
         self.study = study
         self.trained: dict[tuple[str, int], Trained] = {}  # heads by method and seed
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """Leave-one-out logits of the closed form, for each view of each training image: (N, views, C)."""
+        each = [self.form.without_each(self.views[:, k]).float() for k in range(self.views.shape[1])]
+        return self.factor * torch.stack(each, 1)
 
 
 def _all(features: Any, view: int) -> Tensor:
@@ -116,17 +127,18 @@ def _all(features: Any, view: int) -> Tensor:
 
 
 def train(
-    network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], views: int, images: int, seed: int, rate: float = RATE
+    network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], data: Features, seed: int, rate: float = RATE
 ) -> None:
     """SGD with momentum and a cosine rate; `loss` takes the rows of a batch and the two views of each."""
     torch.manual_seed(seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9, weight_decay=DECAY)
+    images, views = data.views.shape[:2]
     batch = min(BATCH, images)
-    steps = images // batch
-    for epoch in range(EPOCHS):
+    steps, warmup = images // batch, data.study.stage.schedule.warmup
+    for epoch in range(data.epochs):
         order = torch.randperm(images)
-        warm = (epoch + 1) / WARMUP if epoch < WARMUP else 1.0
-        cosine = 0.5 * (1 + math.cos(math.pi * max(0, epoch - WARMUP) / (EPOCHS - WARMUP)))
+        warm = (epoch + 1) / warmup if epoch < warmup else 1.0
+        cosine = 0.5 * (1 + math.cos(math.pi * max(0, epoch - warmup) / (data.epochs - warmup)))
         for group in optimizer.param_groups:
             group["lr"] = rate * min(warm, cosine)
         for step in range(steps):
@@ -137,9 +149,9 @@ def train(
             optimizer.step()
 
 
-def on_top(kind: str, data: Features, seed: int, offsets: Tensor) -> Callable[[Tensor], Tensor]:
-    """Train a head; `offsets` (N, views, C) are added to its logits in training."""
-    views, labels, counts = data.views, data.y, data.counts
+def on_top(kind: str, data: Features, seed: int) -> Callable[[Tensor], Tensor]:
+    """Train a head; the leave-one-out logits of the closed form are added to its own in training."""
+    views, labels, counts, offsets = data.views, data.y, data.counts, data.offsets
     torch.manual_seed(seed)
     projector = "none" if kind == "balanced-softmax" else "gpaco"
     network = Classifier(nn.Identity(), views.shape[2], data.classes, hidden=HIDDEN, projector=projector)
@@ -158,7 +170,7 @@ def on_top(kind: str, data: Features, seed: int, offsets: Tensor) -> Callable[[T
         found: Tensor = criterion(logits, embeddings, target)
         return found
 
-    train(network, loss, views.shape[1], len(labels), seed)
+    train(network, loss, data, seed)
     network.eval()
     return network.classify
 
@@ -177,7 +189,7 @@ def class_mean_start(data: Features, seed: int) -> Tensor:
         found = torch.cat([logits(data.views[batch, chosen[:, k]]) for k in range(2)])
         return balanced_softmax_loss(found, data.y[batch].repeat(2), data.counts)
 
-    train(centers, loss, data.views.shape[1], len(data.y), seed, rate=0.01)
+    train(centers, loss, data, seed, rate=0.01)
     with torch.inference_mode():
         return logits(data.test)
 
@@ -197,19 +209,12 @@ def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
         return fit(data.x.numpy(), y)(data.test.numpy()), words
     if method == "class-mean-start":
         return class_mean_start(data, seed).numpy(), ""
-    form = ClosedForm(data.x, data.y, data.classes)
-    large = data.counts.numpy()[y] >= FOLDS
-    weights = balanced_weights(y, data.classes)[large]
-    factor = fit_factor(form.without_each(data.x).numpy()[large], y[large], weights)
-    gaussian = form(data.test).numpy()
+    gaussian, words = data.factor * data.form(data.test).numpy(), f"factor {data.factor:.3g}"
     if method == "gaussian":
-        return factor * gaussian, f"factor {factor:.3g}"
+        return gaussian, words
     kind, _, way = method.partition(" ")
     if way == "on top":
-        each = [form.without_each(data.views[:, k]).float() for k in range(data.views.shape[1])]
-        offsets = factor * torch.stack(each, 1)
-        learned = on_top(kind, data, seed, offsets)
-        return answers(learned, data.test) + factor * gaussian, f"factor {factor:.3g}"
+        return answers(on_top(kind, data, seed), data.test) + gaussian, words
     if (kind, seed) not in data.trained:
         data.trained[kind, seed] = trained(data.study, kind, {}, seed)
     return data.trained[kind, seed].sum() if way else (data.trained[kind, seed].head, "")
