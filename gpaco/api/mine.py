@@ -82,7 +82,7 @@ def mine(
     if place is not None and distributed.rank() == 0:
         text = io.StringIO(newline="")
         csv.writer(text).writerows([COLUMNS, *(row.values() for row in rows)])
-        with explained(f"cannot write {place}", "choose another --out"):
+        with explained(f"cannot write {place}"):
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(place, text.getvalue().encode("utf-8", "backslashreplace"))
         by_path = {printable(str(file)): file for file in files}

@@ -53,7 +53,6 @@ class Display:
         self.drawn = 0.0
         self.title, self.validation = "training", ""
         self.began, self.first, self.epoch = 0.0, -1, -1  # of the current run: start time, epochs done then and now
-        self.work: tuple[str, Progress] = ("", self.progress(""))
 
     def __call__(self, line: str) -> None:
         if self.bar is not None:
@@ -100,17 +99,13 @@ class Display:
         return show
 
     def show(self, row: dict[str, Any]) -> None:
-        """Show an event of training: the title of a run, a note, progress of other work, a step or an epoch."""
+        """Show an event of training: the title of a run, a note, a step or an epoch."""
         if "title" in row:
             self.title, self.first = row["title"], -1
             if not self.live:
                 self(self.title)
         elif "note" in row:
             self(row["note"])
-        elif "doing" in row:
-            if self.work[0] != row["doing"]:
-                self.work = row["doing"], self.progress(row["doing"])
-            self.work[1](row["done"], row["total"])
         elif "steps" in row:
             self._show_step(row)
         else:

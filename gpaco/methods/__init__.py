@@ -43,7 +43,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "ncm": lambda _: Ncm(),
     "mislas": Mislas,
     "bbn": Bbn,
-    "causal-norm": CausalNorm,
+    "causal-norm": lambda _: CausalNorm(),
     "reslt": ResLt,
     "ride": Ride,
     "oltr": Oltr,
@@ -54,7 +54,7 @@ ASSUMES_TRAIN = {"ce", "focal", "crt", "lws", "mislas", "oltr"}
 WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
 CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone
 UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no training steps
-TRAINED = tuple(name for name in METHODS if name not in UNTRAINED)
+PARAMETRIC = {"gpaco", "paco"}  # one softmax over class centers and samples
 WITH_PROJECTOR = {"gpaco", "paco", "supcon", "multitask", "bcl"}
 THREE_VIEWS = {"bcl"}  # the third is like the second
 SECOND_SAMPLER = {"bbn": "reversed"}  # every other image of a batch is drawn by this sampler
@@ -79,7 +79,7 @@ def network(recipe: Recipe) -> Network:
     name, settings = recipe.method.name, recipe.method
     if name in ("ldam-drw", "bcl"):
         return Network("cosine", "prototyped" if name == "bcl" else "plain", scale=settings.scale)
-    if name in ("gpaco", "paco") and settings.center_temperature:
+    if name in PARAMETRIC and settings.center_temperature:
         return Network("tempered", scale=settings.temperature)
     if name in ("lws", "mislas"):
         return Network("scaled")
@@ -130,5 +130,5 @@ def assumed_prior(recipe: Recipe) -> str:
         power = f"{1 - recipe.method.tau:g}"
         return {"0": "uniform", "1": "train"}.get(power, f"train^{power}")
     plain = recipe.method.name == "multitask" and recipe.method.base == "ce"
-    parametric = recipe.method.name in ("gpaco", "paco") and recipe.method.prior == "none"
+    parametric = recipe.method.name in PARAMETRIC and recipe.method.prior == "none"
     return "train" if recipe.method.name in ASSUMES_TRAIN or plain or parametric else "uniform"

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpaco.methods.method import Method, Setup, each_view
+from gpaco.methods.method import LogitMethod, Method, Setup, each_view
 from gpaco.methods.reweighted import LdamDrw
 
 
@@ -36,7 +36,7 @@ class Bbn(Method):
         return a * F.cross_entropy(logits, common) + (1 - a) * F.cross_entropy(logits, reversed_)
 
 
-class ResLt(Method):
+class ResLt(LogitMethod):
     """ResLT (Cui et al., TPAMI 2023): branches H, M, T for all classes, medium and rare ones, and rare ones.
 
     loss = alpha I + (1 - alpha) F, alpha = `branch_share`; F = CE(z^H + z^M + z^T, y), and I is the mean of
@@ -61,10 +61,6 @@ class ResLt(Method):
         ]
         members = torch.stack([rarity < size for size in sizes], 1)  # (C, 3)
         self.register_buffer("members", members, persistent=False)
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return self.loss(logits.float(), each_view(labels, views))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, 3, C)."""

@@ -7,17 +7,17 @@ batch norm in training mode in the second stage; here the backbone is fixed, so 
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.methods.method import Blocks, Method, Setup, class_means, each_view
+from gpaco.methods.method import Blocks, LogitMethod, Method, Setup, class_means
 from gpaco.models.classifier import Classifier
 
-TAUS = [round(0.1 * k, 1) for k in range(21)]
+NORM_TAUS = [round(0.1 * k, 1) for k in range(21)]
 USUAL_TAU = 0.7  # assumed if there is no validation data to select it on
 
 
-class Crt(Method):
+class Crt(LogitMethod):
     """cRT: a new linear classifier, trained with cross entropy and class-balanced sampling.
 
     With another sampler, the logits learn its class frequencies. Departure: a class-balanced epoch draws every class
@@ -27,10 +27,6 @@ class Crt(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         setup.model.hidden.requires_grad_(False)
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return F.cross_entropy(logits.float(), each_view(labels, views))
 
 
 class Lws(Crt):
@@ -59,7 +55,7 @@ class TauNorm(Method):
         weight = model.centers.weight
         tau = float(self.tau)
         if tau < 0:
-            tau = USUAL_TAU if val is None else best_tau(weight, val)
+            tau = USUAL_TAU if val is None else best_norm_tau(weight, val)
         self.tau.fill_(tau)
         weight.copy_(normalized(weight, tau))
         model.centers.bias.zero_()
@@ -70,18 +66,18 @@ def normalized(weight: Tensor, tau: float) -> Tensor:
     return scaled
 
 
-def best_tau(weight: Tensor, blocks: Blocks) -> float:
+def best_norm_tau(weight: Tensor, blocks: Blocks) -> float:
     """Return the tau with the highest macro recall."""
-    right = torch.zeros(len(TAUS), len(weight), dtype=torch.float64)
+    right = torch.zeros(len(NORM_TAUS), len(weight), dtype=torch.float64)
     total = torch.zeros(len(weight), dtype=torch.float64)
     for features, labels in blocks():
         labels = labels.cpu()
         total += torch.bincount(labels, minlength=len(weight))
-        for k, tau in enumerate(TAUS):
+        for k, tau in enumerate(NORM_TAUS):
             found = F.linear(features, normalized(weight, tau)).argmax(1).cpu()
             right[k] += torch.bincount(labels[found == labels], minlength=len(weight))
     recall = (right[:, total > 0] / total[total > 0]).mean(1)
-    return TAUS[int(recall.argmax())]
+    return NORM_TAUS[int(recall.argmax())]
 
 
 class Ncm(Method):
@@ -126,10 +122,6 @@ class Mislas(Crt):
         rank = (counts - least).clamp_min(0) / (counts.max() - least).clamp_min(1)
         eps = settings.smooth_tail + (settings.smooth_head - settings.smooth_tail) * torch.sin(torch.pi / 2 * rank)
         self.register_buffer("smoothing", eps.float(), persistent=False)
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return self.loss(logits.float(), each_view(labels, views))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         costs = -logits.log_softmax(1)

@@ -1,15 +1,15 @@
 """LIFT: adapters and a cosine classifier on a pretrained backbone."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco.losses.checks import log_frequencies
-from gpaco.methods.method import Blocks, Method, Setup, class_means, each_view
+from gpaco.methods.method import Blocks, LogitMethod, Setup, class_means
 from gpaco.models.classifier import Classifier
 
 
-class Lift(Method):
+class Lift(LogitMethod):
     """LIFT without text (Shi et al., ICML 2024): CE(z + tau log pi, y), z = 25 cos, centers started from class means.
 
     Centers start as the unit mean of the raw features of each class, from images in the test view. At test time, the
@@ -36,6 +36,5 @@ class Lift(Method):
         there = counts > 0
         weight[there.to(weight.device)] = F.normalize(means[there], dim=1).to(weight)
 
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return F.cross_entropy(logits.float() + self.log_prior, each_view(labels, views))
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits + self.log_prior, labels)

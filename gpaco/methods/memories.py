@@ -1,14 +1,14 @@
 """Methods with a memory of features: De-confound-TDE (causal-norm) and OLTR."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.methods.method import Blocks, Method, Setup, as_rows, class_means, each_view
+from gpaco.methods.method import Blocks, LogitMethod, Setup, as_rows, class_means
 from gpaco.models.classifier import Classifier
 
 
-class CausalNorm(Method):
+class CausalNorm(LogitMethod):
     """De-confound-TDE (Tang et al., NeurIPS 2020): cross entropy of a normalized classifier with several heads.
 
     The head (models/heads.py) keeps a moving average of the features, e <- mu e + mean(x), and at test time subtracts
@@ -16,15 +16,8 @@ class CausalNorm(Method):
     3. Departures: mu does not follow the learning rate; on CIFAR, the released code concatenates two last blocks.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
 
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return F.cross_entropy(logits.float(), each_view(labels, views))
-
-
-class Oltr(Method):
+class Oltr(LogitMethod):
     """OLTR (Liu et al., CVPR 2019), the second stage: memory of centroids, meta-embedding and modulated attention.
 
     loss = CE(z, y) + 0.01 (A + 0.01 R), with features f and centroids c: A = 1/(2 B) sum_i |f_i - c_y|^2, and
@@ -48,10 +41,6 @@ class Oltr(Method):
         centroids = model.centers.centroids
         means, _ = class_means(train, *centroids.shape)
         centroids.copy_(means)
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        shown, _ = model(*views)
-        return self.loss(shown.float(), each_view(labels, views))
 
     def loss(self, shown: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits and squared distances, (N, 3, C) as `MetaEmbedding.parts` gives them."""

@@ -1,16 +1,16 @@
 """The interface of all methods, and functions that they share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Blocks
 from gpaco.recipes.settings import MethodSettings
-
-Blocks = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # features (B, F) and labels (B,), block by block
 
 
 class Setup(NamedTuple):
@@ -48,6 +48,18 @@ class Method(nn.Module):
 
     def after_step(self, model: Classifier) -> None:
         """Called after every optimizer step."""
+
+
+class LogitMethod(Method):
+    """A method whose loss needs only the logits and labels of all views. Cross entropy, unless it has its own."""
+
+    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
+        logits, _ = model(*views)
+        return self.loss(logits.float(), each_view(labels, views))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, C) and labels (N,) or (N, C)."""
+        return F.cross_entropy(logits, labels)
 
 
 def each_view(labels: Tensor, views: list[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.losses.classical import class_balanced_weights
-from gpaco.methods.method import Blocks, Method, Setup, as_rows, each_view
+from gpaco.methods.method import Blocks, LogitMethod, Setup, as_rows
 from gpaco.models.classifier import Classifier
 
 DRW_BETA = 0.9999  # of the effective number
@@ -21,7 +21,7 @@ def counts_and_weights(setup: Setup, beta: float) -> tuple[Tensor, Tensor]:
     return counts.clamp_min(counts[there].min()), weights
 
 
-class LdamDrw(Method):
+class LdamDrw(LogitMethod):
     """LDAM with deferred re-weighting (Cao et al., NeurIPS 2019), on a cosine classifier.
 
     loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
@@ -46,10 +46,6 @@ class LdamDrw(Method):
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         self.deferred = epoch < self.share * epochs
 
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return self.loss(logits.float(), each_view(labels, views))
-
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         rows = as_rows(labels, logits)
         moved = logits - self.margins.to(logits) * rows
@@ -60,7 +56,7 @@ class LdamDrw(Method):
         return F.cross_entropy(moved, labels, weights, reduction="sum") / (rows @ weights).sum()
 
 
-class CbFocal(Method):
+class CbFocal(LogitMethod):
     """Class-balanced focal loss (Cui et al., CVPR 2019), over a sigmoid for each class.
 
     loss = w_y sum_j (1 - pt_j)^gamma (-log pt_j), with pt_j = sigmoid(z_j) for j = y and 1 - sigmoid(z_j) otherwise, as
@@ -79,10 +75,6 @@ class CbFocal(Method):
 
     def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
         nn.init.constant_(model.centers.bias, -math.log(max(len(self.weights) - 1, 1)))
-
-    def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
-        logits, _ = model(*views)
-        return self.loss(logits.float(), each_view(labels, views))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         rows = as_rows(labels, logits)

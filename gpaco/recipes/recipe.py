@@ -164,7 +164,7 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 
 def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse "section.key=value" strings; return values and options, both by setting. "loss" is an alias of "method"."""
+    """Parse "section.key=value" strings; return values and options, both by setting."""
     values, sources = {}, {}
     for text in changes:
         option = f"--set {_one_line(text)}"
@@ -174,7 +174,6 @@ def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
             if not equals or len(path) != (4 if path[0] == "stage" else 2):
                 raise UserError(f"expected section.key=value{elsewhere(path[-1])}", "such as method.alpha=0.02")
             *stage, section, key = path
-            section = "method" if section == "loss" else section
             check_exists(section, key)
             name = ".".join([*stage, section, key])
             values[name], sources[name] = _parse_value(value, KINDS[section][key]), option

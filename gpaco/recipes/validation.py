@@ -59,7 +59,7 @@ def checked(section: str, key: str, raw: Any) -> Any:
 def check_exists(section: str, key: str | None = None) -> None:
     """Raise an error for an unknown section or setting."""
     if section not in SECTIONS:
-        hint = elsewhere(section) or nearest(section, [*SECTIONS, "loss", "stage", "base"])
+        hint = elsewhere(section) or nearest(section, [*SECTIONS, "stage", "base"])
         raise UserError(f"there is no section {show(section)}{hint}", f"sections are {', '.join(SECTIONS)}")
     known = FIELDS[section]
     if key is not None and key not in known:

@@ -9,18 +9,23 @@ from errno import EACCES, EDQUOT, EFBIG, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 
-_RESUMES = "the same command resumes from the last checkpoint"
+RESUMES = "the same command resumes from the last checkpoint"
 
 
 @contextmanager
-def explained(action: str = "", then: str = f"; then {_RESUMES}") -> Iterator[None]:
-    """Raise errors about the machine as `EnvironmentProblem`; with an action ("cannot write X"), only disk errors."""
+def explained(action: str = "", then: str = "run the same command again") -> Iterator[None]:
+    """Raise errors about the machine as `EnvironmentProblem`.
+
+    Args:
+        action: what failed, such as "cannot write X"; only disk errors are then explained.
+        then: what to do after the remedy.
+    """
     try:
         yield
     except Problem:
         raise
     except Exception as error:
-        problem = disk_problem(error, then) if action else problem_of(error)
+        problem = disk_problem(error, f"; then {then}" if then else "") if action else problem_of(error)
         if problem is None:
             raise
         raise type(problem)(f"{action}: {problem.cause}" if action else problem.cause, problem.remedy) from error
@@ -58,18 +63,18 @@ def problem_of(error: Exception) -> Problem | None:
     if "shared memory" in text and "worker" in text:
         return EnvironmentProblem(
             "a process that loads images ran out of shared memory",
-            f"give the machine or container more of it (/dev/shm), or use fewer --workers; {_RESUMES}",
+            f"give the machine or container more of it (/dev/shm), or use fewer --workers; {RESUMES}",
         )
     if found := re.search(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\)", text):
         return EnvironmentProblem(
             f"a process that loads images (pid {found[1]}) was killed or crashed",
-            f"the system may be short of memory: use fewer --workers; {_RESUMES}",
+            f"the system may be short of memory: use fewer --workers; {RESUMES}",
         )
     if _is_about_processes(error, text):
         late = re.search(r"[Tt]imed out|[Tt]imeout", text)
         return EnvironmentProblem(
             "another process of this run does not answer" if late else "another process of this run has ended",
-            f"look for its own error message; {_RESUMES}",
+            f"look for its own error message; {RESUMES}",
         )
     return None
 

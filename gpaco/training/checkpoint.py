@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.system.faults import explained
+from gpaco.system.faults import RESUMES, explained
 from gpaco.system.files import sync, write, write_atomic
 
 FORMAT = 3
@@ -61,7 +61,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
     work, old = folder / f".{target.name}.writing", _aside(target)
     whole = {"format": FORMAT, "step": step, "parts": sorted(tensors), "state": state}
     content = json.dumps(whole, allow_nan=False).encode()
-    with explained(f"cannot save the checkpoint {target}"):
+    with explained(f"cannot save the checkpoint {target}", RESUMES):
         folder.mkdir(exist_ok=True)
         for entry in folder.iterdir():  # left by a process that was killed while saving
             if _LEFTOVER.fullmatch(entry.name):
@@ -138,8 +138,6 @@ def hashes(path: Path) -> dict[str, str]:
         found = json.loads((path / "MANIFEST.json").read_bytes())
         if not isinstance(found, dict):
             raise _damaged(path, "MANIFEST.json is not a manifest")
-        if "schema" in found:
-            raise _other_format(path, found["schema"])
         return found
 
 
@@ -151,7 +149,7 @@ def prune(folder: Path, keep: int, protect: Iterable[str] = ()) -> list[Path]:
     latest = folder / latest_name(folder)
     old = [path for path in find(folder) if _step(path) <= _step(latest) and path.name not in protect]
     gone = [path for path in old[max(keep, 0) :] if path != latest]
-    with explained(f"cannot delete old checkpoints in {folder}"):
+    with explained(f"cannot delete old checkpoints in {folder}", RESUMES):
         for path in gone:
             _remove(path)
     return gone

@@ -16,7 +16,7 @@ from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines
-from gpaco.tasks.classification.splits import splits_of
+from gpaco.tasks.classification.splits import held_out, read_splits, splits_of
 
 Command = Callable[..., str]
 
@@ -107,7 +107,7 @@ def test_an_empty_class_folder_is_a_problem_with_a_remedy_that_holds(problems: C
     assert "but kept" not in text
     said: list[str] = []
     recipe, _ = requested(data, None, ["data.allow_empty_classes=true"], {})
-    splits_of(recipe, say=said.append)
+    held_out(read_splits(recipe), recipe, said.append)
     assert "kept without a training image: 'none'" in said
 
 

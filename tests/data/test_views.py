@@ -36,7 +36,7 @@ from gpaco.data.views.policies import (
     rand_value,
 )
 from gpaco.data.views.spline import drawn_moves, spline_flow, spline_warp
-from gpaco.data.views.views import VIEWS, View, batch_view, eval_photo, normalize, photo_view, resized
+from gpaco.data.views.views import VIEWS, View, batch_view, normalize, photo_view
 from gpaco.recipes import settings
 
 PILLOW_RESAMPLE = {"nearest": Image.NEAREST, "bilinear": Image.BILINEAR, "bicubic": Image.BICUBIC}
@@ -559,16 +559,17 @@ def test_test_images_are_resized_and_cropped_as_torchvision_does() -> None:
     for height, width in ((375, 500), (500, 333), (64, 64), (100, 257)):
         image = noise(height, width)
         expected = TF.center_crop(TF.resize(Image.fromarray(image), 64), [56, 56])
-        assert difference(eval_photo(image, 56, 64), expected) < 0.5
+        assert difference(eval_views.as_tested(image, eval_views.TestView(56, 64, False, "bilinear")), expected) < 0.5
         expected = TF.center_crop(TF.resize(Image.fromarray(image), 64, TF.InterpolationMode.BICUBIC), [56, 56])
-        assert difference(eval_photo(image, 56, 64, "bicubic"), expected) < 0.5
+        assert difference(eval_views.as_tested(image, eval_views.TestView(56, 64, False, "bicubic")), expected) < 0.5
 
     images = np.stack([noise(40, 48, seed) for seed in range(5)])
     samples = Samples(np.zeros(5), ("noise",), images=images)
     (found,) = eval_views.images_as_tested(samples, eval_views.TestView(32, 0, True, "bilinear"), [np.arange(5)])
     for image, out in zip(images, found.permute(0, 2, 3, 1).numpy(), strict=True):
         assert difference(out, Image.fromarray(image).resize((32, 32), Image.BILINEAR)) < 0.5
-    assert np.array_equal(resized(images[0, :40, :40], 40), images[0, :40, :40])
+    square = images[0, :40, :40]
+    assert np.array_equal(eval_views.as_tested(square, eval_views.TestView(40, 0, True, "bilinear")), square)
 
 
 def test_normalized_images_are_torchvisions_in_either_layout() -> None:

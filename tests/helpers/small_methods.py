@@ -15,6 +15,7 @@ from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe, used
 
 COUNTS = torch.tensor([20.0, 8.0, 4.0])
+TRAINED = tuple(name for name in methods.METHODS if name not in methods.UNTRAINED)
 
 
 def of_method(name: str, changes: Iterable[str]) -> list[str]:

@@ -9,14 +9,13 @@ from itertools import product
 
 import pytest
 import torch
-from helpers.small_methods import make
+from helpers.small_methods import TRAINED, make
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
 from gpaco.losses import self_similarity, similarity
-from gpaco.methods import TRAINED
 from gpaco.recipes.settings import used
 
 

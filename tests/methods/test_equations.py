@@ -229,10 +229,10 @@ def decoupled() -> None:
     one.prepare(model, blocks, blocks)
     tau = one.tau.item()  # type: ignore[operator,union-attr]
     recalls = []
-    for candidate in decoupling.TAUS:
+    for candidate in decoupling.NORM_TAUS:
         found = (x @ (weight / weight.norm(dim=1, keepdim=True) ** candidate).t()).argmax(1)
         recalls.append(sum((found[labels == j] == j).double().mean() for j in range(3)) / 3)
-    assert tau == pytest.approx(decoupling.TAUS[int(torch.stack(recalls).argmax())])
+    assert tau == pytest.approx(decoupling.NORM_TAUS[int(torch.stack(recalls).argmax())])
     torch.testing.assert_close(model.centers.weight, weight / weight.norm(dim=1, keepdim=True) ** tau)
     assert not model.centers.bias.any()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.ranks import Results, run_ranks
-from helpers.small_methods import COUNTS, batch, make
+from helpers.small_methods import COUNTS, TRAINED, batch, make
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,7 +19,6 @@ from gpaco.methods import (
     ANALYZED,
     ASSUMES_TRAIN,
     METHODS,
-    TRAINED,
     WITH_PROJECTOR,
     WITHOUT_CLASSIFIER,
     assumed_prior,

@@ -159,7 +159,7 @@ def test_stages_are_the_base_with_their_changes_on_top() -> None:
 
 
 def test_overrides_have_the_last_word_and_loss_means_method() -> None:
-    changes = ["loss.alpha=0.02", "model.name = resnet8", "views.second=", "train.compile=true", "optimizer.lr=.1"]
+    changes = ["method.alpha=0.02", "model.name = resnet8", "views.second=", "train.compile=true", "optimizer.lr=.1"]
     changes += ["schedule.steps=[3, 5]", 'source.note="a = b"', "data.path=a=b.csv", "train.epochs=7"]
     recipe = override(loads(IMAGENET_LT, "x"), changes)
     assert (recipe.method.alpha, recipe.model.name, recipe.views.second) == (0.02, "resnet8", "")
@@ -250,7 +250,7 @@ def test_a_wrong_flag_is_called_as_it_was_typed() -> None:
         with pytest.raises(UserError) as error:
             requested("digits", None, [], flags)
         assert error.value.cause.startswith(words)
-    recipe, chosen = requested("digits", None, ["loss.alpha=0.3"], {"epochs": 3, "weights": Path("a"), "lr": None})
+    recipe, chosen = requested("digits", None, ["method.alpha=0.3"], {"epochs": 3, "weights": Path("a"), "lr": None})
     assert (recipe.method.alpha, recipe.train.epochs, recipe.model.weights) == (0.3, 3, "a")
     assert chosen == {"method.alpha", "train.epochs", "model.weights"}
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.small_methods import batch, make
+from helpers.small_methods import TRAINED, batch, make
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from gpaco import class_balanced_weights, ldam_loss, pixel_gpaco_loss
 from gpaco.data.batches import Batch, mix
-from gpaco.methods import TRAINED
 from gpaco.recipes.settings import used
 
 

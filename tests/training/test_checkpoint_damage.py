@@ -54,11 +54,8 @@ def test_a_checkpoint_of_another_format_is_refused_and_not_mistaken_for_a_damage
     save_step(tmp_path, 1)
     with monkeypatch.context() as later:
         later.setattr("gpaco.training.checkpoint.FORMAT", 9)
-        path = save_step(tmp_path, 2)
+        save_step(tmp_path, 2)
     with pytest.raises(UserError, match="step-00000002 has format 9, not 3"):
-        load(tmp_path)
-    (path / "MANIFEST.json").write_text('{"schema": 1, "step": 2, "files": {}, "sha256": "..."}')
-    with pytest.raises(UserError, match="step-00000002 has format 1, not 3"):
         load(tmp_path)
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.small_methods import batch, make
+from helpers.small_methods import TRAINED, batch, make
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpaco.data.batches import Batch
-from gpaco.methods import TRAINED
 from gpaco.recipes.recipe import change
 from gpaco.recipes.settings import Recipe
 from gpaco.training import loop

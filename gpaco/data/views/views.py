@@ -109,7 +109,8 @@ def photo_view(image: Array, view: View, u: Array, *, in_memory: bool = False) -
         pad = max(1, size // 8)
         top, left = (int(draw * (2 * pad + 1)) for draw in draws[_PLACE])
         padded = np.zeros((size + 2 * pad, size + 2 * pad, 3), np.uint8)
-        padded[pad:-pad, pad:-pad] = resized(image, size) if in_memory else eval_photo(image, size, size)
+        whole = TestView(size, size, whole=in_memory, interpolation="bilinear")
+        padded[pad:-pad, pad:-pad] = sized(image, whole, resized_whole)
         out = padded[top : top + size, left : left + size]
     if view.flip and min(height, width) > _TINY and draws[_FLIP] < 0.5:
         out = cv2.flip(out, 1)
@@ -185,16 +186,6 @@ VIEWS = {
     "cifar_aug": _Kind((0.2, 1.0), lambda view, draws: _cifar(draws, 0.2)),
     "plain": _Kind((0.25, 1.0), lambda view, draws: []),
 }
-
-
-def eval_photo(image: Array, size: int, resize: int, resample: str = "bilinear") -> Array:
-    """Resize the shorter side of an image to `resize`, and return the center (size, size, 3); size <= resize."""
-    return sized(image, TestView(size, resize, whole=False, interpolation=resample), resized_whole)
-
-
-def resized(image: Array, size: int, resample: str = "bilinear") -> Array:
-    """Return the whole image as (size, size, 3), squeezed if it is not square."""
-    return sized(image, TestView(size, size, whole=True, interpolation=resample), resized_whole)
 
 
 def resized_whole(image: Array, height: int, width: int, resample: str) -> Array:

@@ -5,8 +5,9 @@ import numpy as np
 from gpaco.metrics.calibration import fit_factor
 from gpaco.metrics.classification import ece
 from gpaco.metrics.groups import GROUPS
-from gpaco.pages.classification.evidence import Evidence, blocks, confidence, probabilities
+from gpaco.pages.classification.evidence import Evidence, blocks, confidence
 from gpaco.pages.render import Facts
+from gpaco.tasks.classification.logits import softmax
 
 BINS = 15
 EVERY = ("all", *GROUPS)
@@ -65,7 +66,7 @@ def classwise_ece(one: Evidence) -> float | None:
     total = np.bincount(one.labels, minlength=size).astype(float)  # becomes the sum of (right - p) over all images
     upper = np.zeros(size * BINS)  # the same for each bin except the first, which has most of the entries
     for rows in blocks(len(one.labels)):
-        p = probabilities(one.logits[rows])
+        p = softmax(one.logits[rows])
         total -= p.sum(0)
         image, c = np.nonzero(p > 1 / BINS)
         found = p[image, c]

@@ -15,7 +15,7 @@ from gpaco.metrics.arrays import Floats, Ints
 from gpaco.metrics.classification import adjust, reversed_prior
 from gpaco.pages.render import Facts
 from gpaco.pages.runs import short_names
-from gpaco.tasks.classification.logits import log_prior
+from gpaco.tasks.classification.logits import log_prior, softmax
 from gpaco.tasks.classification.priors import log_shown, power
 from gpaco.training.run import Run
 
@@ -88,21 +88,13 @@ def confidence(logits: NDArray[np.float32]) -> Floats:
     """Return the highest softmax probability of each row."""
     result = np.empty(len(logits))
     for rows in blocks(len(logits)):
-        result[rows] = probabilities(logits[rows]).max(1)
+        result[rows] = softmax(logits[rows]).max(1)
     return result
 
 
 def blocks(number: int, size: int = 2048) -> Iterator[slice]:
     """Split rows into blocks, to keep copies small."""
     return (slice(start, start + size) for start in range(0, number, size))
-
-
-def probabilities(logits: NDArray[np.float32]) -> Floats:
-    """Return the softmax of each row."""
-    scores = np.asarray(logits, np.float64)
-    weights = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-    result: Floats = weights / weights.sum(1, keepdims=True)
-    return result
 
 
 def gather(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Evidence]:

@@ -7,10 +7,11 @@ import numpy as np
 
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import Problem
-from gpaco.pages.classification.evidence import Evidence, blocks, probabilities
+from gpaco.pages.classification.evidence import Evidence, blocks
 from gpaco.pages.render import Facts, thumbnail
 from gpaco.recipes.settings import Data
 from gpaco.system.progress import Say
+from gpaco.tasks.classification.logits import softmax
 from gpaco.tasks.classification.splits import as_files, splits_of
 
 CLASSES, MISSED, BESIDE = 6, 4, 3
@@ -92,7 +93,7 @@ def suspects(one: Evidence) -> list[int]:
     winners = one.uniform.argmax(1)
     sure, own = np.empty(len(winners)), np.empty(len(winners))
     for rows in blocks(len(winners)):
-        p = probabilities(one.uniform[rows])
+        p = softmax(one.uniform[rows])
         sure[rows] = p.max(1)
         own[rows] = np.take_along_axis(p, one.labels[rows, None], 1)[:, 0]
     typical = np.bincount(one.labels, own, size) / np.maximum(test, 1)

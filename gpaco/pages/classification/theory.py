@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gpaco.methods import PARAMETRIC
 from gpaco.metrics.optimum import extra_loss_curve, optimal_probabilities
 from gpaco.pages.classification.evidence import Evidence
 from gpaco.pages.render import Facts
@@ -18,7 +19,7 @@ def gradients(one: Evidence) -> Facts | None:
 def settings_of(one: Evidence) -> tuple[Facts, bool]:
     """Return the settings of the run's contrastive loss and True, or, if it has none, those of the paper and False."""
     found = (one.analysis or {}).get("settings") or {}
-    if one.analysis is None and one.metrics["method"] in ("gpaco", "paco"):
+    if one.analysis is None and one.metrics["method"] in PARAMETRIC:
         recipe = one.run.recipe
         found = {"alpha": recipe.method.alpha, "memory": recipe.method.memory, "batch": recipe.train.batch_size}
         found["views"] = 2

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
+from gpaco.methods import PARAMETRIC
 from gpaco.metrics.optimum import log_log_slope
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.predictor import Predictor
-from gpaco.tasks.classification.probe import PARAMETRIC, Probe, Stage, measure
+from gpaco.tasks.classification.probe import Probe, Stage, measure
 from gpaco.training.run import Run, stages_of
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from gpaco.metrics.groups import groups
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.card import Card
-from gpaco.tasks.classification.logits import check_finite
+from gpaco.tasks.classification.logits import check_finite, softmax
 from gpaco.tasks.classification.prediction import read_as_tested
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import check_correction, final_logits
@@ -113,8 +113,7 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
     most probable ones are added. An image is a candidate for one class only.
     """
     good = np.flatnonzero(~np.isnan(pool.logits[:, 0]))
-    shifted = np.exp(pool.logits[good] - pool.logits[good].max(1, keepdims=True))
-    whole = shifted / shifted.sum(1, keepdims=True)
+    whole = softmax(pool.logits[good])
     probabilities, predicted = whole[:, list(classes)], whole.argmax(1)
     features = pool.features[good] - pool.features[good].mean(0)
     features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)

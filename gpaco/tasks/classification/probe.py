@@ -30,7 +30,7 @@ from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.losses.pairs import from_pairs, to_pairs
-from gpaco.methods import ANALYZED, WITHOUT_CLASSIFIER, build
+from gpaco.methods import ANALYZED, PARAMETRIC, WITHOUT_CLASSIFIER, build
 from gpaco.methods.contrastive import SupCon
 from gpaco.methods.method import as_rows
 from gpaco.models.classifier import Classifier
@@ -46,7 +46,6 @@ from gpaco.training.run import Run, select_checkpoint
 Array = NDArray[Any]
 CHUNK = 64  # most images probed in one step
 BATCH = 256  # most other images in a step
-PARAMETRIC = ("gpaco", "paco")  # methods with one softmax over centers and samples
 _FAR = 1e4  # logits shifted down by this have no probability; shifted up, all of it
 _SHIFT = 1e-8  # shift of a similarity: too small to matter, large enough for a gradient
 

@@ -116,7 +116,7 @@ def recipe_of(
     if given is None:
         assumed: dict[str, Any] = {"method.alpha": base.method.alpha, "method.temperature": base.method.temperature}
         assumed |= {"method.prior": "none", "model.interpolation": "bicubic"} if vit else {"method.prior": "counts"}
-        changed = {change.partition("=")[0].strip().replace("loss.", "method.") for change in settings}
+        changed = {change.partition("=")[0].strip() for change in settings}
         for name, value in assumed.items():
             if name not in known.keys() | changed:
                 say(f"{name} = {value} is assumed, since it is not in the file  (--recipe or --set {name}= overrides)")

@@ -74,10 +74,11 @@ def write_results(
         models = calibrated(learner, predictor, device, say)
         predictor = models.get(used_part(recipe), predictor)
         if predictor.card.calibration and distributed.rank() == 0:
-            write_calibration(run.folder, predictor.card.calibration, predictor.gaussian)
-        stored = None if tunes else read_tuned(run.folder)
-        if stored and stored.step == predictor.card.step:
-            predictor = with_prior(predictor, stored)
+            stored = write_calibration(run.folder, predictor.card.calibration, predictor.gaussian)
+            predictor.card = replace(predictor.card, calibration=stored)
+        tuned = None if tunes else read_tuned(run.folder)
+        if tuned and tuned.step == predictor.card.step:
+            predictor = with_prior(predictor, tuned)
     source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
     if tunes:
         predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))

@@ -18,9 +18,9 @@ from gpaco.system.words import some
 from gpaco.training.run import BAD_IMAGES, SHARDS
 
 
-def splits_of(recipe: Recipe, say: Say = quiet, *, thorough: bool = False, run: Path | None = None) -> Splits:
+def splits_of(recipe: Recipe, run: Path | None = None) -> Splits:
     """Return the splits of a recipe; see `read_splits` and `held_out`."""
-    return held_out(read_splits(recipe, say, run), recipe, say, thorough=thorough, run=run)
+    return held_out(read_splits(recipe, run=run), recipe, quiet, run=run)
 
 
 def as_files(recipe: Recipe, run: Path) -> Recipe:

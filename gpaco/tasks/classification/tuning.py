@@ -29,7 +29,6 @@ from gpaco.training.run import TUNING
 # Settings to search, with the lowest and highest factor on the default value.
 _ALL = {"optimizer.lr": (0.1, 4.0), "optimizer.weight_decay": (0.1, 10.0)}
 _CONTRASTIVE = {"method.alpha": (0.1, 4.0), "method.temperature": (0.25, 2.0)}
-PARAMETRIC = ("gpaco", "paco")
 _MOST = 200  # candidates
 
 
@@ -45,7 +44,7 @@ def check_tunable(recipe: Recipe) -> None:
 
 def candidates(recipe: Recipe) -> list[dict[str, float]]:
     """Return the candidates by "section.key": the settings of the recipe, then random ones with a fixed seed."""
-    ranges = _ALL if recipe.method.name not in PARAMETRIC else _ALL | _CONTRASTIVE
+    ranges = _ALL if recipe.method.name not in methods.PARAMETRIC else _ALL | _CONTRASTIVE
     usual = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in ranges}
     draws = np.random.RandomState(0).uniform(size=(_MOST - 1, len(ranges)))
     found = [usual]

@@ -22,7 +22,8 @@ from gpaco.data.holdout import stratified_subset
 from gpaco.data.images import read_image
 from gpaco.data.readers.read import read
 from gpaco.data.views import eval as eval_views
-from gpaco.data.views.views import eval_photo
+from gpaco.data.views import tested
+from gpaco.data.views.eval import as_tested
 from gpaco.errors import UserError
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.robustness_data import view_for
@@ -130,8 +131,9 @@ def test_photographs_are_corrupted_at_the_size_of_the_model(tmp_path: Path) -> N
     result = gpaco.robustness(photos, tmp_path / "data", corruptions="snow", severities="3", out=tmp_path / "out")
     assert result["constants"] == "cifar"
     samples = read(tmp_path / "data").train
+    view = tested.TestView(48, 55, False, "bilinear")
     images = [
-        corrupt(eval_photo(samples.load(i), 48, 55), "snow", 3, seed=0, index=i, constants="cifar")
+        corrupt(as_tested(samples.load(i), view), "snow", 3, seed=0, index=i, constants="cifar")
         for i in range(len(samples))
     ]
     wrong = logits_of(photos, images).argmax(1) != samples.labels
@@ -295,7 +297,8 @@ def test_the_papers_preprocessing_of_imagenet_c_is_an_option(digits: Run, tmp_pa
     for preprocessing, resize in (("official", 8), ("paper", 9)):
         result = gpaco.robustness(digits, root, preprocessing=preprocessing, out=tmp_path / preprocessing)
         files = sorted((root / "snow" / "2").rglob("*.png"))
-        logits = logits_of(digits, [eval_photo(read_image(path), 8, resize) for path in files])
+        view = tested.TestView(8, resize, False, "bilinear")
+        logits = logits_of(digits, [as_tested(read_image(path), view) for path in files])
         wrong = logits.argmax(1) != [int(path.parent.name) for path in files]
         assert result["corruptions"]["snow"]["2"]["error"] == pytest.approx(wrong.mean())
     with pytest.raises(UserError, match=r"official or paper, got 'papr'; did you mean 'paper'"):
@@ -388,7 +391,7 @@ def test_imagenet_r_is_restricted_to_its_classes(imagenet: Run, tmp_path: Path) 
     result = gpaco.robustness(imagenet, root, out=tmp_path / "out")
     assert result["set"] == "imagenet-r"
     assert result["overlap"]["restricted"] is True
-    images = [eval_photo(read_image(root / wnid / "0.png"), 8, 9) for wnid in few]
+    images = [as_tested(read_image(root / wnid / "0.png"), tested.TestView(8, 9, False, "bilinear")) for wnid in few]
     ids, right, free = class_map("imagenet"), 0, 0
     for wnid, row in zip(few, logits_of(imagenet, images), strict=True):
         scores = {own: row[ids.index(own)] for own in few}
