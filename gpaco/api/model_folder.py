@@ -15,16 +15,17 @@ from torch import Tensor, nn
 
 from gpaco import __version__
 from gpaco.errors import UserError
-from gpaco.models.gaussian import Gaussian
+from gpaco.models.gaussian import gaussian_from
 from gpaco.system.words import one_line
 from gpaco.tasks.classification import card as classification
+from gpaco.tasks.classification.calibration import GAUSSIAN
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.segmentation import card as segmentation
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.training.card import read_card, write_card
 from gpaco.training.run import RECIPE, Run
 
-CONFIG, WEIGHTS, GAUSSIAN = "config.json", "model.safetensors", "gaussian.safetensors"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 CARDS: dict[str, Any] = {"classification": classification, "segmentation": segmentation}
 
 
@@ -66,10 +67,7 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
     try:
         model.load_state_dict(load_file(folder / WEIGHTS))
         if (folder / GAUSSIAN).is_file():
-            tensors = load_file(folder / GAUSSIAN)
-            classes, features = tensors["weight"].shape
-            gaussian = Gaussian(features, classes)
-            gaussian.load_state_dict(tensors)
+            gaussian = gaussian_from(load_file(folder / GAUSSIAN))
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
         raise UserError(
             f"the weights in {folder} are missing, damaged or from another model: {one_line(error)}",

@@ -86,7 +86,7 @@ def balanced_subset(labels: Indices, n: int, seed: int) -> Indices:
     [1, 2, 0, 1, 0, 0, 0]
     """
     if n < 1 or len(labels) == 0:
-        raise UserError(f"{n} of {len(labels)} images leave nothing to measure", "give at least one image")
+        raise UserError(f"{n} of {len(labels)} images cannot be sampled", "give at least one image")
     draw = np.random.default_rng(seed)
     mixed = draw.permutation(len(labels))
     mixed = mixed[np.argsort(labels[mixed], kind="stable")]
@@ -105,22 +105,24 @@ def with_validation(
     """
     if splits.val is not None or fraction == 0:
         return splits
-    _, held = stratified_split(splits.train.labels, fraction, seed, stay=repeated(digests))
-    note = f"validation: {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
-    if not len(held):
-        return splits.noting("validation: none, every class has too few images")
-    return hold_back(splits, "val", held, note)
+    return _with_drawn(splits, "val", "validation:", fraction, seed, digests)
 
 
 def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: Sequence[str] | None = None) -> Splits:
     """Return the splits with a test split drawn from the training images, if there is no test or validation split."""
     if splits.test is not None or splits.val is not None or fraction == 0:
         return splits
+    return _with_drawn(splits, "test", "test: none given;", fraction, seed, digests)
+
+
+def _with_drawn(
+    splits: Splits, name: str, title: str, fraction: float, seed: int, digests: Sequence[str] | None
+) -> Splits:
     _, held = stratified_split(splits.train.labels, fraction, seed, stay=repeated(digests))
-    note = f"test: none given; {len(held)} of {len(splits.train)} images, {fraction:.0%} of each class, seed {seed}"
     if not len(held):
-        return splits.noting("test: none, every class has too few images")
-    return hold_back(splits, "test", held, note)
+        return splits.noting(f"{title} every class has too few images to hold any out")
+    note = f"{title} {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
+    return hold_back(splits, name, held, note)
 
 
 def hold_back(splits: AnySplits, name: str, held: Indices, note: str) -> AnySplits:

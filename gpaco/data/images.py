@@ -18,6 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from gpaco.data.members import File, Member
 from gpaco.errors import EnvironmentProblem, UserError, installing
+from gpaco.system.words import one_line
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -153,7 +154,7 @@ def _opened(
     except UnidentifiedImageError:
         raise BadImageError(path, "not a JPEG, PNG, WebP, BMP, TIFF, GIF, PPM or HEIC image, or damaged") from None
     except Exception as error:  # damaged files make decoders raise nearly anything
-        raise BadImageError(path, (str(error).strip().splitlines() or [type(error).__name__])[0]) from error
+        raise BadImageError(path, one_line(error)) from error
 
 
 @cache

@@ -144,6 +144,10 @@ class DataSplits(Generic[PartType]):
         """Return the split for the final metrics, and its name. It is not used to select epochs or to tune priors."""
         return ("val", self.val) if evaluate_on == "val" else ("test", self.test)
 
+    def selecting(self, evaluate_on: str) -> PartType | None:
+        """Return the validation split, which selects epochs and priors, unless it is the split to report on."""
+        return None if evaluate_on == "val" else self.val
+
     def check_reported(self, evaluate_on: str) -> None:
         """Raise an error if the requested split does not exist."""
         names = [name for name, _ in self.parts()]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.methods.method import Blocks, LogitMethod, Method, Setup, class_means
+from gpaco.methods.method import LogitMethod, Method, Setup, class_means
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Blocks
 
 NORM_TAUS = [round(0.1 * k, 1) for k in range(21)]
 USUAL_TAU = 0.7  # assumed if there is no validation data to select it on

@@ -5,8 +5,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpaco.losses.checks import log_frequencies
-from gpaco.methods.method import Blocks, LogitMethod, Setup, class_means
+from gpaco.methods.method import LogitMethod, Setup, class_means
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Blocks
 
 
 class Lift(LogitMethod):

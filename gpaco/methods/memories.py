@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.methods.method import Blocks, LogitMethod, Setup, as_rows, class_means
+from gpaco.methods.method import LogitMethod, Setup, as_rows, class_means
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Blocks
 
 
 class CausalNorm(LogitMethod):

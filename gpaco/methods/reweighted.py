@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.losses.classical import class_balanced_weights
-from gpaco.methods.method import Blocks, LogitMethod, Setup, as_rows
+from gpaco.methods.method import LogitMethod, Setup, as_rows
 from gpaco.models.classifier import Classifier
+from gpaco.models.gaussian import Blocks
 
 DRW_BETA = 0.9999  # of the effective number
 

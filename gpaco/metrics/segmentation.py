@@ -93,10 +93,7 @@ def iou(confusion: ArrayLike) -> Floats:
     [0.5, 0.5, nan]
     """
     confusion = np.asarray(confusion, np.float64)
-    right = np.diag(confusion)
-    union = confusion.sum(0) + confusion.sum(1) - right
-    result: Floats = right / np.where(union > 0, union, np.nan)
-    return result
+    return image_iou(np.stack([np.diag(confusion), confusion.sum(1), confusion.sum(0)]))
 
 
 def image_iou(pixels: Ints | Floats) -> Floats:

@@ -116,8 +116,13 @@ class Classifier(nn.Module):
 
     def shift_norms(self) -> None:
         """Let the batch norms of a fixed backbone use and update the statistics of training batches."""
-        kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-        self.shifted_norms = [module for module in self.backbone.modules() if isinstance(module, kinds)]
+        self.shifted_norms = batch_norms(self.backbone)
+
+
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """Return the batch norms of a network."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+    return [module for module in model.modules() if isinstance(module, kinds)]
 
 
 def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:

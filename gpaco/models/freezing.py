@@ -3,11 +3,9 @@
 from torch import nn
 
 from gpaco.errors import UserError
-from gpaco.models.classifier import Classifier
+from gpaco.models.classifier import Classifier, batch_norms
 from gpaco.models.lora import adapt
 from gpaco.recipes.settings import Train
-
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
@@ -33,13 +31,9 @@ def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) ->
     for one in chosen:
         one.requires_grad_(True)
     model.backbone_fixed = part == "head"
-    model.fixed_norms = _batch_norms(model.backbone) if part == "lora" else []
+    model.fixed_norms = batch_norms(model.backbone) if part == "lora" else []
     model.train(model.training)
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def _batch_norms(backbone: nn.Module) -> list[nn.Module]:
-    return [module for module in backbone.modules() if isinstance(module, _BATCH_NORMS)]
 
 
 def _last_block(backbone: nn.Module) -> list[nn.Module]:
@@ -56,4 +50,4 @@ def _last_block(backbone: nn.Module) -> list[nn.Module]:
             "train the head or all layers (--train head, --train all), or choose a ResNet, ViT, Swin or EfficientNet",
         )
     after = list(children)[list(children).index(stages) + 1 :]
-    return [block, *(children[name] for name in after), *_batch_norms(backbone)]
+    return [block, *(children[name] for name in after), *batch_norms(backbone)]

@@ -42,6 +42,14 @@ class Gaussian(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+def gaussian_from(tensors: dict[str, Tensor]) -> Gaussian:
+    """Return a stored classifier."""
+    classes, features = tensors["weight"].shape
+    gaussian = Gaussian(features, classes)
+    gaussian.load_state_dict(tensors)
+    return gaussian
+
+
 @torch.no_grad()
 def fit_gaussian(
     blocks: Blocks,

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +66,12 @@ def rendered(template: str, facts: Facts) -> str:
 def template_text(name: str) -> str:
     """Return the text of a file in the templates folder."""
     return (files("gpaco.pages") / "templates" / name).read_text(encoding="utf-8")
+
+
+def page_script(names: Sequence[str]) -> Facts:
+    """Return the script of a page, and its hash: the page lets no other script run."""
+    script = "".join(map(template_text, names))
+    return {"script": script, "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
 
 
 def safe_json(data: Facts) -> str:

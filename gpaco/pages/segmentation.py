@@ -1,7 +1,5 @@
 """The page about segmenters: IoU against the share of pixels, confusions between classes, the worst images."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from numpy.typing import NDArray
 
 from gpaco.errors import UserError
 from gpaco.pages.published import published
-from gpaco.pages.render import Facts, Table, percent, safe_json, template_text, thumbnail, write_files
+from gpaco.pages.render import Facts, Table, page_script, percent, safe_json, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
 from gpaco.system.words import join_words, plural
@@ -41,9 +39,7 @@ def write_page(
             facts["images"] = worst_images(runs[0], facts["runs"][0]["worst"], splits)
         except UserError as error:
             say(f"no images: {error.cause}")
-    script = "".join(map(template_text, SCRIPTS))
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
-    facts |= {"script": script, "script_hash": allowed, "json": safe_json(charted(facts))}
+    facts |= page_script(SCRIPTS) | {"json": safe_json(charted(facts))}
     return write_files(page, "segmentation.html", {"classes": _class_table(facts)}, **facts)
 
 

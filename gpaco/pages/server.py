@@ -1,12 +1,9 @@
 """The page of `gpaco serve`: drop images, see classes. One file without references to other hosts."""
 
-import base64
-import hashlib
-
 import numpy as np
 
 from gpaco.metrics.classification import reversed_prior
-from gpaco.pages.render import Facts, rendered, safe_json, template_text
+from gpaco.pages.render import Facts, page_script, rendered, safe_json, template_text
 from gpaco.tasks.classification.logits import log_prior
 from gpaco.tasks.classification.rows import Answering
 from gpaco.tasks.segmentation.masks import Segmenting
@@ -17,9 +14,7 @@ SCRIPTS = ("charts.js", "serve.js")
 def server_page(model: Answering | Segmenting) -> str:
     """Return the page about a model."""
     facts = page_facts(model)
-    script = "".join(map(template_text, SCRIPTS))
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
-    shown = {"data": facts, "json": safe_json(facts), "script": script, "script_hash": allowed}
+    shown = {"data": facts, "json": safe_json(facts)} | page_script(SCRIPTS)
     return rendered("serve.html", shown | {"more_style": template_text("serve.css")})
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gpaco.errors import UserError
 from gpaco.system.allocator import keep_freed_memory
+from gpaco.system.words import one_line
 from gpaco.system.work import Work
 
 
@@ -234,7 +235,7 @@ def choose_device(name: str | None = None) -> torch.device:
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"there is no device {name!r} here: {str(error).splitlines()[0]}", "--device cpu") from error
+        raise UserError(f"there is no device {name!r} here: {one_line(error)}", "--device cpu") from error
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))  # as torchrun numbers processes
         torch.cuda.set_device(device)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measure(model: nn.Module, height: int, width: int, *, seconds: float = 2.0) 
         result["batches"][str(batch)] = None
         if batch == 1 or batch * height * width <= _PIXELS:
             images = torch.rand(batch, 3, height, width, device=device)
-            times = repeated(lambda images=images: model(images), device, seconds)  # type: ignore[misc]
+            times = repeated(partial(model, images), device, seconds)
             low, median, high = (1000 / batch * np.percentile(times, (25, 50, 75))).tolist()
             result["batches"][str(batch)] = {"median": median, "low": low, "high": high, "repetitions": len(times)}
     return result

@@ -23,6 +23,7 @@ from torch import Tensor
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.faults import RESUMES, explained
 from gpaco.system.files import sync, write, write_atomic
+from gpaco.system.words import one_line
 
 FORMAT = 3
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
@@ -236,4 +237,4 @@ def _readable(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise EnvironmentProblem(f"no permission to read {path}", "change the permissions of its files") from error
     except (OSError, ValueError, SafetensorError) as error:
-        raise _damaged(path, " ".join(str(error).split())[:200]) from error
+        raise _damaged(path, one_line(error)) from error

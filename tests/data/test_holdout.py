@@ -45,7 +45,7 @@ def test_small_classes_keep_most_of_their_images() -> None:
     assert both.val.counts.tolist() == [0, 0, 0, 0, 1, 1, 8]
     assert both.train.counts.tolist() == [1, 2, 2, 3, 3, 7, 72]
     assert both.notes == (
-        "test: none given; 25 of 125 images, 20% of each class, seed 0",
+        "test: none given; 25 of 125 training images, 20% of each class, seed 0",
         "validation: 10 of 100 training images, 10% of each class, seed 0",
     )
 
@@ -77,8 +77,8 @@ def test_classes_that_are_all_too_small_give_no_validation_part_and_a_note() -> 
     assert splits.val is None
     assert splits.test is None
     assert splits.notes == (
-        "test: none, every class has too few images",
-        "validation: none, every class has too few images",
+        "test: none given; every class has too few images to hold any out",
+        "validation: every class has too few images to hold any out",
     )
 
 

@@ -111,7 +111,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
             return model.see(decoded(upload, model.least, limits))
 
         def work(images: list[Any]) -> Sequence[Any]:
-            return logits_of(model, images)  # type: ignore[return-value]
+            return list(logits_of(model, images))
 
         classify: Batcher[Any, Any] = Batcher(work, BATCH)
 

@@ -15,7 +15,7 @@ from gpaco.data.images import SUFFIXES, Pixels, read_image
 from gpaco.data.samples import Labels
 from gpaco.errors import UserError, nearest
 from gpaco.system.progress import Progress
-from gpaco.system.words import printable
+from gpaco.system.words import one_line, printable
 
 Condition = tuple[str, int]  # a corruption and its severity
 CLEAN: Condition = ("clean", 0)
@@ -180,7 +180,7 @@ def _array(path: Path) -> NDArray[Any]:
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}", "unpack it again") from error
+        raise UserError(f"cannot read {path}: {one_line(error)}", "unpack it again") from error
 
 
 _mapped = lru_cache(maxsize=20)(_array)

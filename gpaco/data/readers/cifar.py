@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
+from gpaco.system.words import one_line
 
 _AGAIN = "download the data set again from its website"
 
@@ -152,8 +153,7 @@ def _load(files: dict[str, bytes], name: str) -> dict[str, Any]:
         content = _Unpickler(io.BytesIO(files[name]), encoding="bytes").load()
         return {key.decode() if isinstance(key, bytes) else str(key): item for key, item in content.items()}
     except Exception as error:  # a damaged pickle can raise anything
-        reason = (str(error).splitlines() or [""])[0]
-        raise _wrong(name, f"it cannot be unpickled ({type(error).__name__}: {reason[:200]})") from error
+        raise _wrong(name, f"it cannot be unpickled ({type(error).__name__}: {one_line(error)})") from error
 
 
 def _layout_of(files: Container[str]) -> _Layout | None:

@@ -12,7 +12,7 @@ import numpy as np
 from gpaco.data.readers.rows import ListedImage, find, read_text
 from gpaco.data.samples import SPLIT_WORDS, Splits
 from gpaco.errors import UserError, installing, nearest
-from gpaco.system.words import some
+from gpaco.system.words import one_line, some
 
 # Column names, the most likely first.
 _PATH = ("path", "file", "filename", "image", "img", "filepath", "files", "images", "paths")
@@ -131,8 +131,7 @@ def _parquet_lines(path: Path) -> Iterator[_Cells]:
                     line += 1
                     yield line, ["" if cell is None else str(cell).strip() for cell in cells]
     except Exception as error:  # from Arrow or the system
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot read {str(path)!r} as Parquet: {reason}", "write the table again") from error
+        raise UserError(f"cannot read {str(path)!r} as Parquet: {one_line(error)}", "write the table again") from error
 
 
 def _is_plain(kind: Any, types: Any) -> bool:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from gpaco.errors import EnvironmentProblem, UserError
+from gpaco.system.words import one_line
 
 FILE = "model.safetensors"  # other files are pickled
 
@@ -26,9 +27,8 @@ def fetch(name: str, weights: str = "hub") -> str:
     try:
         kept = hf_hub_download(owned, FILE, revision=revision or None)
     except Exception as error:  # network errors differ between versions of the library
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise EnvironmentProblem(
-            f"cannot download {FILE} of {owned} from the hub for {name}: {reason}",
+            f"cannot download {FILE} of {owned} from the hub for {name}: {one_line(error)}",
             "check the name and the network (HF_HUB_OFFLINE=1: only the cache), or pass a local file: --weights FILE",
         ) from error
     return f"{owned}@{Path(kept).parent.name}"  # the cache has one folder per revision
@@ -53,8 +53,7 @@ def fetch_model(where: str) -> Path:
     except UserError:
         raise
     except Exception as error:  # network errors differ between versions of the library
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise EnvironmentProblem(
-            f"cannot download {name} from the hub: {reason}",
+            f"cannot download {name} from the hub: {one_line(error)}",
             "check the name and the network (HF_HUB_OFFLINE=1: only the cache)",
         ) from error

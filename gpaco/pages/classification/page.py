@@ -1,7 +1,5 @@
 """The page about classifiers, and its numbers as CSV and JSON files beside it."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from gpaco.pages.classification.evidence import gather
 from gpaco.pages.classification.facts import collect
 from gpaco.pages.classification.images import read_data
 from gpaco.pages.classification.tables import tables
-from gpaco.pages.render import folder_of, safe_json, template_text, write_files
+from gpaco.pages.render import folder_of, page_script, safe_json, write_files
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
 from gpaco.training.run import Run
@@ -25,8 +23,6 @@ def write_page(
     found = gather(runs, names)
     data = collect(found, read_data(found, splits, say) if with_images else ["--no-images was given"] * len(found))
     text = safe_json(data)
-    script = "".join(map(template_text, SCRIPTS))
-    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()  # no other script can run in the page
-    write_files(page, "classification.html", tables(data), data=data, json=text, script=script, script_hash=allowed)
+    write_files(page, "classification.html", tables(data), data=data, json=text, **page_script(SCRIPTS))
     write_atomic(folder_of(page) / "report.json", text)
     return page

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from gpaco.errors import UserError
 from gpaco.metrics.calibration import balanced_weights, fit_factors
-from gpaco.models.gaussian import Gaussian
+from gpaco.models.gaussian import Gaussian, gaussian_from
 from gpaco.system.files import write_atomic
 from gpaco.tasks.classification.card import Calibration, Card
 from gpaco.tasks.classification.logits import Logits
@@ -78,8 +78,4 @@ def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gauss
     content = stored.read_bytes() if stored.is_file() else b""
     if hashlib.sha256(content).hexdigest() != found.sha256:
         raise UserError(f"{stored} is missing or has changed since it was written", "restore it from a copy")
-    tensors = load(content)
-    classes, features = tensors["weight"].shape
-    gaussian = Gaussian(features, classes)
-    gaussian.load_state_dict(tensors)
-    return found, gaussian
+    return found, gaussian_from(load(content))

@@ -51,10 +51,9 @@ class ClassificationLearner:
 
     def prepare(self, device: torch.device) -> None:
         """Show the method the features of images once before training, but not when a run resumes."""
-        model, val = self.model.to(device).eval(), self.splits.val
-        selects = val is not None and self.splits.reported(self.recipe.data.evaluate_on)[0] != "val"
+        model, val = self.model.to(device).eval(), self.splits.selecting(self.recipe.data.evaluate_on)
         self.extra.to(device).prepare(
-            model, lambda: self.source.seen(model), (lambda: self.source.seen(model, val)) if selects else None
+            model, lambda: self.source.seen(model), None if val is None else lambda: self.source.seen(model, val)
         )
         model.train()
 

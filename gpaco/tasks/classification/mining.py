@@ -135,7 +135,7 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
     return found
 
 
-def _different(probability: NDArray[np.float32], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
+def _different(probability: NDArray[np.float64], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
     """Yield indices one by one: each with the highest probability times the distance to earlier ones.
 
     The distance is 1 minus the cosine of the angle, at least 0, so that copies of images come last. No index is

@@ -167,16 +167,17 @@ def calibrated(
     It is cross-validated, unless an earlier stage trained the backbone on the same images. Other models need validation
     data that is not reported on; without it, the result is empty.
     """
-    card, val, gaussian, source = predictor.card, learner.splits.val, learner.gaussian, learner.source
+    card, gaussian, source = predictor.card, learner.gaussian, learner.source
+    val = learner.splits.selecting(learner.recipe.data.evaluate_on)
     earlier, closed = learner.before, learner.recipe.method.name in methods.CLOSED_FORM
     if gaussian is not None and (closed or not earlier.weights or earlier.stages):
         held = held_out_logits(learner, device, as_progress(say, "cross-validating"))
         held_out = len(held.labels) > 0
         if not held_out:
-            say("no class has a second training image to hold out: every second answer counts as wrong")
+            say("every class has only one training image: calibration assumes that half of the predictions are wrong")
             held = trained_logits(learner, gaussian, predictor.head)
         held = without_small_classes(held, learner.splits.train.counts)
-    elif val is None or learner.splits.reported(learner.recipe.data.evaluate_on)[0] == "val" or not card.classifies:
+    elif val is None or not card.classifies:
         return {}
     elif gaussian is not None and isinstance(source, FeatureSource):
         held, held_out = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val)), True

@@ -138,8 +138,8 @@ class Classification:
 
         It does not if the recipe uses the last epoch, reports on validation data, or trains no classifier.
         """
-        judged = stage.train.select == "best" and self.splits.reported(stage.data.evaluate_on)[0] != "val"
-        return self.splits.val is not None and judged and stage.method.name not in methods.WITHOUT_CLASSIFIER
+        possible = self.splits.selecting(stage.data.evaluate_on) is not None
+        return possible and stage.train.select == "best" and stage.method.name not in methods.WITHOUT_CLASSIFIER
 
     def finish(self, run: Run, learner: ClassificationLearner) -> None:
         write_results(run, learner.recipe, self.splits, self.device, self.say, learner=learner)

@@ -21,6 +21,7 @@ from gpaco.models.backbones import NONE
 from gpaco.models.weights.files import read_safetensors
 from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE, package_of
+from gpaco.system.words import one_line
 from gpaco.tasks.segmentation import deeplab
 from gpaco.tasks.segmentation.inference import resized
 
@@ -157,7 +158,7 @@ def build(
         whole = getattr(smp, DECODERS[word])(**options)
     except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError) as error:
         raise UserError(
-            f"segmentation-models-pytorch cannot build {name!r}: {' '.join(str(error).split())[:200]}",
+            f"segmentation-models-pytorch cannot build {name!r}: {one_line(error)}",
             "choose a ResNet, Swin or another of its encoders, or a timm model (tu-NAME)",
         ) from error
     _start(whole.encoder, name, weights)
@@ -188,7 +189,7 @@ def _deeplab(
         layers = deeplab.Encoder(name, output_stride, drop_path)
     except (ValueError, KeyError, RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
         raise UserError(
-            f"timm cannot dilate {name!r}: {' '.join(str(error).split())[:200]}",
+            f"timm cannot dilate {name!r}: {one_line(error)}",
             "choose a ResNet or another convolutional encoder, or the decoder upernet",
         ) from error
     _start(layers, f"{OURS}-{encoder}", weights)

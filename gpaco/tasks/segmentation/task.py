@@ -132,8 +132,7 @@ class Segmentation:
 
     def selects(self, stage: Recipe) -> bool:
         """Return whether validation data selects the epoch: not if the recipe uses the last one or reports on it."""
-        judged = stage.train.select == "best" and self.splits.reported(stage.data.evaluate_on)[0] != "val"
-        return self.splits.val is not None and judged
+        return stage.train.select == "best" and self.splits.selecting(stage.data.evaluate_on) is not None
 
     def finish(self, run: Run, learner: SegmentationLearner) -> None:
         write_results(run, learner.recipe, self.splits, self.device, self.say)

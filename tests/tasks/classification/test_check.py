@@ -86,7 +86,7 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
     assert text[0] == "read as: folder of class folders"
     assert text[-1] == "no problems found"
     assert "  a 5, b 3" in text
-    assert "test: none given; 2 of 8 images, 20% of each class, seed 0" in text
+    assert "test: none given; 2 of 8 training images, 20% of each class, seed 0" in text
     settings = {line.split("  ")[1]: line.split()[-1] for line in text if line.startswith("  ") and " = " in line}
     assert settings["train.batch_size = 5"] == "--batch-size"  # two are tested on, one selects
     assert settings["method.memory = 4"] == "method.memory="
