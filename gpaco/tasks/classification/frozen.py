@@ -84,7 +84,7 @@ class Frozen:
         features = Features(self.folder, key, (len(samples), views, self.width))
         (missing,) = distributed.agree(len(features) - features.done())
         if missing:
-            with lock(features.path) if distributed.rank() == 0 else nullcontext():
+            with lock(features.path, self.say) if distributed.rank() == 0 else nullcontext():
                 if distributed.rank() == 0:
                     features.begin()
                     check_room(features)

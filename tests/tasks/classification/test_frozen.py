@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.cards import made_card
-from helpers.commands import checkpoint_files, fails, run, start
+from helpers.commands import checkpoint_files, run, start
 from helpers.images import save, tree_hash
 from helpers.ranks import Results, run_ranks
 from safetensors.torch import save_file
@@ -355,14 +355,18 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
 
 
 @pytest.mark.process
-def test_a_cache_that_another_process_fills_is_an_error_that_says_so(weights: Path, tmp_path: Path) -> None:
+def test_a_run_waits_for_another_one_that_embeds_the_same_images(weights: Path, tmp_path: Path) -> None:
     words = ("train", *SLOW, "--set", f"train.features={tmp_path / 'features'}", "--out")
-    process = start(*words, tmp_path / "one")
-    while not rows_in(tmp_path) and process.poll() is None:
+    first = start(*words, tmp_path / "one")
+    while not rows_in(tmp_path) and first.poll() is None:
         time.sleep(0.003)
-    try:
-        message = fails(*words, tmp_path / "two")
-        assert f"in use by process {process.pid}" in message
-    finally:
-        process.kill()
-        process.communicate()
+    first.send_signal(signal.SIGSTOP)
+    second = start(*words, tmp_path / "two")
+    assert second.stdout is not None
+    assert any(f"is in use by process {first.pid} on" in line for line in second.stdout)
+    first.send_signal(signal.SIGCONT)
+    for process in (first, second):
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
+    assert one["per_class"] == two["per_class"]
