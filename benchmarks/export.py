@@ -18,7 +18,7 @@ from torch import nn
 
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
-from gpaco.models.exported import compare_logits, noise_images, write_onnx, write_torch
+from gpaco.models.export import compare_logits, noise_images, write_onnx, write_torch
 from gpaco.tasks.classification.export import FinalLogits
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.segmentation import network

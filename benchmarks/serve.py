@@ -26,8 +26,8 @@ from gpaco.data.files import find_files
 from gpaco.data.members import File
 from gpaco.models.onnx_file import is_onnx
 from gpaco.system.distributed import choose_device
-from gpaco.tasks.classification.prediction import answering
-from gpaco.tasks.classification.rows import Answering, predict_rows
+from gpaco.tasks.classification.prediction import image_classifier
+from gpaco.tasks.classification.rows import ImageClassifier, predict_rows
 from gpaco.training.run import as_run
 
 
@@ -59,8 +59,8 @@ def main() -> None:
     if is_onnx(options.run):
         model = open_model(options.run)
     else:
-        model = answering([as_run(options.run)], prior=None, unbiased=False, device=choose_device("cpu"))
-    if not isinstance(model, Answering):
+        model = image_classifier([as_run(options.run)], prior=None, unbiased=False, device=choose_device("cpu"))
+    if not isinstance(model, ImageClassifier):
         sys.exit("give a classifier")
     command = [sys.executable, "-m", "gpaco", "serve", str(options.run), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

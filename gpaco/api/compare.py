@@ -60,7 +60,7 @@ def compare(
     if twice := [word for word in methods if list(methods).count(word) > 1]:
         raise UserError(f"the method {twice[0]!r} is given twice", "name each method once; --seeds repeats them")
     if seeds < 1:
-        raise UserError(f"{seeds} seeds leave nothing to compare", "--seeds 3 gives a mean with its interval")
+        raise UserError(f"seeds must be at least 1, got {seeds}", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
     folder = output_folder(out, MARK, data=[data, flags.get("root")])
     short = {key: value for key, value in flags.items() if key in FLAGS}

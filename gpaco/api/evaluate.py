@@ -83,7 +83,7 @@ def evaluate(
     else:
         if how:
             raise UserError(
-                f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
+                f"a classifier does not take {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
             )
         if tune_prior:
             if which != "best":

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from gpaco import __version__
 from gpaco.errors import UserError
-from gpaco.models.exported import compare_logits, noise_images, write_onnx, write_torch
+from gpaco.models.export import compare_logits, noise_images, write_onnx, write_torch
 from gpaco.system.faults import explained
 from gpaco.system.files import write
 from gpaco.system.outputs import output_file

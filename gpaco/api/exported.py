@@ -11,10 +11,10 @@ from gpaco.data.files import find_files
 from gpaco.errors import UserError
 from gpaco.models.onnx_file import open_onnx
 from gpaco.system.progress import Progress, Say
-from gpaco.tasks.classification.exported import answering_file
+from gpaco.tasks.classification.exported import open_classifier
 from gpaco.tasks.classification.rows import check_options, output_table, predict_rows, table_writer
-from gpaco.tasks.segmentation.exported import segmenting_file
-from gpaco.tasks.segmentation.masks import Segmenting, output_masks, write_masks
+from gpaco.tasks.segmentation.exported import open_segmenter
+from gpaco.tasks.segmentation.masks import ImageSegmenter, output_masks, write_masks
 
 
 def open_model(
@@ -27,15 +27,15 @@ def open_model(
         *((name, True, "leave it out, or give the run instead of the file") for name in how),
     ):
         if given:
-            raise UserError(f"an exported file has no {option}", remedy)
+            raise UserError(f"an exported file does not take {option}", remedy)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("an exported file runs in one process", "start it without torchrun")
     file = open_onnx(Path(path))
     if file.about["task"] == "classification":
-        return answering_file(file, prior)
+        return open_classifier(file, prior)
     if prior is not None:
         raise UserError("--prior is for classifiers", "leave it out")
-    return segmenting_file(file)
+    return open_segmenter(file)
 
 
 def predict_file(
@@ -53,7 +53,7 @@ def predict_file(
     check_options(uncertain, top=top, batch_size=batch_size)
     paths = [paths] if isinstance(paths, Path | str) else paths
     model = open_model(file, **options) if isinstance(file, Path | str) else file
-    if isinstance(model, Segmenting):
+    if isinstance(model, ImageSegmenter):
         folder = None if out is None else output_masks(out)
         return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show)
     place = None if out is None else output_table(out)

@@ -62,5 +62,7 @@ def predict(
             raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
         return predict_masks(several[0], paths, device=where, **given, **how)
     if how:
-        raise UserError(f"a classifier has no {sorted(how)[0]}", "scales, flip, window and stride are for segmentation")
+        raise UserError(
+            f"a classifier does not take {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
+        )
     return predict_classes(several, paths, device=where, **given, **for_classes)

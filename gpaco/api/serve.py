@@ -9,8 +9,8 @@ from gpaco.errors import UserError
 from gpaco.models.onnx_file import is_onnx
 from gpaco.system.distributed import choose_device
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.prediction import answering
-from gpaco.tasks.segmentation.prediction import segmenting
+from gpaco.tasks.classification.prediction import image_classifier
+from gpaco.tasks.segmentation.prediction import image_segmenter
 from gpaco.training.run import Run, as_run
 
 
@@ -41,7 +41,7 @@ def serve(
         if run.recipe.train.task == "segmentation":
             if prior is not None or unbiased:
                 raise UserError("--prior and --unbiased are for classifiers", "leave them out")
-            model: Model = segmenting(run, device=where)
+            model: Model = image_segmenter(run, device=where)
         else:
-            model = answering([run], prior=prior, unbiased=unbiased, device=where)
+            model = image_classifier([run], prior=prior, unbiased=unbiased, device=where)
         serve_model(model, listener, say, host=host)

@@ -296,11 +296,11 @@ def _run_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
 def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
     """The same for an exported file, without torch."""
     from gpaco.api.exported import open_model, predict_file
-    from gpaco.tasks.segmentation.masks import Segmenting
+    from gpaco.tasks.segmentation.masks import ImageSegmenter
 
     file, *images = paths
     model = open_model(file, **arguments)
-    return partial(predict_file, model), images, isinstance(model, Segmenting), []
+    return partial(predict_file, model), images, isinstance(model, ImageSegmenter), []
 
 
 def format_answer(row: dict[str, Any]) -> str:

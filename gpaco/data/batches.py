@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpaco.data.counter_random import permutation, uniforms
 from gpaco.data.samples import Samples
-from gpaco.data.views.erasing import DRAWS_OF_ERASING, erased
+from gpaco.data.views.erasing import DRAWS_OF_ERASING, erase_
 from gpaco.data.views.views import View, batch_view, normalize, photo_view
 from gpaco.errors import Problem
 from gpaco.system.signals import held_signals, ignore_signals
@@ -182,7 +182,7 @@ def batches(
         ready = [normalize(view.to(device, non_blocking=True), mean, std) for view in batch]
         if erase:
             for v, images in enumerate(ready):
-                erased(images, erase, uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING))
+                erase_(images, erase, uniforms(seed, epoch, keys, -2 - v, DRAWS_OF_ERASING))
         shown = Batch(ready, labels[indices])
         if mixup or cutmix:
             parts = [

@@ -191,7 +191,7 @@ def _read_once(path: File) -> bytes:
             raise BadImageError(path, "not a regular file")
         data = path.read_bytes()
     except PermissionError:
-        raise BadImageError(path, "this user may not read the file") from None
+        raise BadImageError(path, "no permission to read the file") from None
     except OSError as error:
         if error.errno in _ABSENT:
             raise BadImageError(path, "the file does not exist") from None

@@ -149,7 +149,7 @@ def each(total: int, look: Callable[[int], Result], progress: Progress | None, *
 
     With `shared`, each process looks at its share, and all get the whole list: results must be ready for JSON.
     """
-    own = distributed.mine(total) if shared else range(total)
+    own = distributed.own_share(total) if shared else range(total)
     size = min(_CHUNK, len(own) // (4 * _THREADS) + 1)
     chunks = [own[start : start + size] for start in range(0, len(own), size)]
     results: list[Result] = []

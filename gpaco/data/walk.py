@@ -14,7 +14,7 @@ def entries(path: str | Path) -> list["os.DirEntry[str]"]:
         with os.scandir(path) as found:
             return [entry for entry in found if not entry.name.startswith(".") and entry.name != "__MACOSX"]
     except PermissionError:
-        raise UserError(f"this user may not read the folder {str(path)!r}", "change its permissions") from None
+        raise UserError(f"no permission to read the folder {str(path)!r}", "change its permissions") from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read folder {str(path)!r}: {error.strerror}", "check the disk") from error
 

@@ -48,7 +48,7 @@ def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
     It suggests limits for groups of about a third of the classes each.
 
     >>> one_group([3, 5, 8])
-    'all 3 classes are few, so groups are useless; other limits: --set data.many=5 --set data.few=5'
+    'all 3 classes are few-shot; to divide them into groups: --set data.many=5 --set data.few=5'
     >>> one_group([3, 200]), one_group([500, 500, 500])
     ('', '')
     """
@@ -58,6 +58,6 @@ def one_group(counts: ArrayLike, many: float = MANY, few: float = FEW) -> str:
     if len(found) != 1 or not ordered[0] < low <= high < ordered[-1]:
         return ""
     return (
-        f"all {len(ordered)} classes are {found.pop()}, so groups are useless; "
-        f"other limits: --set data.many={high} --set data.few={low}"
+        f"all {len(ordered)} classes are {found.pop()}-shot; "
+        f"to divide them into groups: --set data.many={high} --set data.few={low}"
     )

@@ -69,7 +69,7 @@ class NearestMean(nn.Module):
         return 2 * F.linear(u, self.centroids) - squares
 
 
-class CausalNorm(nn.Module):
+class CausalHead(nn.Module):
     """The classifier of De-confound-TDE: pieces of features and centers, each normalized.
 
     In training (`parts`) with pieces x^k, w_j^k, k = 1..K:  scale / K * sum_k w_j^k . x^k / ((|w_j^k| + 1/32) |x^k|).

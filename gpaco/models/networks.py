@@ -200,7 +200,7 @@ def _head(network: Network, wide: int, num_classes: int) -> nn.Module | None:
         "scaled": lambda: heads.Scaled(wide, num_classes),
         "tempered": lambda: heads.Tempered(wide, num_classes, network.scale),
         "means": lambda: heads.NearestMean(wide, num_classes),
-        "causal": lambda: heads.CausalNorm(wide, num_classes, network.number, network.scale, network.effect),
+        "causal": lambda: heads.CausalHead(wide, num_classes, network.number, network.scale, network.effect),
         "shared": lambda: heads.Shared(wide, num_classes, network.number, network.power),
         "experts": lambda: heads.ExpertCosines(wide, num_classes, network.number, network.scale),
         "meta": lambda: heads.MetaEmbedding(wide, num_classes, network.scale),

@@ -5,23 +5,23 @@ import numpy as np
 from gpaco.metrics.classification import reversed_prior
 from gpaco.pages.render import Facts, page_script, rendered, safe_json, template_text
 from gpaco.tasks.classification.logits import log_prior
-from gpaco.tasks.classification.rows import Answering
-from gpaco.tasks.segmentation.masks import Segmenting
+from gpaco.tasks.classification.rows import ImageClassifier
+from gpaco.tasks.segmentation.masks import ImageSegmenter
 
 SCRIPTS = ("charts.js", "serve.js")
 
 
-def server_page(model: Answering | Segmenting) -> str:
+def server_page(model: ImageClassifier | ImageSegmenter) -> str:
     """Return the page about a model."""
     facts = page_facts(model)
     shown = {"data": facts, "json": safe_json(facts)} | page_script(SCRIPTS)
     return rendered("serve.html", shown | {"more_style": template_text("serve.css")})
 
 
-def page_facts(model: Answering | Segmenting) -> Facts:
+def page_facts(model: ImageClassifier | ImageSegmenter) -> Facts:
     """Return the facts on the page: classes, how rare they are, and class distributions as logs."""
     facts: Facts = {"name": model.name, "classes": model.classes, "groups": model.groups, "train": model.counts}
-    if isinstance(model, Segmenting):
+    if isinstance(model, ImageSegmenter):
         return facts | {"task": "segmentation", "priors": None}
     if model.counts is None or model.assumed is None:
         return facts | {"task": "classification", "priors": None}

@@ -59,7 +59,7 @@ def total(x: Tensor) -> Tensor:
     return _Total.apply(x)  # type: ignore[no-any-return]
 
 
-def mine(n: int) -> range:
+def own_share(n: int) -> range:
     """Return which of n items this process works on."""
     return range(rank(), n, world_size())
 
@@ -76,7 +76,7 @@ def shared_work() -> Work:
 
 
 def in_order(rows: Tensor, n: int, block: int = 256) -> Tensor:
-    """Return the rows of all n items in order, on the CPU, from the rows of `mine(n)` in each process.
+    """Return the rows of all n items in order, on the CPU, from the rows of `own_share(n)` in each process.
 
     They are gathered in blocks of this many rows, so that no device has to hold all of them.
     """

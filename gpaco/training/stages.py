@@ -118,7 +118,7 @@ def check_batches(recipe: Recipe, images: int) -> None:
             less = size - size % world
             fitting = [str(number) for number in (less, less + world) if number <= images]
             raise UserError(
-                f"{world} processes cannot share {size} images evenly, so images would not weigh the same",
+                f"a batch of {size} images cannot be divided evenly among {world} processes",
                 f"--batch-size {' or '.join(fitting)}",
             )
 

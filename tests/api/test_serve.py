@@ -30,7 +30,7 @@ from gpaco.api.serving.server import listen
 from gpaco.api.serving.uploads import Limits
 from gpaco.data.readers.read import read
 from gpaco.errors import EnvironmentProblem, UserError
-from gpaco.tasks.classification.rows import Answering
+from gpaco.tasks.classification.rows import ImageClassifier
 from gpaco.training.run import Run
 
 POST = "POST /predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -191,9 +191,9 @@ class Gate:
         self.batches.append(len(images))
         return np.zeros((len(images), 2), np.float32)
 
-    def model(self) -> Answering:
+    def model(self) -> ImageClassifier:
         known = {"counts": None, "groups": None, "assumed": None, "least": 8}
-        return Answering("gate", ("a", "b"), **known, see=lambda image: [image], logits=self.logits)
+        return ImageClassifier("gate", ("a", "b"), **known, see=lambda image: [image], logits=self.logits)
 
 
 def asgi(app: Any, *images: bytes, receive: Any = None) -> Any:
@@ -298,11 +298,12 @@ import signal, sys, threading, urllib.request
 import numpy as np
 from gpaco.api.serving.server import listen, serve_model
 from gpaco.api.serving.uploads import Limits
-from gpaco.tasks.classification.rows import Answering
+from gpaco.tasks.classification.rows import ImageClassifier
 
 known = {{"counts": None, "groups": None, "assumed": None, "least": 8}}
 names = tuple(map(str, range({MANY})))
-model = Answering("many", names, **known, see=lambda image: [image], logits=lambda all: np.zeros((len(all), {MANY})))
+zeros = lambda all: np.zeros((len(all), {MANY}))
+model = ImageClassifier("many", names, **known, see=lambda image: [image], logits=zeros)
 handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 def at_once(line):

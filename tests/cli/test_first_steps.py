@@ -130,10 +130,10 @@ def test_an_oddity_is_one_line(problems: Command, tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 3, "bee": 3, "none": 0})
     frames = [Image.fromarray(drawing(seed=k)) for k in (1, 2)]
     frames[0].save(data / "ant" / "moving.gif", save_all=True, append_images=frames[1:])
-    odd = [line for line in problems(data).splitlines() if line.startswith("odd")]
+    odd = [line for line in problems(data).splitlines() if line.startswith("unusual")]
     assert sorted(odd) == [
-        "odd: palette (1 file)",
-        "odd: several frames (only the first is used) (1 file)",
+        "unusual: palette (1 file)",
+        "unusual: several frames (only the first is used) (1 file)",
     ]
 
 
@@ -153,11 +153,11 @@ def test_weights_of_another_model_leave_no_folder_behind(refuses: Command, tmp_p
 
 def test_limits_are_named_where_all_classes_are_in_one_group(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 12, "bee": 6, "cat": 3})
-    words = "all 3 classes are few, so groups are useless; other limits: --set data.many=6 --set data.few=6"
+    words = "all 3 classes are few-shot; to divide them into groups: --set data.many=6 --set data.few=6"
     assert words in lines(check(data))
     limits = ["data.many=5", "data.few=5"]  # of the counts without test and validation images: 9, 4 or 5, 3
     for settings, told in (([], True), (limits, False)):
         said: list[str] = []
         quick = {"epochs": 1, "model": "resnet8", "size": 16, "report": False, "workers": 0}
         gpaco.train(data, out=tmp_path / f"run-{told}", settings=settings, say=said.append, **quick)
-        assert any("so groups are useless; other limits: --set data.many=" in line for line in said) is told
+        assert any("to divide them into groups: --set data.many=" in line for line in said) is told

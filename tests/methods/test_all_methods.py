@@ -13,7 +13,7 @@ from helpers.commands import run as command
 
 import gpaco
 from gpaco.methods import METHODS, UNTRAINED
-from gpaco.models.exported import noise_images
+from gpaco.models.export import noise_images
 from gpaco.recipes.settings import TWO_STAGES
 from gpaco.system.signals import Stopped
 from gpaco.training.run import Run

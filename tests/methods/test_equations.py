@@ -148,7 +148,7 @@ def ride() -> None:
 
 def causal_norm() -> None:
     x, w = random(6, 8), random(4, 8)
-    head = heads.CausalNorm(8, 4, pieces=2, scale=16.0, effect=1.5).double()
+    head = heads.CausalHead(8, 4, pieces=2, scale=16.0, effect=1.5).double()
     head.weight.data = w.detach()
     options = {"pieces": 2, "tau": 16.0, "gamma": 1 / 32}
     torch.testing.assert_close(head.parts(x), reference.causal(x, w, x[0], alpha=0, **options))  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from playwright.sync_api import Browser
 from gpaco.metrics.classification import reversed_prior
 from gpaco.metrics.groups import groups
 from gpaco.tasks.classification.logits import log_prior, softmax
-from gpaco.tasks.classification.rows import Answering
-from gpaco.tasks.segmentation.masks import Segmenting
+from gpaco.tasks.classification.rows import ImageClassifier
+from gpaco.tasks.segmentation.masks import ImageSegmenter
 
 pytestmark = [pytest.mark.browser, pytest.mark.extensive]
 COUNTS = (500, 60, 5, 1)
@@ -27,10 +27,10 @@ def brightness(images: Any) -> Any:
     return bright[:, None] * np.array([3, 2, 1, 0], np.float32) + np.array([0, 0.5, 1, 1.5], np.float32)
 
 
-def classifier(**changes: Any) -> Answering:
+def classifier(**changes: Any) -> ImageClassifier:
     found = tuple(groups(COUNTS).tolist())
     facts = {"name": HOSTILE[0], "classes": HOSTILE, "counts": COUNTS, "groups": found, "assumed": log_prior(COUNTS)}
-    return Answering(**facts | {"least": 8, "see": lambda image: [image], "logits": brightness} | changes)
+    return ImageClassifier(**facts | {"least": 8, "see": lambda image: [image], "logits": brightness} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,9 @@ def test_a_segmenter_lays_its_mask_over_the_image(browser: Browser, images: list
         classes[:, 10:] = 1
         return classes, np.full(classes.shape, 0.75, np.float32)
 
-    model = Segmenting("scenes", ("sky", "road"), ((10, 20, 200), (90, 90, 90)), (9000, 100), ("many", "few"), halves)
+    model = ImageSegmenter(
+        "scenes", ("sky", "road"), ((10, 20, 200), (90, 90, 90)), (9000, 100), ("many", "few"), halves
+    )
     with serving_here(model) as place, opened(browser, place) as tab:
         tab.page.set_input_files("#files", images[:1])
         tab.shows("#count", "1 image")

@@ -100,7 +100,7 @@ def scenarios() -> Results:
     results |= {"total": distributed.total(y), "total_gradient": y.grad}
     for n in (1, 9):  # with one thing, some processes have no share
         results[f"shared_{n}"] = distributed.in_order(
-            torch.tensor([[float(k)] for k in distributed.mine(n)]).view(-1, 1), n, block=2
+            torch.tensor([[float(k)] for k in distributed.own_share(n)]).view(-1, 1), n, block=2
         )
 
     criterion, values = criterion_for("global"), []
@@ -303,14 +303,14 @@ def test_with_one_process_everything_is_the_identity() -> None:
     assert distributed.gather(x) is x
     assert distributed.total(x) is x
     assert distributed.in_order(x, 3) is x
-    assert list(distributed.mine(3)) == [0, 1, 2]
+    assert list(distributed.own_share(3)) == [0, 1, 2]
 
 
 def remedies() -> Results:
     """What two processes are told about batches of 9 images, of which there may be no more; 6 will do."""
     words = []
     for size, images in ((9, 100), (9, 9), (64, 9)):
-        with pytest.raises(UserError, match=r"2 processes cannot share 9 images evenly") as error:
+        with pytest.raises(UserError, match="a batch of 9 images cannot be divided evenly among 2 processes") as error:
             check_batches(override(Recipe(), [f"train.batch_size={size}"]), images)
         words.append(error.value.remedy)
     assert words == ["--batch-size 8 or 10", "--batch-size 8", "--batch-size 8"]

@@ -14,10 +14,10 @@ from gpaco.api.serving.uploads import Refused
 from gpaco.errors import nearest
 from gpaco.metrics.classification import adjust
 from gpaco.tasks.classification.logits import Floats, check_finite, softmax, wanted_prior
-from gpaco.tasks.classification.rows import Answering, Seen
-from gpaco.tasks.segmentation.masks import Segmenting
+from gpaco.tasks.classification.rows import ImageClassifier, Seen
+from gpaco.tasks.segmentation.masks import ImageSegmenter
 
-Model = Answering | Segmenting
+Model = ImageClassifier | ImageSegmenter
 
 
 class Query(NamedTuple):
@@ -28,7 +28,7 @@ class Query(NamedTuple):
     scores: bool  # whether to return the logarithms of all probabilities
 
 
-def read_query(model: Answering, query: Mapping[str, str]) -> Query:
+def read_query(model: ImageClassifier, query: Mapping[str, str]) -> Query:
     """Check and parse a query: `top`, the number of classes; `prior`, "uniform" or "train"; `scores`."""
     top, prior = query.get("top", "5"), query.get("prior")
     if not re.fullmatch("[1-9][0-9]{0,5}", top):
@@ -36,7 +36,7 @@ def read_query(model: Answering, query: Mapping[str, str]) -> Query:
     return Query(int(top), None if prior is None else log_shares(model, prior), bool(query.get("scores")))
 
 
-def log_shares(model: Answering, prior: str) -> Floats:
+def log_shares(model: ImageClassifier, prior: str) -> Floats:
     if prior not in ("uniform", "train"):
         raise Refused(
             400,
@@ -48,14 +48,14 @@ def log_shares(model: Answering, prior: str) -> Floats:
     return wanted_prior(prior, model.classes, model.counts)
 
 
-def logits_of(model: Answering, images: Sequence[Seen]) -> Floats:
+def logits_of(model: ImageClassifier, images: Sequence[Seen]) -> Floats:
     """Return logits, (N, C)."""
     logits = model.logits(images)
     check_finite(logits)
     return np.asarray(logits, np.float64)
 
 
-def class_answer(model: Answering, logits: Floats, asked: Query) -> dict[str, Any]:
+def class_answer(model: ImageClassifier, logits: Floats, asked: Query) -> dict[str, Any]:
     """Return the most probable classes, each with its group and training count."""
     if asked.prior is not None and model.assumed is not None:
         logits = np.asarray(adjust(logits, model.assumed, asked.prior))
@@ -74,7 +74,7 @@ def class_answer(model: Answering, logits: Floats, asked: Query) -> dict[str, An
     return rows[0] | {"top": rows} | ({"scores": scores} if asked.scores else {})
 
 
-def mask_answer(model: Segmenting, image: NDArray[np.uint8]) -> dict[str, Any]:
+def mask_answer(model: ImageSegmenter, image: NDArray[np.uint8]) -> dict[str, Any]:
     """Return the share of each class, and the mask as a PNG in the colors of the classes."""
     row, classes = model.answer(image)
     shares = sorted(row["shares"].items(), key=lambda pair: -pair[1])
@@ -92,7 +92,7 @@ def mask_answer(model: Segmenting, image: NDArray[np.uint8]) -> dict[str, Any]:
     }
 
 
-def rarity(model: Segmenting, c: int) -> dict[str, Any]:
+def rarity(model: ImageSegmenter, c: int) -> dict[str, Any]:
     return {
         "group": model.groups[c],
         "train": model.counts[c],

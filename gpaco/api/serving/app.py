@@ -14,7 +14,7 @@ from gpaco.api.serving.openapi import describe
 from gpaco.api.serving.uploads import Limits, Load, Refused, Upload, decoded
 from gpaco.errors import Problem
 from gpaco.pages.server import server_page
-from gpaco.tasks.classification.rows import Answering
+from gpaco.tasks.classification.rows import ImageClassifier
 
 BATCH = 32  # largest number of images per forward pass
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -35,12 +35,12 @@ def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL
     answer = answerer(model, limits)
     page = server_page(model)
     description = describe(model, limits)
-    task = "classification" if isinstance(model, Answering) else "segmentation"
+    task = "classification" if isinstance(model, ImageClassifier) else "segmentation"
     load = Load(limits)
 
     async def predict(request: Request) -> Response:
         async with load.uploads(request) as uploads:
-            asked = read_query(model, request.query_params) if isinstance(model, Answering) else None
+            asked = read_query(model, request.query_params) if isinstance(model, ImageClassifier) else None
             # Wait for all images even if one fails: the request counts as open until all are done.
             found = await asyncio.gather(*(answer(upload, asked) for upload in uploads), return_exceptions=True)
         for one in found:
@@ -104,7 +104,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
     async def in_pool(work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
 
-    if isinstance(model, Answering):
+    if isinstance(model, ImageClassifier):
         room = asyncio.Semaphore(limits.decoded)
 
         def seen(upload: Upload) -> Any:

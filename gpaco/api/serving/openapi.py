@@ -5,7 +5,7 @@ from typing import Any
 from gpaco import __version__
 from gpaco.api.serving.answers import Model
 from gpaco.api.serving.uploads import Limits
-from gpaco.tasks.classification.rows import Answering
+from gpaco.tasks.classification.rows import ImageClassifier
 
 _TEXT, _NUMBER, _WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MAYBE = {"type": ["string", "null"]}
@@ -13,7 +13,7 @@ _MAYBE = {"type": ["string", "null"]}
 
 def describe(model: Model, limits: Limits) -> dict[str, Any]:
     """Return what the server answers, with the classes of its model."""
-    classifies = isinstance(model, Answering)
+    classifies = isinstance(model, ImageClassifier)
     classes = {"type": "string", "enum": list(model.classes)}
     rarity = {"group": _MAYBE, "train": {"type": ["integer", "null"]}}
     if classifies:

@@ -20,7 +20,7 @@ from gpaco.api.serving.uploads import Limits
 from gpaco.errors import EnvironmentProblem, UserError, installing
 from gpaco.system.progress import Say
 from gpaco.system.words import plural
-from gpaco.tasks.classification.rows import Answering
+from gpaco.tasks.classification.rows import ImageClassifier
 
 HOST, PORT = "127.0.0.1", 8000
 NEEDED = ("jinja2", "starlette", "uvicorn", "python_multipart")
@@ -65,7 +65,7 @@ def serve_model(
     local = ipaddress.ip_address(address).is_loopback
     shown = f"[{address}]" if ":" in address else address
     blank = np.zeros((64, 64, 3), np.uint8)
-    if isinstance(model, Answering):  # a broken model should fail now
+    if isinstance(model, ImageClassifier):  # a broken model should fail now
         model.probabilities([model.see(blank)])
     else:
         mask_answer(model, blank)

@@ -56,10 +56,10 @@ def read(
             raise _absent(place)
         splits = _read(place, start or place.parent, allow_outside, index)
     except PermissionError as error:
-        raise UserError(f"this user may not read {str(error.filename or place)!r}", "change its permissions") from None
+        raise UserError(f"no permission to read {str(error.filename or place)!r}", "change its permissions") from None
     except FileNotFoundError as error:
         raise UserError(
-            f"{str(error.filename or place)!r} disappeared while it was read", "is something moving it?"
+            f"{str(error.filename or place)!r} disappeared while it was read", "check that nothing moves or deletes it"
         ) from None
     except OSError as error:
         raise EnvironmentProblem(f"cannot read {str(place)!r}: {error.strerror or error}", "check the disk") from error

@@ -16,7 +16,7 @@ _TRIES = 10
 DRAWS_OF_ERASING = 2 * _TRIES + 4  # whether to erase; area and aspect of each try; position; seed of the noise
 
 
-def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
+def erase_(images: Tensor, chance: float, u: npt.NDArray[Any]) -> None:
     """Replace a rectangle of some images (B, 3, H, W) by Gaussian noise, in place.
 
     u: (B, DRAWS_OF_ERASING) uniform numbers; the result for an image depends only on its own row.
@@ -31,7 +31,7 @@ def erased(images: Tensor, chance: float, u: npt.NDArray[Any]) -> Tensor:
                 3, box.height, box.width, generator=torch.Generator().manual_seed(int(seed * 2**53))
             )
     device = images.device  # two copies per batch, not one per image
-    return images.copy_(noise.to(device, images.dtype).where(where.to(device), images))
+    images.copy_(noise.to(device, images.dtype).where(where.to(device), images))
 
 
 def erased_box(height: int, width: int, draws: Sequence[float]) -> Box | None:

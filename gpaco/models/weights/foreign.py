@@ -82,6 +82,6 @@ def _refused(path: Path, error: Exception) -> UserError:
             "download it again, or ask for safetensors",
         )
     return UserError(
-        f"{path} is refused: loading it would run code or build objects ({', '.join(names)[:300]})",
+        f"refused to load {path}: it would run code or build objects ({', '.join(names)[:300]})",
         "no code was executed; if you trust it, load it with torch.load(weights_only=False) and save its state_dict()",
     )

@@ -266,7 +266,7 @@ def chosen_views(seed: int, epoch: int, keys: Indices, views: Sequence[View], ca
 @torch.inference_mode()
 def answers_of_features(answer: Callable[[Tensor], Tensor], features: Rows, device: torch.device) -> NDArray[Any]:
     """Apply `answer` to cached features (N, F). Each process computes its share, and all get the whole."""
-    mine = np.array(distributed.mine(len(features)), np.int64)
+    mine = np.array(distributed.own_share(len(features)), np.int64)
     parts = []
     for start in range(0, max(len(mine), 1), BLOCK):  # a process without a share returns an empty array
         rows = mine[start : start + BLOCK]

@@ -113,7 +113,7 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     text += [f"classes without an image in {name}: {some(none)}" for name, none in facts["no_image"].items() if none]
     text += report_lines.size_lines(facts["sizes"])
     kinds = Counter(what for one in facts["odd"] for what in one["what"])
-    text += [f"odd: {what} ({plural(number, 'file')})" for what, number in kinds.most_common()]
+    text += [f"unusual: {what} ({plural(number, 'file')})" for what, number in kinds.most_common()]
     text += report_lines.unreadable(facts)
     text += report_lines.same_images("within a split", facts["duplicates"])
     text += report_lines.same_images("in two classes", facts["two_classes"])

@@ -58,7 +58,7 @@ def _answers(
     batch_size: int,
     show: Progress | None,
 ) -> NDArray[Any]:
-    mine = np.array(distributed.mine(len(samples)), np.int64)
+    mine = np.array(distributed.own_share(len(samples)), np.int64)
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
     device = predictor.mean.device
     parts = [wanted(torch.zeros(0, len(predictor.classes)))]

@@ -10,10 +10,10 @@ from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust
 from gpaco.models.onnx_file import OnnxFile
 from gpaco.tasks.classification.logits import Logits, wanted_prior
-from gpaco.tasks.classification.rows import Answering, Seen
+from gpaco.tasks.classification.rows import ImageClassifier, Seen
 
 
-def answering_file(file: OnnxFile, prior: str | None = None) -> Answering:
+def open_classifier(file: OnnxFile, prior: str | None = None) -> ImageClassifier:
     """Return the model in a file, adjusted to the class distribution `prior`, if given."""
     about = file.about
     classes, counts = tuple(about["classes"]), about["counts"] and tuple(about["counts"])
@@ -35,7 +35,7 @@ def answering_file(file: OnnxFile, prior: str | None = None) -> Answering:
         raw = file.logits(np.ascontiguousarray(np.stack([image for (image,) in images]).transpose(0, 3, 1, 2)))
         return raw if wanted is assumed or wanted is None or assumed is None else adjust(raw, assumed, wanted)
 
-    return Answering(
+    return ImageClassifier(
         name=file.path.name,
         classes=classes,
         counts=counts,

@@ -110,7 +110,7 @@ class Frozen:
         progress(first, total)
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
-                own = self._forward(pixels, pool)[: len(distributed.mine(len(block)))].contiguous()
+                own = self._forward(pixels, pool)[: len(distributed.own_share(len(block)))].contiguous()
                 rows = distributed.in_order(own, len(block)).cpu()
                 if distributed.rank() == 0:
                     features.append(rows)

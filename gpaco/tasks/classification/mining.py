@@ -77,7 +77,7 @@ def look_at(
     """Return the model's outputs for all files, and why some cannot be read. Each process reads its share."""
     card, device = predictor.card, predictor.mean.device
     check_correction(card, "uniform", unbiased=False)
-    own = list(distributed.mine(len(files)))
+    own = list(distributed.own_share(len(files)))
     wide = predictor.model.num_features
     logits = np.full((len(own), len(card.classes)), np.nan, np.float32)
     features = np.zeros((len(own), wide), np.float32)

@@ -18,7 +18,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
-from gpaco.tasks.classification.rows import Answering, Row, Seen, output_table, predict_rows, table_writer
+from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, predict_rows, table_writer
 from gpaco.training.run import Run
 
 
@@ -38,7 +38,7 @@ def predict_classes(
     """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
     place = None if out is None else output_table(out, [place for run in runs for place in run.recipe.data.places])
     files = find_files(paths)
-    model = answering(runs, prior=prior, unbiased=unbiased, device=device)
+    model = image_classifier(runs, prior=prior, unbiased=unbiased, device=device)
     rows: list[Row] = []
     work = distributed.shared_work()
     how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "show": show, "work": work}
@@ -49,7 +49,9 @@ def predict_classes(
     return rows
 
 
-def answering(runs: Sequence[Run], *, prior: str | None, unbiased: bool, device: torch.device) -> Answering:
+def image_classifier(
+    runs: Sequence[Run], *, prior: str | None, unbiased: bool, device: torch.device
+) -> ImageClassifier:
     """Return the model of a run, or an ensemble of several (their mean logits), for prediction."""
     predictors = load_classifiers(runs, device=device)
     for predictor in predictors:
@@ -68,7 +70,7 @@ def answering(runs: Sequence[Run], *, prior: str | None, unbiased: bool, device:
             parts.append(final_logits(raw, predictor.card, prior=prior, unbiased=unbiased))
         return np.asarray(sum(parts[1:], start=parts[0]) / len(parts))
 
-    return Answering(
+    return ImageClassifier(
         name=runs[0].folder.resolve().name,
         classes=card.classes,
         counts=card.counts,

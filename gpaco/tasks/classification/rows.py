@@ -38,7 +38,7 @@ MARKS = {  # strings that are in every file we write, and in no other table
 
 
 @dataclass(frozen=True, eq=False)
-class Answering:
+class ImageClassifier:
     """A classifier for prediction: images in, logits out."""
 
     name: str
@@ -58,7 +58,7 @@ class Answering:
 
 
 def predict_rows(
-    model: Answering,
+    model: ImageClassifier,
     files: Sequence[File],
     *,
     top: int,
@@ -99,7 +99,7 @@ def predict_rows(
                 show(done, len(files))
 
 
-def answer(probabilities: Floats, model: Answering, top: int) -> Row:
+def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:
     """Return the most probable class with its group and training count, and the `top` classes."""
     best = np.argsort(-probabilities, kind="stable")[:top]
     first = int(best[0])

@@ -82,10 +82,10 @@ def _on_hub(weights: str) -> str:
 def _describe_start(weights: str, name: str, part: str, reason: str, gpu: bool, method: str) -> str:
     untrained = weights == NONE
     trained = {
-        "head": f"a head trains on {'the features of an untrained network' if untrained else 'its features'}",
-        "last-block": "the last block and a head train",
-        "all": "all layers train",
-        "lora": "low-rank updates and a head train",
+        "head": f"training a head on {'the features of an untrained network' if untrained else 'its features'}",
+        "last-block": "training the last block and a head",
+        "all": "training all layers",
+        "lora": "training LoRA adapters and a head",
     }[part]
     since = f" ({reason})" if reason else ""
     if untrained:

@@ -102,7 +102,7 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     distributed.barrier()
     if len(tried) == 1:
         took = time.monotonic() - began
-        say(f"no search: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
+        say(f"no time to search: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
         return dict(best["settings"])
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])

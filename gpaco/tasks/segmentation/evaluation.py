@@ -78,7 +78,7 @@ def evaluate_scenes(
 
     card = predictor.card
     tally = Tally.empty(len(card.classes))
-    mine = distributed.mine(len(scenes))
+    mine = distributed.own_share(len(scenes))
     finite, each = True, np.zeros((len(scenes), 3, len(card.classes)), np.int64)
     with ThreadPoolExecutor(1) as pool:  # decode an image while the network works on another
         ahead = deque(pool.submit(load, i) for i in mine[:2])

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.models.onnx_file import OnnxFile
-from gpaco.tasks.segmentation.masks import Segmenting
+from gpaco.tasks.segmentation.masks import ImageSegmenter
 from gpaco.tasks.segmentation.transforms import fitting
 from gpaco.tasks.segmentation.windows import starts, usual_stride
 
 
-def segmenting_file(file: OnnxFile) -> Segmenting:
+def open_segmenter(file: OnnxFile) -> ImageSegmenter:
     """Return the model in a file."""
     about = file.about
-    return Segmenting(
+    return ImageSegmenter(
         name=file.path.name,
         classes=tuple(about["classes"]),
         palette=tuple(tuple(color) for color in about["palette"]),

@@ -36,7 +36,7 @@ KINDS = {"mask": ".png", "colors": ".png", "overlay": ".jpg"}  # folders and the
 
 
 @dataclass(frozen=True, eq=False)
-class Segmenting:
+class ImageSegmenter:
     """A segmenter for prediction: an image in, the class of each pixel out."""
 
     name: str
@@ -66,7 +66,7 @@ def output_masks(out: Path | str, data: Iterable[object] = ()) -> Path:
 
 
 def write_masks(
-    model: Segmenting,
+    model: ImageSegmenter,
     paths: Sequence[Path | str],
     *,
     folder: Path | None,
@@ -106,7 +106,7 @@ def write_masks(
 
 
 @contextmanager
-def _table(folder: Path, model: Segmenting, columns: Sequence[str]) -> Iterator[Write]:
+def _table(folder: Path, model: ImageSegmenter, columns: Sequence[str]) -> Iterator[Write]:
     """Yield a function that adds a row to predictions.csv; classes.csv is written beside it."""
     mark_folder(folder, MARK)
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
@@ -133,7 +133,7 @@ def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8], strength: floa
     return mixed
 
 
-def _segmented(model: Segmenting, image: NDArray[np.uint8], folder: Path | None, name: str) -> Row:
+def _segmented(model: ImageSegmenter, image: NDArray[np.uint8], folder: Path | None, name: str) -> Row:
     row, classes = model.answer(image)
     if folder is None:
         return row

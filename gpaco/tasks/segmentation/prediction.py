@@ -11,7 +11,7 @@ from gpaco.metrics.segmentation import share_groups
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.segmentation.evaluation import segment
-from gpaco.tasks.segmentation.masks import Row, Segmenting, output_masks, write_masks
+from gpaco.tasks.segmentation.masks import ImageSegmenter, Row, output_masks, write_masks
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.training.run import Run
 
@@ -34,15 +34,15 @@ def predict_masks(
     """
     folder = None if out is None else output_masks(out, run.recipe.data.places)
     distributed.barrier()  # no process may write there before all have checked it
-    model, work = segmenting(run, device=device, **how), distributed.shared_work()
+    model, work = image_segmenter(run, device=device, **how), distributed.shared_work()
     return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show, work=work)
 
 
-def segmenting(run: Run, *, device: torch.device, **how: Any) -> Segmenting:
+def image_segmenter(run: Run, *, device: torch.device, **how: Any) -> ImageSegmenter:
     """Return the model of a run for prediction."""
     predictor = load_segmenter(run, device=device)
     card = predictor.card
-    return Segmenting(
+    return ImageSegmenter(
         name=run.folder.resolve().name,
         classes=card.classes,
         palette=card.palette,

@@ -199,7 +199,7 @@ def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None)
     def count(i: int) -> NDArray[np.int64]:
         return np.bincount(scenes.load_mask(i).ravel(), minlength=256)[: len(scenes.classes)]
 
-    mine = distributed.mine(len(scenes))
+    mine = distributed.own_share(len(scenes))
     counts = np.zeros(len(scenes.classes), np.int64)
     with ThreadPoolExecutor(4) as pool:
         for done, own in enumerate(pool.map(count, mine), 1):

@@ -70,7 +70,7 @@ def test_check_finds_what_is_wrong_and_touches_nothing(tmp_path: Path) -> None:
     text = "\n".join(lines(facts))
     for part in (
         "imbalance factor: 134",
-        "odd: CMYK (1 file)",
+        "unusual: CMYK (1 file)",
         "train/bee/5.png = test/bee/leak.png",
         "train/ant/empty.jpg (train): the file is empty",
         "problem: 3 unreadable images",

@@ -81,12 +81,12 @@ def test_the_printed_line_says_how_to_change_it() -> None:
     assert "no GPU" not in chosen(PHOTOS, {"train.part": "head"})[1][0]
     assert chosen(PHOTOS, {}, GPU)[1][0].endswith(f"--weights hub --model {DINO} or {CLIP}")
     assert "stronger" not in chosen(PHOTOS, {"model.weights": "hub", "model.name": CLIP}, GPU)[1][0]
-    assert chosen(32, {})[1][0] == "start: from scratch (small images); all layers train"
-    assert chosen(PHOTOS, {"model.weights": "none"})[1][0] == "start: from scratch; all layers train"
+    assert chosen(32, {})[1][0] == "start: from scratch (small images); training all layers"
+    assert chosen(PHOTOS, {"model.weights": "none"})[1][0] == "start: from scratch; training all layers"
     untrained = chosen(PHOTOS, {"model.weights": "none", "train.part": "head"})
     assert untrained[1] == []  # nothing is left open
     assert chosen(PHOTOS, {"model.name": "resnet18", "train.part": "head"})[1][0].endswith(
-        "a head trains on the features of an untrained network"
+        "training a head on the features of an untrained network"
     )
     assert "--weights hub downloads timm's" in chosen(PHOTOS, {"model.name": "resnet18"})[1][0]
     assert "--weights auto: a pretrained backbone for these images" in chosen(32, {})[1][1]

@@ -21,7 +21,7 @@ from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
-from gpaco.tasks.segmentation.masks import Segmenting, colored, overlaid, write_masks
+from gpaco.tasks.segmentation.masks import ImageSegmenter, colored, overlaid, write_masks
 from gpaco.tasks.segmentation.predictor import ScenePredictor
 from gpaco.tasks.segmentation.readers.read import read_scenes
 
@@ -257,7 +257,7 @@ def test_whatever_an_archive_calls_its_images_the_results_are_below_the_output_f
             member.size = content.tell()
             archive.addfile(member, io.BytesIO(content.getvalue()))
     nothing = (np.zeros((40, 56), np.uint8), np.ones((40, 56), np.float32))
-    model = Segmenting("model", ("0",), ((1, 2, 3),), (1,), ("many",), lambda image: nothing)
+    model = ImageSegmenter("model", ("0",), ((1, 2, 3),), (1,), ("many",), lambda image: nothing)
     before = sorted(tmp_path.rglob("*"))
     rows = write_masks(model, [images], folder=tmp_path / "a" / "out")
     assert len({row["mask"] for row in rows}) == len(names)
