@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from gpaco.tasks.classification.vectors import METHODS, fit_vectors
 
 Prior = str | ArrayLike | Mapping[Any, float] | None
 _ROWS = 4096  # vectors per forward pass
+_FITTING = threading.Lock()  # the random numbers of torch belong to the process, not to a thread
 
 
 class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,7 +50,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature: temperature of the similarities in the contrastive methods.
         fuse: add the closed form to the trained network.
         calibrate: fit the probabilities on held-out vectors, which takes up to five more training runs. Without it,
-            the network is used alone, uncalibrated.
+            the network is used alone, uncalibrated. "gaussian" is always calibrated.
         device: "cpu", "cuda" and so on; None: a GPU if available.
         random_state: seed of the initial weights, the order of the data, and the folds.
 
@@ -107,7 +109,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = float(np.sqrt((vectors - vectors.mean(0)).var())) or 1.0
         names, where = tuple(map(str, self.classes_)), choose_device(self.device)
         try:
-            with torch.random.fork_rng():
+            with _FITTING, torch.random.fork_rng():
                 fitted = fit_vectors(
                     recipe, self._scaled(vectors), labels.astype(np.int64), names, where, calibrate=self.calibrate
                 )
@@ -130,7 +132,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             prior: how frequent the classes are where the model is used: "uniform"; "train", as in training; or a share
                 for each class, ordered as `classes_` or by name. None: what the method assumes, which is uniform
-                except for "ce" and "focal" without `fuse`.
+                except for "ce" and "focal" without `fuse` or without `calibrate`.
         """
         check_is_fitted(self)
         vectors = self._scaled(validate_data(self, X, dtype=np.float64, reset=False))

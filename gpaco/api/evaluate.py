@@ -34,7 +34,7 @@ def evaluate(
     which: str = "best",
     device: str | None = None,
     out: Path | str | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     say: Say = quiet,
     **how: Any,
 ) -> dict[str, Any]:
@@ -70,10 +70,11 @@ def evaluate(
     where = choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():
-        say, show = quiet, None
+        say, progress = quiet, None
     if root is not None and (data is None or isinstance(data, Samples)):
         raise UserError("--root is for a table or list, but none was given", "gpaco evaluate RUN LIST --root FOLDER")
-    common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where, "show": show, "say": say}
+    common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where}
+    common |= {"progress": progress, "say": say}
     if several[0].recipe.train.task == "segmentation":
         if root is not None:
             raise UserError("--root is for tables and lists of images", "leave it out")
@@ -89,7 +90,7 @@ def evaluate(
             if which != "best":
                 raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
             for run in several:
-                tune_run(run, where, say, unbiased=unbiased, show=show)
+                tune_run(run, where, say, unbiased=unbiased, progress=progress)
                 page = run.folder / "report.html"
                 if page.exists() and distributed.rank() == 0:
                     report(run, page, say=say)

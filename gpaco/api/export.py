@@ -64,6 +64,11 @@ def export(
     if weights_only and (prior is not None or unbiased or size is not None):
         raise UserError("a backbone has neither classes nor a size", "leave out --prior, --unbiased and --size")
     found = EXPORTABLE[several[0].recipe.train.task](several, prior=prior, unbiased=unbiased, size=size, which=which)
+    if weights_only and not found.weights:
+        raise UserError(
+            "the experts of this run are narrower than its backbone: no other training can start from them",
+            "export .onnx or .pt2, or the run of another method",
+        )
     about = json.loads(json.dumps(found.about))  # as it is in the file
     difference = None
     work = path.with_name(f".{path.stem}.writing{path.suffix}")  # renamed if there is no error

@@ -46,7 +46,7 @@ def predict_file(
     top: int = 5,
     batch_size: int = 64,
     uncertain: float | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image, as `gpaco.predict` does for a run; `options` go to `open_model`."""
@@ -55,11 +55,11 @@ def predict_file(
     model = open_model(file, **options) if isinstance(file, Path | str) else file
     if isinstance(model, ImageSegmenter):
         folder = None if out is None else output_masks(out)
-        return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show)
+        return write_masks(model, paths, folder=folder, uncertain=uncertain, progress=progress)
     place = None if out is None else output_table(out)
     files, rows = find_files(paths), []
     with table_writer(place, top, marked=uncertain is not None) as write:
-        for row in predict_rows(model, files, top=top, batch_size=batch_size, uncertain=uncertain, show=show):
+        for row in predict_rows(model, files, top=top, batch_size=batch_size, uncertain=uncertain, progress=progress):
             rows.append(row)
             write(row)
     return rows

@@ -30,7 +30,7 @@ def mine(
     classes: str = RARE,
     n: int = 200,
     device: str | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     say: Say = quiet,
 ) -> list[dict[str, Any]]:
     """Return candidates for rare classes among unlabeled images: predicted as the class, without near-duplicates.
@@ -60,7 +60,7 @@ def mine(
     card = predictor.card
     wanted = chosen_classes(classes, card)
     files = find_files([pool] if isinstance(pool, Path | str) else pool)
-    found, errors = look_at(predictor, files, show=show)
+    found, errors = look_at(predictor, files, progress=progress)
     if len(errors) == len(files):
         raise UserError(f"no image could be read: {next(iter(errors.values()))}", "give images that can be opened")
     if errors:

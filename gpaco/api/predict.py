@@ -26,7 +26,7 @@ def predict(
     batch_size: int = 64,
     uncertain: float | None = None,
     device: str | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     **how: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image: path, class, probability, group of the class, `top` classes, error (or None).
@@ -49,7 +49,7 @@ def predict(
     new/0.png True
     new/1.png True
     """
-    given: dict[str, Any] = {"out": out, "uncertain": uncertain, "show": show}
+    given: dict[str, Any] = {"out": out, "uncertain": uncertain, "progress": progress}
     for_classes: dict[str, Any] = {"prior": prior, "unbiased": unbiased, "top": top, "batch_size": batch_size}
     if isinstance(runs, Path | str) and is_onnx(runs):
         return predict_file(runs, paths, device=device, **given, **for_classes, **how)

@@ -201,7 +201,13 @@ def evaluate(
     screen = display(as_json)
     with screen.working("evaluating") as progress:
         result = gpaco.evaluate(
-            runs, others[0] if others else None, which=checkpoint, show=progress, say=screen, **arguments, **inference
+            runs,
+            others[0] if others else None,
+            which=checkpoint,
+            progress=progress,
+            say=screen,
+            **arguments,
+            **inference,
         )
     for line in filter(None, map(unfinished, runs)):
         screen(line)
@@ -253,7 +259,7 @@ def predict(
     place = out or default_output(segments, as_json)
     screen = display(as_json)
     with screen.working("predicting") as progress:
-        rows = predicted(images, out=place, show=progress, uncertain=uncertain)
+        rows = predicted(images, out=place, progress=progress, uncertain=uncertain)
     if as_json and is_first_process():
         print(json.dumps(rows))
     unreadable = sum(row["error"] is not None for row in rows)
@@ -342,7 +348,7 @@ def mine(
     """
     screen = display(as_json)
     with screen.working("looking at images") as progress:
-        rows = gpaco.mine(run, list(pool), out=out, classes=classes, n=n, device=device, show=progress, say=screen)
+        rows = gpaco.mine(run, list(pool), out=out, classes=classes, n=n, device=device, progress=progress, say=screen)
     if as_json and is_first_process():
         print(json.dumps(rows))
     found = len({row["class"] for row in rows})

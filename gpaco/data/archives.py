@@ -1,6 +1,7 @@
 """The contents of a tar archive: images by name, and their classes. Needs no torch."""
 
 import json
+import posixpath
 import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,12 +33,18 @@ def images_in(shard: Path) -> list[Member]:
 def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
     """Return offset and size of each image by name, and the class of each sample by its key."""
     images: dict[str, tuple[int, int]] = {}
+    links: dict[str, str] = {}  # images that are links to others
     labels: dict[str, dict[str, str]] = {suffix: {} for suffix in _LABELS}
     try:
         with tarfile.open(shard, "r:") as archive:
             for one in archive:
                 name, suffix = one.name.removeprefix("./"), PurePosixPath(one.name).suffix.lower()
-                if not one.isreg() or PurePosixPath(name).name.startswith("."):
+                if PurePosixPath(name).name.startswith("."):
+                    continue
+                if (one.islnk() or one.issym()) and suffix in SUFFIXES:
+                    start = "" if one.islnk() else posixpath.dirname(name)  # hard links are named from the top
+                    links[name] = posixpath.normpath(posixpath.join(start, one.linkname))
+                if not one.isreg():
                     continue
                 if suffix in SUFFIXES:
                     images[name] = one.offset_data, one.size
@@ -45,14 +52,26 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
                     file = archive.extractfile(one)
                     text = file.read().decode() if file else ""
                     label = _json_label(text) if suffix == ".json" else text.strip()
-                    if label:
-                        labels[suffix][sample_key(name)] = label
+                    if label and labels[suffix].setdefault(sample_key(name), label) != label:
+                        raise UserError(
+                            f"{shard} has two classes for the sample {sample_key(name)!r}: one is in {name!r}",
+                            "a sample is named up to the first dot: use other names, without dots",
+                        )
             _check_end(shard, archive.offset)
     except (tarfile.TarError, UnicodeDecodeError) as error:
         raise UserError(
             f"{shard} is not a tar archive, or damaged: {error}",
             "shards are not compressed; make them again, for example with tar --create",
         ) from error
+    for name, target in links.items():
+        for _ in links:  # a link to a link
+            target = links.get(target, target)
+        if target not in images:
+            raise UserError(
+                f"{shard}: {name!r} is a link to {target!r}, which is not in the archive",
+                "make it again with copies: tar --create --dereference",
+            )
+        images[name] = images[target]
     return images, labels[".txt"] | labels[".json"] | labels[".cls"]
 
 
@@ -75,4 +94,4 @@ def _json_label(text: str) -> str:
         facts: Any = json.loads(text)
     except ValueError:
         return ""
-    return next((str(facts[key]) for key in _KEYS if key in facts), "") if isinstance(facts, dict) else ""
+    return next((str(facts[key]) for key in _KEYS if facts.get(key) is not None), "") if isinstance(facts, dict) else ""

@@ -1,10 +1,12 @@
 """Lists what is in a folder, at any depth. Hidden files and folders are left out, and links are followed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from gpaco.data.images import SUFFIXES
+from gpaco.data.members import File
 from gpaco.errors import EnvironmentProblem, UserError
 
 
@@ -31,6 +33,14 @@ def files_below(folder: str | Path) -> Iterator[str]:
         inside = entries(current)
         yield from (entry.path for entry in inside if not entry.is_dir())
         waiting += sorted((entry.path for entry in inside if entry.is_dir()), reverse=True)
+
+
+def real_paths(files: Iterable[File]) -> list[str]:
+    """Return the files without links. Each folder is resolved once: resolving every file of ImageNet takes a minute."""
+    real = cache(os.path.realpath)
+    split = (os.path.split(str(file)) for file in files)
+    places = (os.path.join(real(folder), name) for folder, name in split)
+    return [os.path.realpath(place) if os.path.islink(place) else place for place in places]
 
 
 def is_image(name: str) -> bool:

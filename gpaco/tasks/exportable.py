@@ -21,7 +21,7 @@ class Exportable(NamedTuple):
     """A trained model ready to be exported."""
 
     module: nn.Module  # images (N, 3, H, W) uint8 -> logits
-    weights: Mapping[str, Tensor]  # of its backbone
+    weights: Mapping[str, Tensor]  # of its backbone; empty if no other model can use them
     about: dict[str, Any]  # everything needed to use it, stored in the file
     batches: tuple[int, ...]  # batch sizes at which to compare the file with the model
 

@@ -25,4 +25,4 @@ class Normalized(nn.Module):
     def normalized(self, images: Tensor) -> Tensor:
         """Normalize images (N, 3, H, W), uint8 or floats from 0 to 1, for the network."""
         images = images / 255 if images.dtype == torch.uint8 else images
-        return (images - self.mean) / self.std
+        return (images.to(self.mean.dtype) - self.mean) / self.std

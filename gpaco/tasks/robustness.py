@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ class RobustnessSettings:
         return str(self.data) if self.data is not None else self.run.recipe.data.path
 
 
+def place_of(data: str) -> str:
+    """Return the absolute path of data, the same from every folder; a word such as digits stays as it is."""
+    return str(Path(data).resolve()) if Path(data).exists() else data
+
+
 def begin_output(settings: RobustnessSettings) -> None:
     """Create the folder for the results, with a mark unless it is a run folder."""
     if not is_run(settings.out):
@@ -101,8 +107,11 @@ def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     path = settings.out / (f"robustness-{name}.json" if name else "robustness.json")
     if distributed.rank():
         return
-    before = json.loads(path.read_bytes()).get("corruptions", {}) if path.is_file() else {}
-    if lost := [key for key in before if key not in result.get("corruptions", {})]:
+    before: object = {}
+    with suppress(OSError, ValueError):  # it may be missing or damaged
+        before = json.loads(path.read_bytes())
+    known = before.get("corruptions", {}) if isinstance(before, dict) else {}
+    if lost := [key for key in known if key not in result.get("corruptions", {})]:
         settings.say(
             f"{path.name} had {plural(len(lost), 'more corruption')}; without --corruptions, all return from the log"
         )

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
 
@@ -47,6 +48,20 @@ def test_it_passes_the_checks_of_scikit_learn_in_closed_form() -> None:
 @pytest.mark.timeout(1200)
 def test_it_passes_the_checks_of_scikit_learn() -> None:
     check_estimator(TailClassifier(epochs=20), on_skip=None)
+
+
+def test_the_closed_form_needs_no_calibration_to_be_fitted() -> None:
+    fresh, labels = tail((30, 30, 30), seed=2)
+    assert TailClassifier(method="gaussian", calibrate=False).fit(*tail()).score(fresh, labels) > 0.9
+
+
+def test_a_fit_in_a_thread_is_that_of_its_seed() -> None:
+    def probabilities(seed: int) -> NDArray[np.float64]:
+        return TailClassifier(epochs=3, hidden=8, random_state=seed).fit(*tail()).predict_proba(tail()[0])
+
+    alone = [probabilities(seed) for seed in (0, 1)]
+    with ThreadPoolExecutor(2) as threads:
+        np.testing.assert_array_equal(list(threads.map(probabilities, (0, 1))), alone)
 
 
 def test_it_works_in_a_pipeline_a_grid_search_a_clone_and_a_file(fitted: TailClassifier) -> None:

@@ -26,7 +26,8 @@ from gpaco.api.export import MARKS
 from gpaco.data.readers.read import read
 from gpaco.data.views.eval import images_as_tested
 from gpaco.errors import EnvironmentProblem, Problem, UserError
-from gpaco.models import backbones, exported
+from gpaco.models import backbones
+from gpaco.models import export as exporting
 from gpaco.system.outputs import output_file
 from gpaco.tasks.classification.card import Tuned
 from gpaco.tasks.classification.export import FinalLogits
@@ -195,6 +196,9 @@ def test_a_segmenters_file_of_windows_and_the_example_that_slides_them_draw_the_
     result = gpaco.export(segmenter, tmp_path / "own.onnx")
     assert result["about"]["input"]["size"] == result["about"]["window"] == [20, 24]
     assert_the_example_draws_as_predict_does(segmenter, tmp_path)
+    gpaco.export(segmenter, tmp_path / "small.onnx", size=(16, 8))  # smaller than the stride
+    image = Path(segmenter.recipe.data.path) / "images" / "test" / "0.png"
+    assert gpaco.predict(tmp_path / "small.onnx", image)[0]["error"] is None
 
 
 def assert_the_example_draws_as_predict_does(segmenter: Run, folder: Path) -> None:
@@ -250,6 +254,13 @@ def test_what_cannot_be_is_said_and_nothing_is_written(
 
 
 @pytest.mark.slow
+def test_the_backbone_of_narrow_experts_is_not_written(tmp_path: Path) -> None:
+    run = gpaco.train("digits", out=tmp_path / "run", method="ride", epochs=1, report=False, say=lambda line: None)
+    with pytest.raises(UserError, match="no other training can start from them"):
+        gpaco.export(run, tmp_path / "backbone.safetensors")
+
+
+@pytest.mark.slow
 def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="for classifiers"):
         gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")
@@ -261,7 +272,7 @@ def test_a_file_that_differs_is_not_kept_and_the_old_one_stays(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.pt2").write_text('the old one: {"gpaco": "')
-    monkeypatch.setattr(exported, "TOLERANCE", -1)
+    monkeypatch.setattr(exporting, "TOLERANCE", -1)
     with pytest.raises(Problem, match=r"was not kept: its logits differ from the model by up to"):
         gpaco.export(trained, tmp_path / "model.pt2")
     assert (tmp_path / "model.pt2").read_text().startswith("the old one")
@@ -289,7 +300,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_models_in_predict_and_in_a_fil
     runs = [trained.folder, other.folder]
     result = gpaco.export(runs, tmp_path / "both.pt2")
     answer, about = opened(tmp_path / "both.pt2")
-    images = exported.noise_images(5, (8, 8))
+    images = exporting.noise_images(5, (8, 8))
     with torch.no_grad():
         mean = torch.stack([load_classifier(Run(folder))(images) for folder in runs]).mean(0)
     torch.testing.assert_close(answer(images), mean, rtol=1e-4, atol=1e-4)

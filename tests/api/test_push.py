@@ -65,6 +65,10 @@ def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(train
     assert f"{sum(metrics['counts']):,} training images" in text
     for heading in ("Use", "Results", "Calibration", "Limits", "Training"):
         assert f"\n## {heading}\n" in text
+    (trained.folder / "robustness.json").write_text('{"version": 1, "mean_error": null}')  # of some corruptions only
+    gpaco.push(trained, "me/digits", dry_run=True)
+    (trained.folder / "robustness.json").unlink()
+    assert "With corrupted images" not in (folder / "README.md").read_text()
     with Image.open(folder / "classes.png") as chart:
         assert chart.size == (1200, 420)
         assert len(chart.convert("RGB").getcolors(2**24) or []) > 3

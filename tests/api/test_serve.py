@@ -83,6 +83,7 @@ def test_health_and_the_description_of_the_server(server: Server, digits: list[n
     assert described["openapi"].startswith("3.1")
     assert set(described["paths"]) == {"/predict", "/health"}
     row = server.predict(png(digits[0]), query="?scores=1").json["images"][0]
+    assert "scores" not in server.predict(png(digits[0]), query="?scores=0").json["images"][0]
     schema = described["components"]["schemas"]["Answer"]
     assert set(row) == set(schema["properties"])
     assert len(row["scores"]) == 10
@@ -118,6 +119,7 @@ def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_o
         (server.predict(good, query="?prior=trian"), 400, "did you mean 'train'"),
         (server.predict(b"no image", query="?prior=trian"), 400, "did you mean 'train'"),  # before the image is read
         (server.predict(good, query="?top=many"), 400, "top must be a positive"),
+        (server.predict(good, query="?scores=yes"), 400, "scores must be 0 or 1"),
         (server.predict(good, query="?top=%C2%B2"), 400, "top must be a positive"),  # a digit that is no number
         (server.predict(good, query=f"?top={'1' * 5000}"), 400, "top must be a positive"),
         (

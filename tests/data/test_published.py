@@ -66,6 +66,8 @@ def test_other_folders_are_not_taken_for_corruptions(tmp_path: Path) -> None:
     save(tmp_path / "cat" / "0.png")
     assert read_shifted(tmp_path) is None
     assert read_shifted(tmp_path / "cat" / "0.png") is None
+    save(tmp_path / "fog" / "0.png")  # classes of a set about the weather
+    assert read_shifted(tmp_path) is None
 
 
 def test_a_misspelled_corruption_and_a_wrong_severity_are_named(tmp_path: Path) -> None:

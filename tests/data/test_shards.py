@@ -115,11 +115,38 @@ def test_classes_come_from_texts_json_or_folders_and_splits_from_names(tmp_path:
     assert [file.name for file in find_files([tmp_path / "train-0.tar"])] == ["10/z.png", "x.png", "y.png"]  # type: ignore[union-attr]
 
 
+def test_links_in_an_archive_are_the_images_they_lead_to(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "photos", {"a": 3, "b": 2})
+    (folder / "b" / "hard.png").hardlink_to(folder / "a" / "0.png")
+    (folder / "b" / "soft.png").symlink_to("../a/1.png")
+    (folder / "b" / "softer.png").symlink_to("soft.png")
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        archive.add(folder, ".")
+    there, packed = read(folder).train, read(tmp_path / "train.tar").train
+    assert packed.counts.tolist() == there.counts.tolist() == [3, 5]
+    assert all(np.array_equal(there.load(i), packed.load(i)) for i in range(8))
+    (folder / "b" / "away.png").symlink_to("/nowhere/1.png")
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        archive.add(folder, ".")
+    with pytest.raises(UserError, match=r"'b/away.png' is a link to '/nowhere/1.png', which is not in the archive"):
+        read(tmp_path / "train.tar")
+
+
+def test_class_names_in_shards_are_those_of_folders(tmp_path: Path) -> None:
+    composed, decomposed = "g\u00e4mma", "ga\u0308mma"
+    write(tmp_path / "train.tar", **{f"{composed}__1_png": png(1), f"{decomposed}__2_png": png(2), "b__3_png": png(3)})
+    assert read(tmp_path / "train.tar").classes == ("b", composed)
+    null = json.dumps({"label": None, "cls": "c"})
+    write(tmp_path / "train.tar", a__1_png=png(1), a__1_json='{"label": null}', b__2_png=png(2), b__2_json=null)
+    assert read(tmp_path / "train.tar").classes == ("a", "c")
+
+
 def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
     cases = {
         "no class for '1.png'": {"train-0.tar": {"1_png": png()}},
         "no image in": {"train-0.tar": {"1_cls": "a"}},
         "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
+        "two classes for the sample '/x'": {"train-0.tar": {"x_1_png": png(), "x_1_cls": "a", "x_2_cls": "b"}},
         "only shards of 'val'": {"val-0.tar": {"a__1_png": png()}},
     }
     for number, (message, shards) in enumerate(cases.items()):

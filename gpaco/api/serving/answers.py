@@ -33,7 +33,10 @@ def read_query(model: ImageClassifier, query: Mapping[str, str]) -> Query:
     top, prior = query.get("top", "5"), query.get("prior")
     if not re.fullmatch("[1-9][0-9]{0,5}", top):
         raise Refused(400, f"top must be a positive whole number, got {top[:20]!r}", "change it or leave it out")
-    return Query(int(top), None if prior is None else log_shares(model, prior), bool(query.get("scores")))
+    scores = query.get("scores", "0")
+    if scores not in ("0", "1"):
+        raise Refused(400, f"scores must be 0 or 1, got {scores[:20]!r}", "change it or leave it out")
+    return Query(int(top), None if prior is None else log_shares(model, prior), scores == "1")
 
 
 def log_shares(model: ImageClassifier, prior: str) -> Floats:

@@ -65,22 +65,25 @@ class Arrays:
         return np.array(_mapped(self.files[name])[(severity - 1) * len(self.labels) + i])
 
 
-def read_shifted(path: Path, show: Progress | None = None) -> Tree | Arrays | None:
+def read_shifted(path: Path, progress: Progress | None = None) -> Tree | Arrays | None:
     """Return the corrupted set in a folder, or None."""
     if not path.is_dir():
         return None
     if (path / "labels.npy").is_file():
         return _read_arrays(path)
     homes = _homes(path)
-    return None if not homes else _read_tree(path, homes, show)
+    return None if not homes else _read_tree(path, homes, progress)
 
 
 def _homes(path: Path) -> dict[str, Path]:
-    """Return the corruption folders, here or one level down (in noise, blur, ..., named as the archives)."""
+    """Return the corruption folders, here or one level down (in noise, blur, ..., named as the archives).
+
+    A folder without severities is not one of them: a class may be called snow.
+    """
     found: dict[str, Path] = {}
     for folder in [path, *(path / kind for kind in KINDS if (path / kind).is_dir())]:
         for name in sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()):
-            if name in CORRUPTIONS:
+            if name in CORRUPTIONS and any((folder / name / level).is_dir() for level in _LEVELS):
                 if name in found:
                     raise UserError(f"{name} is both in {found[name].parent} and in {folder}", "keep one of the two")
                 found[name] = folder / name
@@ -95,15 +98,13 @@ def _homes(path: Path) -> dict[str, Path]:
     return {name: found[name] for name in CORRUPTIONS if name in found}
 
 
-def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> Tree:
+def _read_tree(path: Path, folders: dict[str, Path], progress: Progress | None) -> Tree:
     homes = {(name, s): folder / str(s) for name, folder in folders.items() for s in SEVERITIES}
     homes = {condition: home for condition, home in homes.items() if home.is_dir()}
     for folder in folders.values():
         odd = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name not in _LEVELS)
         if odd:
             raise UserError(f"{folder} has a folder {odd[0]!r}, which is not a severity", "severities are named 1 to 5")
-    if not homes:
-        raise UserError(f"the corruptions in {path} have no severities", "their folders are named 1 to 5")
     names: list[str] = []
     first: Path | None = None
     for number, home in enumerate(homes.values(), 1):
@@ -112,8 +113,8 @@ def _read_tree(path: Path, folders: dict[str, Path], show: Progress | None) -> T
             first, names = home, own
         elif own != names:
             raise _differs(home, set(own), first, set(names))
-        if show is not None:
-            show(number, len(homes))
+        if progress is not None:
+            progress(number, len(homes))
     if not names:
         raise UserError(f"no image in {first}", "it should have a folder for each class, with images")
     folder_of = [name.split("/", 1)[0] for name in names]

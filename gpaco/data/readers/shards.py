@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def _labeled(shard: Path) -> list[Row]:
                 f"{shard} has no class for {name!r}: no .cls, .txt or .json file beside it, and no folder",
                 "add a file with its class, such as 1.cls for 1.jpg",
             )
-        rows.append([name, offset, size, label])
+        rows.append([name, offset, size, normalize("NFC", label)])
     if not rows:
         raise UserError(f"there is no image in {shard}", "a shard has files such as 1.jpg and 1.cls")
     return rows

@@ -36,7 +36,7 @@ def answers_under(
     *,
     skip: bool = False,
     workers: int = 0,
-    show: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
     """Yield the predicted classes of `indices` under each condition, and the unreadable images.
 
@@ -68,8 +68,8 @@ def answers_under(
             classes[[place for place in range(len(chunk)) if place not in errors]] = found if on_cpu else model(found)
             parts.append(classes)
             done += len(chunk)
-            if show is not None:
-                show(done, len(indices) * len(conditions))
+            if progress is not None:
+                progress(done, len(indices) * len(conditions))
         yield condition, np.concatenate(parts), unreadable
 
 

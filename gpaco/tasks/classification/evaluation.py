@@ -1,10 +1,8 @@
 """Logits of a whole data set, sharded over processes, and the metrics computed from them."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.class_maps import published_as
 from gpaco.data.samples import Samples
 from gpaco.data.views.eval import images_as_tested
+from gpaco.data.walk import real_paths
 from gpaco.errors import Problem, UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
@@ -32,9 +31,11 @@ from gpaco.training.run import Run, check_split, newest
 Ints = NDArray[np.int64]
 
 
-def logits_of(predictor: Predictor, samples: Samples, *, batch_size: int = 256, show: Progress | None = None) -> Logits:
+def logits_of(
+    predictor: Predictor, samples: Samples, *, batch_size: int = 256, progress: Progress | None = None
+) -> Logits:
     """Return the logits (N, C) of all samples. Each process computes its share, and all get the whole."""
-    logits: Logits = _answers(predictor, samples, Tensor.float, batch_size, show)
+    logits: Logits = _answers(predictor, samples, Tensor.float, batch_size, progress)
     return logits
 
 
@@ -56,7 +57,7 @@ def _answers(
     samples: Samples,
     wanted: Callable[[Tensor], Tensor],
     batch_size: int,
-    show: Progress | None,
+    progress: Progress | None,
 ) -> NDArray[Any]:
     mine = np.array(distributed.own_share(len(samples)), np.int64)
     chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
@@ -66,8 +67,8 @@ def _answers(
     for images in images_as_tested(samples, predictor.card.view, chunks):
         parts.append(wanted(predictor(images.to(device))).cpu())
         done += len(images)
-        if show is not None:
-            show(done, len(mine))
+        if progress is not None:
+            progress(done, len(mine))
     answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(samples)).numpy()
     return answers
 
@@ -118,25 +119,17 @@ def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
     """
     own = as_files(run.recipe, run.folder)
     copy = replace(own, data=replace(own.data, path=str(data), root=str(root or own.data.root)))
-    files = _places(other_data(data, own, root).parts()[-1][1])
+    files = real_paths(other_data(data, own, root).parts()[-1][1].paths or ())
     with suppress(Problem):  # the data of the run may be gone
-        known = set(_places(splits_of(own, run=run.folder).train))
+        known = set(real_paths(splits_of(own, run=run.folder).train.paths or ()))
         if found := sum(file in known for file in files):
             return found
     with suppress(Problem):
         train = held_out(read_splits(copy), copy, quiet, run=run.folder).train
         if train.list_hash() == newest(run).state["card"]["images"].get("train"):
-            known = set(_places(train))
+            known = set(real_paths(train.paths or ()))
             return sum(file in known for file in files)
     return 0
-
-
-def _places(samples: Samples) -> list[str]:
-    """Return the file of each sample, without links; none for images that have no files of their own."""
-    real = cache(os.path.realpath)  # of folders: to resolve every file would take a minute for ImageNet
-    files = (os.path.split(str(path)) for path in samples.paths or ())
-    places = (os.path.join(real(folder), name) for folder, name in files)
-    return [os.path.realpath(place) if os.path.islink(place) else place for place in places]
 
 
 def evaluate_runs(
@@ -151,7 +144,7 @@ def evaluate_runs(
     restrict: bool,
     which: str,
     device: torch.device,
-    show: Progress | None,
+    progress: Progress | None,
     say: Say,
 ) -> dict[str, Any]:
     """Return the metrics of a run, or of several as an ensemble; see `gpaco.evaluate`."""
@@ -174,7 +167,7 @@ def evaluate_runs(
             say(f"the data has the classes of {published}; published metrics predict only among them: --restrict")
 
     summed = sum(
-        final_logits(logits_of(predictor, samples, show=show), predictor.card, prior=prior, unbiased=unbiased)
+        final_logits(logits_of(predictor, samples, progress=progress), predictor.card, prior=prior, unbiased=unbiased)
         for predictor in predictors
     )
     logits = np.asarray(summed) / len(predictors)

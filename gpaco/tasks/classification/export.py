@@ -73,4 +73,6 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
     }
     models = [FinalLogits(predictor, prior=prior, unbiased=unbiased).eval() for predictor in predictors]
     module = models[0] if len(models) == 1 else MeanLogits(models).eval()
-    return Exportable(module, predictors[0].model.backbone.state_dict(), about, (1, 2, 7))
+    # Narrow experts fit no other network.
+    weights = {} if card.network.narrow else predictors[0].model.backbone.state_dict()
+    return Exportable(module, weights, about, (1, 2, 7))

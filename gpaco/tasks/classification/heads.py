@@ -114,7 +114,7 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
 def held_out_logits(
     learner: ClassificationLearner,
     device: torch.device,
-    show: Progress = lambda *_: None,
+    progress: Progress = lambda *_: None,
     gaussian: Logits | None = None,
 ) -> HeldOut:
     """Train on all folds except one and return the logits of that one, for as many folds as needed.
@@ -137,7 +137,7 @@ def held_out_logits(
         rest, held = (np.flatnonzero(mask) for mask in (folds != number, folds == number))
         if not len(held):
             break
-        show(number, used)
+        progress(number, used)
         held = held[stratified_subset(source.labels[held], most, recipe.data.seed)]
         batch_size = min(recipe.train.batch_size, len(rest) - len(rest) % distributed.world_size())
         small = replace(recipe, train=replace(recipe.train, batch_size=batch_size))
@@ -149,7 +149,7 @@ def held_out_logits(
             splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
             head = fit_head(small, splits, learner.card, part, device, learner.before)
             heads.append(_answers(head.classify, source, held))
-    show(used, used)
+    progress(used, used)
     gaussian = np.concatenate(gaussians) if gaussian is None else gaussian
     return HeldOut(np.concatenate(labels), gaussian, np.concatenate(heads) if trains else None)
 

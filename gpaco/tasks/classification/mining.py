@@ -72,7 +72,7 @@ def chosen_classes(words: str, card: Card) -> list[int]:
 
 @torch.inference_mode()
 def look_at(
-    predictor: Predictor, files: Sequence[File], *, batch_size: int = 64, show: Progress | None = None
+    predictor: Predictor, files: Sequence[File], *, batch_size: int = 64, progress: Progress | None = None
 ) -> tuple[Pool, dict[int, str]]:
     """Return the model's outputs for all files, and why some cannot be read. Each process reads its share."""
     card, device = predictor.card, predictor.mean.device
@@ -98,8 +98,8 @@ def look_at(
                 rows = np.array(good) + start
                 logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
                 check_finite(logits[rows])
-            if show is not None:
-                show(min(start + batch_size, len(own)), len(own))
+            if progress is not None:
+                progress(min(start + batch_size, len(own)), len(own))
     whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
     everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
     return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones

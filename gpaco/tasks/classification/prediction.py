@@ -33,7 +33,7 @@ def predict_classes(
     batch_size: int,
     uncertain: float | None,
     device: torch.device,
-    show: Progress | None,
+    progress: Progress | None,
 ) -> list[Row]:
     """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
     place = None if out is None else output_table(out, [place for run in runs for place in run.recipe.data.places])
@@ -41,7 +41,13 @@ def predict_classes(
     model = image_classifier(runs, prior=prior, unbiased=unbiased, device=device)
     rows: list[Row] = []
     work = distributed.shared_work()
-    how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "show": show, "work": work}
+    how: dict[str, Any] = {
+        "top": top,
+        "batch_size": batch_size,
+        "uncertain": uncertain,
+        "progress": progress,
+        "work": work,
+    }
     with table_writer(place if work.first else None, top, marked=uncertain is not None) as write:
         for row in predict_rows(model, files, **how):
             rows.append(row)

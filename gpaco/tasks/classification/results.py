@@ -56,7 +56,7 @@ def write_results(
     *,
     learner: ClassificationLearner | None = None,
     unbiased: bool = False,
-    show: Progress | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Calibrate the selected checkpoint, tune the prior if requested, evaluate, and write everything.
 
@@ -81,7 +81,7 @@ def write_results(
             predictor = with_prior(predictor, tuned)
     source = learner.source if learner and isinstance(learner.source, FeatureSource) else None
     if tunes:
-        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, show))
+        predictor = with_prior(predictor, tune(predictor, splits.val, unbiased, progress))
         if predictor.card.tuned:
             say(describe_tuned(predictor.card.tuned))
     card = predictor.card
@@ -132,7 +132,7 @@ def write_results(
 
 def _logits(predictor: Predictor, samples: Samples, source: FeatureSource | None, say: Say) -> Logits:
     if source is None:
-        return logits_of(predictor, samples, show=as_progress(say, "evaluating"))
+        return logits_of(predictor, samples, progress=as_progress(say, "evaluating"))
     return source.answers(predictor.logits, samples)
 
 
@@ -182,7 +182,7 @@ def calibrated(
     elif gaussian is not None and isinstance(source, FeatureSource):
         held, held_out = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val)), True
     else:
-        logits = logits_of(predictor, val, show=as_progress(say, "calibrating"))
+        logits = logits_of(predictor, val, progress=as_progress(say, "calibrating"))
         return {"head": with_calibration(predictor, fit_calibration(card, val.labels, logits, None))}
     parts: dict[str, tuple[Logits | None, Logits | None]] = {"gaussian": (None, held.gaussian)}
     if held.head is not None:
@@ -204,7 +204,7 @@ def used_part(recipe: Recipe) -> str:
     return "fused" if recipe.method.fuse and caches(recipe) else "head"
 
 
-def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show: Progress | None) -> Tuned:
+def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, progress: Progress | None) -> Tuned:
     """Select tau by macro recall on validation data, for a model without a tuned prior.
 
     With `unbiased`, its logits are first corrected for the bias of the loss.
@@ -212,12 +212,12 @@ def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, show:
     if validation is None:
         raise no_validation()
     card = predictor.card
-    logits = final_logits(logits_of(predictor, validation, show=show), card, unbiased=unbiased)
+    logits = final_logits(logits_of(predictor, validation, progress=progress), card, unbiased=unbiased)
     tau, before, after = best_tau(logits, validation.labels, card.counts or ())
     return Tuned(tau=tau, unbiased=unbiased, step=card.step, val_macro_before=before, val_macro=after)
 
 
-def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, show: Progress | None) -> None:
+def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, progress: Progress | None) -> None:
     """Tune the prior of a finished run on its validation data, store it with the run, and rewrite its metrics."""
     run.check_finished()
     last = recipes.stages(run.recipe)[-1]
@@ -227,5 +227,5 @@ def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, show
         check_split(run, splits, "val", say)
         check_split(run, splits, splits.reported(last.data.evaluate_on)[0])  # `evaluate` prints the result
         tuning = replace(last, method=replace(last.method, tune_prior=True))
-        write_results(run, tuning, splits, device, quiet, unbiased=unbiased, show=show)
+        write_results(run, tuning, splits, device, quiet, unbiased=unbiased, progress=progress)
         distributed.barrier()  # no process may load the model before it is written

@@ -14,6 +14,7 @@ from gpaco.data.class_maps import is_imagenet
 from gpaco.data.corruption.corruptions import VERSION
 from gpaco.data.corruption.images import Images, Source
 from gpaco.data.corruption.published import CLEAN, Condition, Tree
+from gpaco.data.samples import hash_of_rows
 from gpaco.errors import UserError
 from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, summary
 from gpaco.metrics.groups import GROUPS, groups
@@ -22,10 +23,10 @@ from gpaco.tasks.classification import robustness_data
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.class_match import Match, restricted
-from gpaco.tasks.classification.logits import check_finite
+from gpaco.tasks.classification.logits import check_finite, wanted_prior
 from gpaco.tasks.classification.predictor import Predictor, load_classifier
 from gpaco.tasks.classification.priors import check_correction, final_logits
-from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, write_result
+from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, place_of, write_result
 from gpaco.training.run import Run, as_run
 
 _WORTH_WORKERS = 2000  # fewer images are loaded faster than other processes start
@@ -37,8 +38,8 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     predictor = load_classifier(run, which=settings.which, device=settings.device)
     check_correction(predictor.card, settings.prior, settings.unbiased)
     others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
-    with settings.bar("reading folders") as show:
-        source, stem = robustness_data.source_of(settings, predictor, others, show)
+    with settings.bar("reading folders") as progress:
+        source, stem = robustness_data.source_of(settings, predictor, others, progress)
     found = robustness_data.matched_classes(source, predictor.classes)
     notes = found.notes(predictor.classes)
     conditions = robustness_data.conditions_of(settings, source, notes)
@@ -82,20 +83,21 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
 
 def _measure(settings: RobustnessSettings, parts: Sequence[robustness_data.Part], run: Run, model: Predictor) -> Errors:
     """Return the errors of a model under every condition, from the log if possible."""
-    result, skip = Errors({}, []), settings.on_bad_image == "skip"
+    result, skip, prior = Errors({}, []), settings.on_bad_image == "skip", settings.prior
     for part in parts:
         part = replace(part, source=robustness_data.for_model(part.source, model))
+        names, labels = part.source.names, part.source.labels
         arguments = {  # everything that an error depends on, except the model and the condition
             "version": VERSION,
-            "data": part.data,
+            "data": place_of(part.data),
             "set": part.source.reader,
-            "images": len(part.indices),
+            "images": hash_of_rows((names[i], part.source.classes[labels[i]]) for i in part.indices),
             "subset": settings.subset,
             "seed": settings.seed,
             "constants": _constants(part.source),
             "preprocessing": settings.preprocessing,
             "restrict": settings.restrict,
-            "prior": settings.prior,
+            "prior": None if prior is None else wanted_prior(prior, model.classes, model.card.counts).tolist(),
             "unbiased": settings.unbiased,
             "tuned": asdict(model.card.tuned) if model.card.tuned else None,
         }
@@ -115,7 +117,7 @@ def _rows(
     few = len(conditions) * len(part.indices) < _WORTH_WORKERS
     there = part.match.there if settings.restrict else None
     choose = partial(_choose, card=card, there=there, prior=settings.prior, unbiased=settings.unbiased)
-    with settings.bar("robustness") as show:
+    with settings.bar("robustness") as progress:
         for condition, classes, bad in answers_under(
             model,
             part.source,
@@ -125,7 +127,7 @@ def _rows(
             choose,
             skip=settings.on_bad_image == "skip",
             workers=0 if few else _usual_workers() if settings.workers is None else settings.workers,
-            show=show,
+            progress=progress,
         ):
             classes = distributed.in_order(torch.from_numpy(classes).to(device), len(labels)).cpu().numpy()
             bad = sorted(distributed.collect(bad))

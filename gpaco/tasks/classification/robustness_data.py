@@ -46,14 +46,14 @@ def part_of(
 
 
 def source_of(
-    settings: RobustnessSettings, predictor: Predictor, others: Sequence[Run], show: Progress
+    settings: RobustnessSettings, predictor: Predictor, others: Sequence[Run], progress: Progress
 ) -> tuple[Source, str]:
     """Return the images, and a suffix for the result file, which is empty for the test data of the run.
 
     `others` are runs to be tested on the same images.
     """
     data = settings.data
-    shifted = None if data is None else read_shifted(Path(data), show)
+    shifted = None if data is None else read_shifted(Path(data), progress)
     if shifted is not None:
         return shifted, shifted.reader
     samples = evaluation_part(settings.run, data, others=others, say=settings.say)

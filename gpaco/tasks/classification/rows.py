@@ -64,7 +64,7 @@ def predict_rows(
     top: int,
     batch_size: int,
     uncertain: float | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     work: Work = ALONE,
 ) -> Iterator[Row]:
     """Yield a row for each file; with `uncertain`, a row says whether its probability is below that."""
@@ -95,8 +95,8 @@ def predict_rows(
             together = work.collect(found)
             yield from together
             done += len(together)
-            if show is not None:
-                show(done, len(files))
+            if progress is not None:
+                progress(done, len(files))
 
 
 def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:

@@ -67,7 +67,7 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     began, budget = time.monotonic(), 60 * recipe.train.tune
     tried: list[dict[str, Any]] = []
     gaussian: Logits | None = None
-    show = as_progress(say, "tuning, seconds")
+    progress = as_progress(say, "tuning, seconds")
     for attempts, values in enumerate(candidates(recipe)):
         # Stop if another candidate, with the average time so far, would exceed the budget.
         (late,) = distributed.agree(int(attempts > 0 and (time.monotonic() - began) * (1 + 1 / attempts) > budget))
@@ -93,7 +93,7 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
             tried.append({"settings": values, "macro": found["macro"], "top1": found["top1"]})
         elif not tried:
             raise Diverged("the logits of held-out images are not finite", "lower the learning rate: --lr")
-        show(round(min(time.monotonic() - began, budget)), round(budget))
+        progress(round(min(time.monotonic() - began, budget)), round(budget))
     best = max(tried, key=lambda one: one["macro"])
     if distributed.rank() == 0:
         write_atomic(

@@ -85,7 +85,8 @@ def fit_vectors(
 
     Args:
         labels: indices into `classes`, each of which has a vector.
-        calibrate: cross-validate the head; otherwise it is not calibrated, and not fused with the closed form.
+        calibrate: cross-validate the head; otherwise it is not calibrated, and not fused with the closed form. The
+            closed form alone is always calibrated.
     """
     no_pixels = np.empty((len(labels), 0, 0, 3), np.uint8)
     splits = Splits(Samples(labels, classes, images=no_pixels), None, None, "vectors")
@@ -100,7 +101,7 @@ def fit_vectors(
         head = fit_head(recipe, splits, card, source, device, Earlier())
         absorb(head)
     predictor = Predictor(head, card).to(device).eval()
-    if not calibrate:
+    if not calibrate and recipe.method.name not in methods.CLOSED_FORM:
         return predictor
     learner = ClassificationLearner(recipe, splits, head, card, source, select=False)
     learner.gaussian = closed_form(source)

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpaco.data.samples import Samples
-from gpaco.errors import Diverged, UserError
+from gpaco.data.walk import real_paths
+from gpaco.errors import Diverged, Problem, UserError
 from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
 from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, as_progress, quiet
@@ -63,7 +65,7 @@ def evaluate_scenes(
     scenes: Scenes,
     *,
     change: Callable[[Pixels, int], Pixels] = lambda image, i: image,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     intervals: bool = False,
     **how: Any,
 ) -> dict[str, Any]:
@@ -88,8 +90,8 @@ def evaluate_scenes(
             classes, probability = segment(predictor, image, **how)
             finite &= bool(np.isfinite(probability).all())
             each[index] = tally.add(classes, mask)
-            if show is not None:
-                show(done, len(mine))
+            if progress is not None:
+                progress(done, len(mine))
     (bad,) = distributed.agree(int(not finite))
     if bad:
         raise Diverged(
@@ -119,10 +121,23 @@ def evaluation_part(
         name, scenes = splits.reported(run.recipe.data.evaluate_on)
         check_split(run, splits, name, say)
     else:
-        name, scenes = read_scenes(data, as_progress(say, "reading classes from masks")).parts()[-1]
+        parts = read_scenes(data, as_progress(say, "reading classes from masks")).parts()
+        name, scenes = parts[-1]
+        name = "all" if name == "train" else name
+        if say is not quiet and (known := _trained_on(run, scenes)):
+            what = "it" if known == len(scenes) else f"{known:,} of these {plural(len(scenes), 'image')}"
+            say(f"the run was trained on {what}: `gpaco evaluate {run.folder}` alone uses only held-out images")
     if not scenes:
         raise UserError(f"there are no images in the {name} split to evaluate on", "give other data: RUN DATA")
     return name, in_order_of(scenes, classes)
+
+
+def _trained_on(run: Run, scenes: Scenes) -> int:
+    """Return how many of the images are training images of the run; 0 if its data is gone."""
+    with suppress(Problem):
+        known = set(real_paths(scene_splits(run.recipe, run=run.folder).train.images))
+        return sum(place in known for place in real_paths(scenes.images))
+    return 0
 
 
 def evaluate_runs(
@@ -133,7 +148,7 @@ def evaluate_runs(
     few: float | None = None,
     which: str = "best",
     device: str | torch.device = "cpu",
-    show: Progress | None = None,
+    progress: Progress | None = None,
     say: Say = quiet,
     **how: Any,
 ) -> dict[str, Any]:
@@ -148,5 +163,5 @@ def evaluate_runs(
     predictor.card = replace(card, many=many, few=few)
     split, scenes = evaluation_part(runs[0], data, card.classes, say)
     say(f"evaluated on: {split}, {plural(len(scenes), 'image')}")
-    metrics = evaluate_scenes(predictor, scenes, show=show, intervals=True, **how)
+    metrics = evaluate_scenes(predictor, scenes, progress=progress, intervals=True, **how)
     return metrics | {"evaluated_on": split, "how": {key: how[key] for key in sorted(how)}}

@@ -1,6 +1,7 @@
 """A segmenter ready to be exported."""
 
 from collections.abc import Sequence
+from operator import le
 
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import share_groups
@@ -39,6 +40,6 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
         "palette": card.palette,
         "base_size": card.base_size,
         "window": card.window,
-        "stride": card.stride,
+        "stride": card.stride if all(map(le, card.stride, (height, width))) else (),
     }
     return Exportable(predictor, encoder_weights(predictor.model.encoder), about, (1, 2))

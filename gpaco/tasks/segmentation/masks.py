@@ -71,7 +71,7 @@ def write_masks(
     *,
     folder: Path | None,
     uncertain: float | None = None,
-    show: Progress | None = None,
+    progress: Progress | None = None,
     work: Work = ALONE,
 ) -> list[Row]:
     """Return a row for each image, and write its masks to the folder; see `predict_masks`."""
@@ -100,8 +100,8 @@ def write_masks(
                 rows.append(row)
                 if write is not None:
                     write([row[column] for column in columns])
-            if show is not None:
-                show(len(rows), len(files))
+            if progress is not None:
+                progress(len(rows), len(files))
     return rows
 
 

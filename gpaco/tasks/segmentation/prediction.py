@@ -23,7 +23,7 @@ def predict_masks(
     out: Path | str | None,
     uncertain: float | None,
     device: torch.device,
-    show: Progress | None,
+    progress: Progress | None,
     **how: Any,
 ) -> list[Row]:
     """Return a row for each image, and write its masks to the folder `out`.
@@ -35,7 +35,7 @@ def predict_masks(
     folder = None if out is None else output_masks(out, run.recipe.data.places)
     distributed.barrier()  # no process may write there before all have checked it
     model, work = image_segmenter(run, device=device, **how), distributed.shared_work()
-    return write_masks(model, paths, folder=folder, uncertain=uncertain, show=show, work=work)
+    return write_masks(model, paths, folder=folder, uncertain=uncertain, progress=progress, work=work)
 
 
 def image_segmenter(run: Run, *, device: torch.device, **how: Any) -> ImageSegmenter:

@@ -23,7 +23,7 @@ def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.d
     if scenes is None:
         say("there is no data to evaluate on, so only the model was written")
         return
-    result = evaluate_scenes(predictor, scenes, show=as_progress(say, "evaluating"), intervals=True)
+    result = evaluate_scenes(predictor, scenes, progress=as_progress(say, "evaluating"), intervals=True)
     if distributed.rank():
         return
     state = newest(run).state

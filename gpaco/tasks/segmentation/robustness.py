@@ -17,7 +17,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import Errors, missing_conditions, summary
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.segmentation import share_groups
-from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, write_result
+from gpaco.tasks.robustness import RobustnessSettings, Row, begin_output, check_frost, complete, place_of, write_result
 from gpaco.tasks.segmentation.evaluation import Pixels, evaluate_scenes, evaluation_part
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
 from gpaco.tasks.segmentation.scenes import Scenes
@@ -44,7 +44,8 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 
     def measure(run: Run, model: ScenePredictor) -> Errors:
-        arguments = {"version": VERSION, "images": len(scenes)} | facts
+        images = {"data": place_of(settings.source), "images": scenes.list_hash()}
+        arguments = facts | images | {"version": VERSION}
         measured = partial(_rows, settings, scenes, numbers, constants, model)
         return Errors(complete(settings, run, arguments, conditions, measured), [])
 
@@ -109,13 +110,13 @@ def _rows(
         how: dict[str, Any] = {"seed": settings.seed, "index": int(numbers[i]), "constants": constants}
         return corrupted(image, lambda one: corrupt(one, *condition, **how))
 
-    with settings.bar("robustness") as show:
+    with settings.bar("robustness") as progress:
         for done, condition in enumerate(conditions):
 
             def whole(now: int, total: int, done: int = done) -> None:
-                show(done * total + now, len(conditions) * total)
+                progress(done * total + now, len(conditions) * total)
 
-            result = evaluate_scenes(model, scenes, change=partial(change, condition), show=whole)
+            result = evaluate_scenes(model, scenes, change=partial(change, condition), progress=whole)
             # The IoU of a group whose classes are in no mask would reflect only false positives.
             there = {row["group"] for row in result["per_class"] if row["test"]}
             found = {"error": result["miou"]} | {name: result[name] if name in there else None for name in GROUPS}

@@ -193,7 +193,7 @@ def palette(num_classes: int) -> tuple[Color, ...]:
     return tuple(color(k) for k in range(num_classes))
 
 
-def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
+def pixel_counts(scenes: Scenes, progress: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
     """Return the number of pixels per class in all masks, (C,). Each process counts its share, and all get the sum."""
 
     def count(i: int) -> NDArray[np.int64]:
@@ -204,6 +204,6 @@ def pixel_counts(scenes: Scenes, show: Callable[[int, int], None] | None = None)
     with ThreadPoolExecutor(4) as pool:
         for done, own in enumerate(pool.map(count, mine), 1):
             counts += own
-            if show is not None:
-                show(done, len(mine))
+            if progress is not None:
+                progress(done, len(mine))
     return distributed.sum_counts(torch.from_numpy(counts)).numpy()

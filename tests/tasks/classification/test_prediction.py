@@ -204,5 +204,5 @@ def test_a_table_is_named_as_one(suffix: str, trained: Run, tmp_path: Path) -> N
 
 def test_progress_is_told(trained: Run, images: Path) -> None:
     told: list[tuple[int, int]] = []
-    gpaco.predict(trained, images, batch_size=16, show=lambda done, total: told.append((done, total)))
+    gpaco.predict(trained, images, batch_size=16, progress=lambda done, total: told.append((done, total)))
     assert told == [(16, 40), (32, 40), (40, 40)]

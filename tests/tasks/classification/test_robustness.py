@@ -195,6 +195,31 @@ def test_what_was_done_is_not_done_again_and_what_changed_is(digits: Run, tmp_pa
         assert len(lines()) == before + 11, more
 
 
+def test_other_images_of_the_same_name_and_another_prior_of_the_same_name_are_measured(
+    digits: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, only = read("digits").test, {"corruptions": "fog", "severities": "1", "out": tmp_path / "out"}
+    assert samples is not None
+    for site, wrong in (("one", 0), ("two", 1)):  # the labels of the second are all wrong
+        for i in range(60):
+            folder = tmp_path / site / "data" / samples.classes[(samples.labels[i] + wrong) % 10]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(samples.load(i)).save(folder / f"{i}.png")
+    errors = []
+    for site in ("one", "two"):
+        monkeypatch.chdir(tmp_path / site)
+        errors.append(gpaco.robustness(digits, "data", **only)["clean_error"])
+    assert errors[0] < 0.9 < errors[1]
+    for c in (0, 1):
+        shares = "".join(f"{k},{1000 if k == c else 0.001}\n" for k in range(10))
+        (tmp_path / "prior.csv").write_text(shares)
+        gpaco.robustness(digits, "data", prior=str(tmp_path / "prior.csv"), **only)
+    assert len((tmp_path / "out" / "robustness.jsonl").read_text().splitlines()) == 4 * 2
+    (tmp_path / "out" / "robustness-data.json").write_text("[")  # damaged
+    gpaco.robustness(digits, "data", **only)
+    assert json.loads((tmp_path / "out" / "robustness-data.json").read_text())["clean_error"] == errors[1]
+
+
 @pytest.mark.slow
 def test_a_prior_that_was_tuned_since_is_another_model(digits: Run, tmp_path: Path) -> None:
     shutil.copytree(digits.folder, tmp_path / "run")

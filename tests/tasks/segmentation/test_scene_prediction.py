@@ -183,11 +183,18 @@ def test_a_fault_of_the_machine_is_a_row_with_its_error(run: Path, data: Path, m
 
 @pytest.mark.slow
 def test_the_result_says_which_part_it_is_of_and_an_empty_one_is_refused(
-    run: Path, tmp_path: Path, command: Command
+    run: Path, data: Path, tmp_path: Path, command: Command
 ) -> None:
     other = scene_folder(tmp_path / "data", train=2, val=1, test=1)
     assert gpaco.evaluate(run)["evaluated_on"] == "test"
     assert gpaco.evaluate(run, other)["evaluated_on"] == "test"
+    own = data / "images"
+    assert "trained on" not in command("evaluate", run, own.parent)[0]
+    shutil.copytree(own.parent, tmp_path / "link", symlinks=True)
+    for kind in ("images", "masks"):
+        shutil.rmtree(tmp_path / "link" / kind / "test")
+        (tmp_path / "link" / kind / "test").symlink_to(own.parent / kind / "train")
+    assert "the run was trained on it: `gpaco evaluate" in command("evaluate", run, tmp_path / "link")[0]
     for kind in ("images", "masks"):
         (other / kind / "test" / "0.png").unlink()
     with pytest.raises(UserError, match="no images in the test split"):
