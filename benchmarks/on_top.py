@@ -13,7 +13,8 @@ All methods see the same cached features of EfficientNet-Lite0 (benchmarks/heads
     ... on top              the head learns what the closed form lacks: in training, leave-one-out logits of the closed
                             form (the image is taken out of its class mean and of the covariance) are a fixed offset
 
-Rows are added to benchmarks/results/on_top.csv as they come. Rerun the same command to resume.
+Rows are added to benchmarks/results/on_top.csv as they come, and the table of docs/benchmarks.md is written at the end.
+Rerun the same command to resume.
 """
 
 import argparse
@@ -28,11 +29,12 @@ import numpy as np
 import torch
 from first_model import logistic_regression, nearest_class_mean
 from heads import FIGURES, Study, Trained, trained
-from table import append, has
+from table import append, has, read, spread, write_between
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, balanced_softmax_loss
+from gpaco.api.compare import interval
 from gpaco.metrics.calibration import balanced_weights, fit_factor
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
@@ -43,6 +45,7 @@ METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
     *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
 )
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BATCH, RATE, DECAY, HIDDEN = 128, 0.05, 5e-4, 512  # as the heads have
 
 
@@ -220,6 +223,39 @@ def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
     return data.trained[kind, seed].sum() if way else (data.trained[kind, seed].head, "")
 
 
+def table(results: Path) -> str:
+    """Accuracy on all and on few-shot classes: mean and standard deviation over the seeds that are there."""
+    rows = read(results)
+    sets = list(dict.fromkeys(row["dataset"] for row in rows))
+    lines = [f"| method | {' | '.join(f'{name}, all | few' for name in sets)} |", "|---" * (1 + 2 * len(sets)) + "|"]
+    for method in METHODS:
+        mine = [[row for row in rows if (row["dataset"], row["method"]) == (name, method)] for name in sets]
+        cells = [spread([row[key] for row in cell]) for cell in mine for key in ("top1", "few")]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    for kind in ("balanced-softmax", "gpaco"):
+        differences = [_paired(rows, name, kind, key) for name in sets for key in ("top1", "few")]
+        lines.append(f"| *{kind}: on top - sum* | {' | '.join(differences)} |")
+    return "\n".join(lines)
+
+
+def _paired(rows: list[dict[str, str]], name: str, kind: str, key: str) -> str:
+    """The mean difference of the same seeds, with its 95% interval."""
+    both = [
+        {
+            row["seed"]: float(row[key])
+            for row in rows
+            if (row["dataset"], row["method"]) == (name, f"{kind} {way}")
+            if row[key]
+        }
+        for way in ("on top", "sum")
+    ]
+    found = interval([both[0][seed] - both[1][seed] for seed in both[0] if seed in both[1]])
+    if found["mean"] is None:
+        return "-"
+    half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
+    return f"{100 * found['mean']:+.1f}{half}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
@@ -248,6 +284,7 @@ def main() -> None:
             row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
             append(options.results, row)
             print({key: row[key] for key in ("method", "seed", "top1", "few", "ece", "seconds")}, words, flush=True)
+    write_between(PAGE, "<!-- on top -->", "<!-- end of on top -->", f"\n{table(options.results)}\n")
 
 
 if __name__ == "__main__":

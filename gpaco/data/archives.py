@@ -69,7 +69,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
         if target not in images:
             raise UserError(
                 f"{shard}: {name!r} is a link to {target!r}, which is not in the archive",
-                "make it again with copies: tar --create --dereference",
+                "make it again with copies of the images instead of links",
             )
         images[name] = images[target]
     return images, labels[".txt"] | labels[".json"] | labels[".cls"]

@@ -179,7 +179,7 @@ def test_a_cell_with_a_list_is_a_run_in_a_folder_with_a_plain_name(tmp_path: Pat
     [
         (["ce", "gpaco+pior=counts"], 1, "no setting 'pior'; did you mean 'prior'"),
         (["ce", "balanced"], 1, r"no method 'balanced'"),
-        (["ce"], 0, "0 seeds"),
+        (["ce"], 0, "at least 1, got 0"),
     ],
 )
 def test_what_is_wrong_with_the_last_method_is_said_before_the_first_one_trains(

@@ -21,10 +21,11 @@ from gpaco.errors import UserError
 from gpaco.metrics.classification import adjust, ece
 from gpaco.metrics.intervals import intervals, paired_intervals, wilson
 from gpaco.pages.classification import calibration, flows, images, whatif
-from gpaco.pages.classification.evidence import Evidence, gather, log_priors, probabilities
+from gpaco.pages.classification.evidence import Evidence, gather, log_priors
 from gpaco.pages.classification.summary import paired, sentence, smooth, summary
 from gpaco.pages.classification.tables import tables
 from gpaco.pages.render import percent, safe_json, thumbnail
+from gpaco.tasks.classification.logits import softmax
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run
 
@@ -269,7 +270,7 @@ def test_bins_give_back_the_calibration_error_of_metrics_json(tail: Run) -> None
 
 def test_the_error_class_by_class_is_the_mean_of_each_class_alone(tail: Run) -> None:
     one = known(tail)
-    p = probabilities(one.logits)
+    p = softmax(one.logits)
     alone = [ece(p[:, c], one.labels == c) for c in range(12)]
     assert calibration.classwise_ece(one) == pytest.approx(np.mean(alone))
 
@@ -277,7 +278,7 @@ def test_the_error_class_by_class_is_the_mean_of_each_class_alone(tail: Run) -> 
 def test_the_temperature_undoes_a_scaling_and_fixes_the_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 1.5, (3000, 6))
-    labels = np.array([rng.choice(6, p=row) for row in probabilities(logits)])  # calibrated by making
+    labels = np.array([rng.choice(6, p=row) for row in softmax(logits)])  # calibrated by making
     for scale in (1.0, 4.0):
         one = evidence(tmp_path / str(scale), scale * logits, labels, [90, 50, 30, 20, 10, 5])
         found = calibration.tempered(one)
