@@ -103,7 +103,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, labels, self.counts_ = np.unique(targets, return_inverse=True, return_counts=True)
         if len(self.classes_) < 2:
             raise UserError(f"y has only one class, {self.classes_[0]!r}", "a classifier needs at least two classes")
-        recipe = self._recipe(len(labels))
+        recipe = self._recipe()
         # The closed form takes the square root of nonnegative features, such as pixels or ReLU outputs.
         self.center_ = vectors.mean(0) if (vectors < 0).any() else np.zeros(vectors.shape[1])
         self.scale_ = float(np.sqrt((vectors - vectors.mean(0)).var())) or 1.0
@@ -145,14 +145,15 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             logits = adjust(logits, log_assumed(model.card), self._log_prior(prior))
         return torch.from_numpy(logits).softmax(1).numpy()
 
-    def _recipe(self, number: int) -> Recipe:
+    def _recipe(self) -> Recipe:
         if self.method not in METHODS:
             raise UserError(
                 f"there is no method {self.method!r} for vectors{nearest(str(self.method), METHODS)}",
                 f"methods are {', '.join(METHODS)}",
             )
+        number = int(self.counts_.sum())
         batch_size = min(self.batch_size, max(number // 8, 8), number)
-        values = head_settings(number) | {
+        values = head_settings(self.counts_) | {
             "method.name": self.method,
             "model.name": "resnet8",  # not built: vectors are features
             "model.hidden": self.hidden,

@@ -12,6 +12,7 @@ from gpaco.data.walk import entries
 from gpaco.errors import UserError
 
 _LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; if a sample has several, the last one counts
+_MOST_LINKS = 8  # from one link to the next
 _KEYS = ("label", "cls", "class")  # of a JSON file
 
 
@@ -64,7 +65,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
             "shards are not compressed; make them again, for example with tar --create",
         ) from error
     for name, target in links.items():
-        for _ in links:  # a link to a link
+        for _ in range(_MOST_LINKS):
             target = links.get(target, target)
         if target not in images:
             raise UserError(

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpaco import methods
 from gpaco.data.samples import Samples, Splits
@@ -32,18 +34,28 @@ HEAD: dict[str, Any] = {
     "views.first": "plain",  # features were learned on whole images: strong augmentation hurts
     "views.second": "plain",
 }
+_POSITIVES = 90  # as the largest class of ImageNet-LT has in the paper's memory of 8192
 _HEAD_STEPS = 1_700  # more do not help on 10,000 images; small data sets need 60 epochs
 
 
-def head_settings(images: int) -> dict[str, Any]:
-    """Return the settings of a head on the features of this many images."""
-    epochs = min(max(_HEAD_STEPS * HEAD["train.batch_size"] // max(images, 1), 20), 60)
-    return HEAD | {"train.epochs": epochs, "method.memory": _memory(images)}
+def head_settings(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the settings of a head on the features of so many images per class."""
+    epochs = min(max(_HEAD_STEPS * HEAD["train.batch_size"] // max(int(counts.sum()), 1), 20), 60)
+    return HEAD | {"train.epochs": epochs, "method.memory": memory_for(counts)}
 
 
-def _memory(images: int) -> int:
-    """Return the size of the memory: about one embedding of each image, at most 8192."""
-    return int(min(8192, 2 ** round(math.log2(max(images, 1)))))
+def memory_for(counts: NDArray[np.int64]) -> int:
+    """Return the size of the memory for so many images per class: a power of two, at most 8192.
+
+    It holds at most about one embedding of each image, and `_POSITIVES` of the most frequent class: with more, class
+    centers have nearly no weight beside the positives.
+
+    >>> memory_for(np.array([5000, 3000, 50])), memory_for(np.array([40, 2])), memory_for(np.full(1000, 1300))
+    (128, 32, 8192)
+    """
+    images = max(int(counts.sum()), 1)
+    wanted = min(images, _POSITIVES * images / max(int(counts.max(initial=0)), 1))
+    return int(min(8192, 2 ** round(math.log2(wanted))))
 
 
 def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
@@ -74,13 +86,13 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
         "model.size": size,
         "train.batch_size": batch_size,
         "train.epochs": epochs,
-        "method.memory": _memory(images),
+        "method.memory": memory_for(samples.counts),
         "views.first": first,
         "views.second": second,
     }
     rate = 0.05 if small else 0.04  # per 128 images, as released for CIFAR and ImageNet-LT
     if recipe.train.part == "head":
-        found |= head_settings(images)
+        found |= head_settings(samples.counts)
         rate = 0.05
     if package := package_of(recipe.model.name) if recipe.model.weights == PACKAGE else None:
         found |= {"model.size": package.size, "model.resize": package.resize}

@@ -179,10 +179,10 @@ def in_memory_set(images: int, side: int) -> Splits:
 @pytest.mark.parametrize(
     ("images", "side", "gpu", "expected"),
     [
-        (10_847, 32, False, {"model.name": "resnet8", "model.size": 32, "method.memory": 8192, "optimizer.lr": 0.05}),
+        (10_847, 32, False, {"model.name": "resnet8", "model.size": 32, "method.memory": 128, "optimizer.lr": 0.05}),
         (10_847, 32, True, {"model.name": "resnet32", "train.batch_size": 128, "train.epochs": 200}),
         (10_847, 32, True, {"views.first": "cifar_regular", "views.second": "cifar_aug"}),
-        (500, 8, False, {"model.size": 8, "views.first": "plain", "method.memory": 512, "train.batch_size": 16}),
+        (500, 8, False, {"model.size": 8, "views.first": "plain", "method.memory": 128, "train.batch_size": 16}),
         (500, 8, True, {"model.name": "resnet8"}),
         (20_000, 28, False, {"views.first": "plain", "views.second": "plain", "train.epochs": 20}),
         (3, 32, False, {"train.batch_size": 8, "train.epochs": 200, "method.memory": 4}),
