@@ -39,6 +39,7 @@ from gpaco.metrics.calibration import balanced_weights, fit_factor
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import SHRINKAGE
+from gpaco.tasks.classification.defaults import memory_for
 from gpaco.tasks.classification.heads import FOLDS
 
 METHODS = (
@@ -158,7 +159,7 @@ def on_top(kind: str, data: Features, seed: int) -> Callable[[Tensor], Tensor]:
     torch.manual_seed(seed)
     projector = "none" if kind == "balanced-softmax" else "gpaco"
     network = Classifier(nn.Identity(), views.shape[2], data.classes, hidden=HIDDEN, projector=projector)
-    memory = min(8192, 2 ** round(math.log2(len(labels))))
+    memory = memory_for(counts.numpy())
     criterion = GPaCoLoss(
         data.classes, class_counts=counts, prior="unbiased", alpha=0.05, temperature=0.2, memory=memory
     )
