@@ -17,8 +17,7 @@ from gpaco.errors import UserError
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.card import build_model, describe
-from gpaco.tasks.classification.mining import Pool, candidates, chosen_classes, look_at
-from gpaco.tasks.classification.prediction import read_as_tested
+from gpaco.tasks.classification.mining import Pool, candidates, chosen_classes, look_at, read_as_tested
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.splits import splits_of
 from gpaco.training.run import Run
@@ -100,7 +99,7 @@ def test_what_the_model_makes_of_a_pool_is_what_it_predicts(name: str, pool: Pat
     predictor = Predictor(build_model(card), card).eval()
     files = sorted(pool.glob("00*.png"))
     found, _ = look_at(predictor, files)
-    pixels = torch.from_numpy(np.stack([read_as_tested(file, [predictor])[0] for file in files]))
+    pixels = torch.from_numpy(np.stack([read_as_tested(file, predictor) for file in files]))
     with torch.inference_mode():
         expected = predictor(pixels.permute(0, 3, 1, 2))
     np.testing.assert_allclose(found.logits, expected.numpy(), rtol=1e-4, atol=1e-4)

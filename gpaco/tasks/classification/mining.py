@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpaco.data.images import Pixels, read_image
 from gpaco.data.members import File
-from gpaco.errors import UserError, nearest
+from gpaco.data.views.eval import as_tested
+from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.groups import groups
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.logits import check_finite, softmax
-from gpaco.tasks.classification.prediction import read_as_tested
 from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import check_correction, final_logits
 
@@ -85,11 +86,11 @@ def look_at(
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
         for start in range(0, len(own), batch_size):
             chunk = own[start : start + batch_size]
-            images = list(pool.map(lambda i: read_as_tested(files[i], [predictor]), chunk))
+            images = list(pool.map(lambda i: read_as_tested(files[i], predictor), chunk))
             good = [k for k, image in enumerate(images) if not isinstance(image, str)]
             errors |= {i: image for i, image in zip(chunk, images, strict=True) if isinstance(image, str)}
             if good:
-                pixels = np.stack([images[k][0] for k in good])
+                pixels = np.stack([images[k] for k in good])
                 tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
                 border, size = card.network.border, card.size
                 middle = slice(border // 2, border // 2 + size)
@@ -103,6 +104,15 @@ def look_at(
     whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
     everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
     return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones
+
+
+def read_as_tested(path: File, predictor: Predictor) -> Pixels | str:
+    """Return the test view of an image, or why it cannot be read."""
+    view = predictor.card.view
+    try:
+        return as_tested(read_image(path, view.least), view)
+    except Problem as error:
+        return error.cause
 
 
 def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidate]:

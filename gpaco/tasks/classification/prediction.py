@@ -8,15 +8,13 @@ import numpy as np
 import torch
 
 from gpaco.data.files import find_files
-from gpaco.data.images import Pixels, read_image
-from gpaco.data.members import File
+from gpaco.data.images import Pixels
 from gpaco.data.views.eval import as_tested
-from gpaco.errors import Problem
 from gpaco.metrics.groups import groups
 from gpaco.system import distributed
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.logits import Logits
-from gpaco.tasks.classification.predictor import Predictor, load_classifiers
+from gpaco.tasks.classification.predictor import load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
 from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, predict_rows, table_writer
 from gpaco.training.run import Run
@@ -86,12 +84,3 @@ def image_classifier(
         see=see,
         logits=logits,
     )
-
-
-def read_as_tested(path: File, predictors: list[Predictor]) -> list[Pixels] | str:
-    """Return the test view of an image for each model, or why it cannot be read."""
-    try:
-        image = read_image(path, max(predictor.card.view.least for predictor in predictors))
-    except Problem as error:
-        return error.cause
-    return [as_tested(image, predictor.card.view) for predictor in predictors]

@@ -142,14 +142,14 @@ def _trained_on(run: Run, scenes: Scenes) -> int:
 
 def evaluate_runs(
     runs: Sequence[Run],
-    data: Path | str | Samples | None = None,
+    data: Path | str | Samples | None,
     *,
-    many: float | None = None,
-    few: float | None = None,
-    which: str = "best",
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-    say: Say = quiet,
+    many: float | None,
+    few: float | None,
+    which: str,
+    device: torch.device,
+    progress: Progress | None,
+    say: Say,
     **how: Any,
 ) -> dict[str, Any]:
     """Return the metrics of one run; see `gpaco.evaluate`. `how` goes to `segment`."""
