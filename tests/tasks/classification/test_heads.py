@@ -26,7 +26,7 @@ from gpaco.tasks.classification import heads, tuning
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
 from gpaco.tasks.classification.card import build_head, describe
-from gpaco.tasks.classification.defaults import head_settings
+from gpaco.tasks.classification.defaults import head_settings, memory_for
 from gpaco.tasks.classification.heads import (
     FOLDS,
     HeldOut,
@@ -328,5 +328,12 @@ def test_candidates_are_always_the_same_and_start_with_the_recipe() -> None:
 
 
 def test_a_head_trains_for_as_many_steps_as_help_between_20_and_60_epochs() -> None:
-    epochs = {images: head_settings(images)["train.epochs"] for images in (1, 879, 3_600, 5_000, 10_847, 1_000_000)}
+    numbers = (1, 879, 3_600, 5_000, 10_847, 1_000_000)
+    epochs = {images: head_settings(np.array([images]))["train.epochs"] for images in numbers}
     assert epochs == {1: 60, 879: 60, 3_600: 60, 5_000: 43, 10_847: 20, 1_000_000: 20}
+
+
+def test_the_memory_holds_about_90_embeddings_of_the_most_frequent_class() -> None:
+    fashion = [6000, 3596, 2156, 1292, 774, 464, 278, 166, 100, 60]  # Fashion-MNIST-LT
+    for counts, size in ((fashion, 256), ([1280] + [113] * 999, 8192), ([500] + [104] * 99, 2048), ([3, 2], 4)):
+        assert memory_for(np.array(counts)) == size
