@@ -1,6 +1,6 @@
 """TailClassifier against the usual classifiers of vectors, on five real long-tailed sets.
 
-    python benchmarks/estimator.py --cifar CIFAR --pets PETS --fashion FASHION --out DIR [--seeds 3] [--sets ...]
+    python benchmarks/estimator.py --cifar CIFAR --pets PETS --fashion FASHION --out DIR [--seeds 3] [--sets ...] [--methods ...]
 
 CIFAR is the folder cifar-100-python with coarse labels in its pickles, PETS a folder with train and test, FASHION the
 folder of the idx files of Fashion-MNIST. Features are those of EfficientNet-Lite0, computed once and kept in DIR.
@@ -181,7 +181,7 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> None:
     folds[held] = 0
     for method, (model, grid) in methods(seed).items():
         key = {"set": name, "method": method, "seed": seed}
-        if has(options.results, key):
+        if method not in options.methods or has(options.results, key):
             continue
         began = time.perf_counter()
         search = GridSearchCV(model, grid, scoring="balanced_accuracy", cv=PredefinedSplit(folds), refit=False)
@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--methods", nargs="+", choices=methods(0), default=list(methods(0)))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "estimator.csv")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)  # a class that is not among the held-out vectors

@@ -7,8 +7,8 @@ DATA is a folder with CIFAR-100 (a folder cifar-100-python, or its archive) and 
 files) somewhere below it, or with one of them.
 
 heads: CIFAR-100-LT with factor 100, heads on frozen features of EfficientNet-Lite0, images of 96 pixels, embedded once.
-Every method that works on frozen features is tuned with the same number of runs, two values of weight decay (of tau for
-tau-norm), on training images held back (cells.py says how), and trained with three seeds. The learning rate is 0.05.
+Every method that works on frozen features is tuned with the same number of runs, two learning rates (two values of tau for
+tau-norm), on training images held back (cells.py says how), and trained with three seeds.
 
 scratch: Fashion-MNIST-LT with factor 100, a ResNet-8, 10 epochs, the defaults of every method, no tuning, two seeds.
 
@@ -51,7 +51,7 @@ HEADS: tuple[str, ...] = (
 )
 SCRATCH = ("ce", *(name for name in METHODS if name not in ("ce", "gaussian")))
 SEEDS = {"heads": 3, "scratch": 2}
-GRID = [["optimizer.weight_decay=5e-4"], ["optimizer.weight_decay=2e-3"]]
+GRID = [["optimizer.lr=0.02"], ["optimizer.lr=0.05"]]
 GRIDS = {"tau-norm": [["method.norm_tau=0.5"], ["method.norm_tau=1"]]}
 COMMON = ("train.report=false", "data.allow_leakage=true", "train.checkpoint_every=100", "train.workers=0")
 
