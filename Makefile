@@ -72,7 +72,9 @@ browser:
 	@rm -f $@
 	@$(PYTHON) -m venv .venv
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --disable-pip-version-check --progress-bar off \
-		-e '.[all]' | grep -E '^(Collecting|Installing|Successfully)' | cut -c 1-160
+		-e '.[all]' | awk -v terminal=$$(test -t 2 && echo 1) \
+		'/^Collecting/ && terminal { printf "\r%-70.70s", $$0; fflush() } \
+		/^(Installing|Successfully)/ { printf "%s%.70s ...\n", terminal ? "\r" : "", $$0; fflush() }'
 	@# imagecorruptions-imaug brings opencv-python, whose files need a display's libraries: put the headless ones on top.
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet --no-deps \
 		--force-reinstall opencv-python-headless
