@@ -10,7 +10,7 @@ from gpaco.system import distributed
 def check_same_everywhere(splits: DataSplits[Any]) -> None:
     """Raise the same error in all processes if classes, counts or files of one differ from those of process 0."""
     own = {"classes": [len(splits.classes), hash_of_rows((name, "") for name in splits.classes)]}
-    own |= {name: [len(part), part.list_hash()] for name, part in splits.parts()}
+    own |= {name: [len(part), part.list_hash] for name, part in splits.parts()}
     first, *others = distributed.gather_json(own)
     for rank, other in enumerate(others, 1):
         for name in sorted(first.keys() | other.keys(), key=lambda name: name != "classes"):

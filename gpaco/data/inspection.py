@@ -55,7 +55,7 @@ def digests(samples: Samples, progress: Progress | None = None, *, shared: bool 
     return each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
 
 
-def fingerprints(paths: Sequence[File], progress: Progress | None = None) -> list[str]:
+def fingerprints(paths: Sequence[str | File], progress: Progress | None = None) -> list[str]:
     """Return a string for each file, the same only for files with the same bytes. Only files of equal size are read."""
     sizes = [_size(path) for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
@@ -166,7 +166,7 @@ def each(total: int, look: Callable[[int], Result], progress: Progress | None, *
     return everyone
 
 
-def _fault(path: File) -> str | None:
+def _fault(path: str | File) -> str | None:
     """Return why a file does not decode; a large JPEG is decoded at an eighth of its size."""
     try:
         read_image(path, least=1)
@@ -193,13 +193,13 @@ def _digest(samples: Samples, i: int) -> str:
     return _file_digest(samples.paths[i])
 
 
-def _size(path: File) -> int:
+def _size(path: str | File) -> int:
     if isinstance(path, Member):
         return path.size
-    return path.stat().st_size if path.is_file() else -1
+    return os.stat(path).st_size if os.path.isfile(path) else -1
 
 
-def _file_digest(path: File) -> str:
+def _file_digest(path: str | File) -> str:
     try:
         if isinstance(path, Member):
             return hashlib.sha256(path.read_bytes()).hexdigest()

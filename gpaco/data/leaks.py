@@ -88,7 +88,7 @@ def record(splits: Splits, *, limit: int) -> dict[str, Any]:
     The hash covers the names and labels of a split, in order. `copies` is None for more than `limit` images.
     """
     parts = {
-        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash()}
+        name: {"images": len(part), "counts": part.counts.tolist(), "sha256": part.list_hash}
         for name, part in splits.parts()
     }
     few = sum(len(part) for _, part in splits.parts()) <= limit

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class Samples:
     labels: Labels  # (N,), each an index into `classes`
     classes: tuple[str, ...]
     images: Pixels | None = None  # (N, H, W, 3) RGB
-    paths: tuple[File, ...] | None = None
+    paths: tuple[str | File, ...] | None = None  # millions of str take a third of the memory of Path
     names: tuple[str, ...] = ()  # a printable name for each sample; by default its path or number
 
     def __post_init__(self) -> None:
@@ -78,9 +79,10 @@ class Samples:
             names=tuple(self.names[i] for i in rows),
         )
 
+    @cached_property
     def list_hash(self) -> str:
-        """Return the SHA-256 of the names and classes in order, without pixels."""
-        return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels, strict=True))
+        """The SHA-256 of the names and classes in order, without pixels."""
+        return hash_of_rows((name, self.classes[k]) for name, k in zip(self.names, self.labels.tolist(), strict=True))
 
     def load(self, i: int, least: int = 0) -> npt.NDArray[np.uint8]:
         """Return image `i` as (H, W, 3) uint8 RGB, or raise a `UserError` that names the file.

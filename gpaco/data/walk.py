@@ -35,7 +35,7 @@ def files_below(folder: str | Path) -> Iterator[str]:
         waiting += sorted((entry.path for entry in inside if entry.is_dir()), reverse=True)
 
 
-def real_paths(files: Iterable[File]) -> list[str]:
+def real_paths(files: Iterable[str | File]) -> list[str]:
     """Return the files without links. Each folder is resolved once: resolving every file of ImageNet takes a minute."""
     real = cache(os.path.realpath)
     split = (os.path.split(str(file)) for file in files)

@@ -165,7 +165,7 @@ def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) 
     It is an error if the split was drawn from training images: a new draw would include some of the training images.
     """
     known = newest(run).state["card"]["images"]
-    hashes = [part.list_hash() for own, part in splits.parts() if own == name]
+    hashes = [part.list_hash for own, part in splits.parts() if own == name]
     if not known or hashes in ([], [known.get(name)]):
         return
     if name in splits.held:

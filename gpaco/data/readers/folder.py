@@ -121,7 +121,7 @@ def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counte
         labels += [label] * len(images)
     start = len(os.path.join(root, ""))
     names = tuple(printable(path[start:]) for path in paths)
-    return Samples(np.array(labels), tuple(map(printable, classes)), paths=tuple(map(Path, paths)), names=names)
+    return Samples(np.array(labels), tuple(map(printable, classes)), paths=tuple(paths), names=names)
 
 
 def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:

@@ -100,7 +100,7 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
         classes=splits.classes,
         counts=tuple(splits.train.counts.tolist()),
         shown=tuple((shown / shown.sum()).tolist()),
-        images={name: part.list_hash() for name, part in splits.parts()},
+        images={name: part.list_hash for name, part in splits.parts()},
         model=recipe.model.name,
         weights="",
         backbone=None,

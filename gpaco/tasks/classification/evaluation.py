@@ -126,7 +126,7 @@ def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
             return found
     with suppress(Problem):
         train = held_out(read_splits(copy), copy, quiet, run=run.folder).train
-        if train.list_hash() == newest(run).state["card"]["images"].get("train"):
+        if train.list_hash == newest(run).state["card"]["images"].get("train"):
             known = set(real_paths(train.paths or ()))
             return sum(file in known for file in files)
     return 0

@@ -43,7 +43,7 @@ def fingerprint(samples: Samples) -> str:
             digest.update(json.dumps([name, path.size, path.modified]).encode())
             continue
         try:
-            found = path.stat()
+            found = os.stat(path)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"cannot read {name}: {reason}", "check that the file exists") from error

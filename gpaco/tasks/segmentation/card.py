@@ -57,7 +57,7 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
         classes=splits.classes,
         palette=tuple(tuple(color) for color in splits.train.palette),
         counts=splits.pixels,
-        images={name: part.list_hash() for name, part in splits.parts()},
+        images={name: part.list_hash for name, part in splits.parts()},
         model=recipe.model.name,
         weights=package.requirement if package else recipe.model.weights,
         dim=recipe.model.dim if recipe.method.name == "gpaco" else 0,

@@ -44,7 +44,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}
 
     def measure(run: Run, model: ScenePredictor) -> Errors:
-        images = {"data": place_of(settings.source), "images": scenes.list_hash()}
+        images = {"data": place_of(settings.source), "images": scenes.list_hash}
         arguments = facts | images | {"version": VERSION}
         measured = partial(_rows, settings, scenes, numbers, constants, model)
         return Errors(complete(settings, run, arguments, conditions, measured), [])

@@ -4,6 +4,7 @@ import colorsys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,9 @@ class Scenes:
             names=tuple(self.names[i] for i in rows),
         )
 
+    @cached_property
     def list_hash(self) -> str:
-        """Return the SHA-256 of the names of images and masks, in order."""
+        """The SHA-256 of the names of images and masks, in order."""
         return hash_of_rows((name, printable(mask.name)) for name, mask in zip(self.names, self.masks, strict=True))
 
     def load(self, i: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
