@@ -1,6 +1,7 @@
 """TailClassifier against the usual classifiers of vectors, on five real long-tailed sets.
 
-    python benchmarks/estimator.py --cifar CIFAR --pets PETS --fashion FASHION --out DIR [--seeds 3] [--sets ...] [--methods ...]
+    python benchmarks/estimator.py --cifar CIFAR --pets PETS --fashion FASHION --out DIR [--seeds 3] [--sets ...]
+        [--methods ...]
 
 CIFAR is the folder cifar-100-python with coarse labels in its pickles, PETS a folder with train and test, FASHION the
 folder of the idx files of Fashion-MNIST. Features are those of EfficientNet-Lite0, computed once and kept in DIR.

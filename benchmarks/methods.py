@@ -7,8 +7,8 @@ DATA is a folder with CIFAR-100 (a folder cifar-100-python, or its archive) and 
 files) somewhere below it, or with one of them.
 
 heads: CIFAR-100-LT with factor 100, heads on frozen features of EfficientNet-Lite0, images of 96 pixels, embedded once.
-Every method that works on frozen features is tuned with the same number of runs, two learning rates (two values of tau for
-tau-norm), on training images held back (cells.py says how), and trained with three seeds.
+Every method that works on frozen features is tuned with the same number of runs, two learning rates (two values of tau
+for tau-norm), on training images held back (cells.py says how), and trained with three seeds.
 
 scratch: Fashion-MNIST-LT with factor 100, a ResNet-8, 10 epochs, the defaults of every method, no tuning, two seeds.
 

@@ -3,13 +3,14 @@
     python benchmarks/speed.py [--out DIR] [--part loops|starts] [--quick]
 
 loops: two loops train the same network with cross entropy: resnet8 on PNG files of 32 x 32, mobilenetv3_small_100, a
-network so fast that reading and views count, on JPEG files of 500 x 375 with crops of 224. The plain loop is what people
-write with `timm.data.create_loader`. Rates are those of the second epoch, in image-views, taken in turn three times.
+network so fast that reading and views count, on JPEG files of 500 x 375 with crops of 224. The plain loop is what
+people write with `timm.data.create_loader`. Rates are those of the second epoch, in image-views, taken in turn three
+times.
 
 starts: `gpaco check` on 20,000 JPEG files, and the time and memory of a start on 1,300,000 tiny files, all made for it.
 --quick has a tenth of each. It needs 10 GB of disk.
 
-Rows go to benchmarks/results/speed.csv; loops that have one are not measured again. Two quiet cores, about half an hour.
+Rows go to benchmarks/results/speed.csv; loops that have one are not measured again. Two quiet cores, about an hour.
 """
 
 import argparse

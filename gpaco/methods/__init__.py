@@ -90,7 +90,7 @@ def network(recipe: Recipe) -> Network:
     if name == "causal-norm":
         return Network("causal", scale=16.0, number=settings.heads, effect=settings.effect)
     if name == "reslt":
-        return Network("shared", "residual", number=3, power=settings.test_norm)
+        return Network("shared", "residual", number=3 if settings.tail else 2, power=settings.test_norm)
     if name == "ride":
         narrow = recipe.model.weights == NONE and can_be_narrow(recipe.model.name)
         return Network("experts", "experts", scale=settings.scale, number=settings.experts, narrow=narrow)

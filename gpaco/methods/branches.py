@@ -16,7 +16,8 @@ class Bbn(Method):
         z = W (2 [a f_c ; (1 - a) f_r]) + b,   loss = a CE(z, y_c) + (1 - a) CE(z, y_r)
 
     At test time, an image passes both branches with a = 0.5. Departures: the released code sets E to 100 for 90 epochs
-    and 200 for 180; in every epoch, the reversed sampler draws classes in proportion to 1 / n_j, rounded up or down.
+    and 200 for 180; in every epoch, the reversed sampler draws classes in proportion to 1 / n_j, rounded up or down;
+    the second block starts as a copy of the first (released: from other random numbers).
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -41,7 +42,9 @@ class ResLt(LogitMethod):
 
     loss = alpha I + (1 - alpha) F, alpha = `branch_share`; F = CE(z^H + z^M + z^T, y), and I is the mean of
     -log(p_y + 1e-7) over all pairs of an image and a branch that has its class. M has the `medium` rarest share of the
-    classes, T the `tail` rarest; these are not the many/medium/few groups. At test time, the logits are summed.
+    classes, T the `tail` rarest; these are not the many/medium/few groups. At test time, the logits are summed. With a
+    `tail` of 0, there is no T, as released for iNaturalist. Defaults are those for CIFAR-100-LT with factor 50; factor
+    100 has an alpha of 0.995, ImageNet-LT a `test_norm` of 0.7 and other groups.
 
     Departure: on large images, the released code pools before its 1 x 1 convolution at test time and after it in
     training; here, pooling always comes after it.
@@ -54,18 +57,14 @@ class ResLt(LogitMethod):
         settings = setup.settings
         self.alpha = settings.branch_share
         rarity = setup.train_counts.argsort(stable=True).argsort()  # 0 is the rarest class
-        sizes = [
-            setup.num_classes,
-            round(settings.medium * setup.num_classes),
-            round(settings.tail * setup.num_classes),
-        ]
-        members = torch.stack([rarity < size for size in sizes], 1)  # (C, 3)
+        shares = [1.0, settings.medium, *([settings.tail] if settings.tail else [])]
+        members = torch.stack([rarity < round(share * setup.num_classes) for share in shares], 1)  # (C, branches)
         self.register_buffer("members", members, persistent=False)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits (N, 3, C)."""
+        """Return the loss of logits (N, branches, C)."""
         fused = F.cross_entropy(logits.sum(1), labels)
-        own = logits.softmax(2).gather(2, labels[:, None, None].expand(-1, 3, 1)).squeeze(2)  # (N, 3)
+        own = logits.softmax(2).gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1)).squeeze(2)
         valid = self.members[labels].to(logits)
         alone = -((own + 1e-7).log() * valid).sum() / valid.sum()
         return self.alpha * alone + (1 - self.alpha) * fused
@@ -77,7 +76,9 @@ class Ride(LdamDrw):
     loss = sum_k { CE_w(z^k - 30 m_y e_y, y) - lambda Tm^2 KL(softmax(z / T) || softmax(z^k / T)) }, lambda being
     `diversity`; margins and weights are as in LDAM-DRW; the first softmax of KL has no gradient. T = 1 until the
     weights start, then T_j = u_j / max u with u_j = C pi_j r + 1 - r, r = `spread`; Tm is the mean of T. At test time,
-    the logits are z.
+    the logits are z. Defaults are those for ImageNet-LT; CIFAR-100-LT has a `diversity` of 0.45 and a `spread` of 0.05.
+
+    Departure: experts of a pretrained network, or of one that is not a ResNet, have its full width.
     """
 
     temperature: Tensor

@@ -1,7 +1,8 @@
 """Decoupling representation and classifier (Kang et al., ICLR 2020): second stages on a trained network.
 
 The features come from any other method; the layers below the classifier are frozen. Departure: the released code keeps
-batch norm in training mode in the second stage; here the backbone is fixed, so that its features can be cached.
+batch norm in training mode in the second stage; here the backbone is fixed, so that its features can be cached, by
+default those of four views of each image (released: new views in every epoch).
 """
 
 from collections.abc import Iterator
@@ -108,6 +109,8 @@ class Mislas(Crt):
     the learning rate. Label-aware smoothing: eps_j = t + (h - t) sin(pi (n_j - n_min) / (2 (n_max - n_min))), and the
     loss is (1 - eps_y) (-log p_y) + eps_y mean_j(-log p_j). With `shift_norms`, the batch norms of the backbone use and
     update the statistics of class-balanced batches; nothing else in it changes. Defaults are those for ImageNet-LT.
+
+    Departure: on Places-LT, the released code shifts only the batch norms of the block that it trains.
     """
 
     smoothing: Tensor

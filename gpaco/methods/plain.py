@@ -59,12 +59,11 @@ def focal(setup: Setup) -> Method:
 
 
 def class_balanced(setup: Setup) -> Method:
-    """Cross entropy weighted by the effective number of images of each class."""
+    """Cross entropy weighted by the effective number of images of each class; the weights have a mean of one."""
     smoothing = setup.settings.label_smoothing
 
     def loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        costs = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing)
-        each = weights[labels] if labels.dim() == 1 else labels @ weights
-        return costs.sum() / each.sum()  # for mixed labels too, where F.cross_entropy would divide by their number
+        # As released, divided by the number of images; F.cross_entropy would divide by the sum of their weights.
+        return F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing).mean()
 
-    return Plain(loss, class_balanced_weights(setup.class_counts, beta=setup.settings.beta))
+    return Plain(loss, class_balanced_weights(setup.class_counts, beta=setup.settings.cb_beta))

@@ -83,19 +83,21 @@ class Bilateral(Classifier):
 
 
 class Residual(Classifier):
-    """ResLT: three branches on the last maps.
+    """ResLT: two or three branches on the last maps.
 
     In ResNets for small images, a branch is a batch norm; elsewhere a 1 x 1 convolution, batch norm and ReLU.
     """
 
-    def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, *, small: bool, **rest: Any) -> None:
+    def __init__(
+        self, backbone: nn.Module, num_features: int, num_classes: int, *, number: int, small: bool, **rest: Any
+    ) -> None:
         super().__init__(backbone, num_features, num_classes, **rest)
-        width = num_features // 3
+        width = num_features // number
         self.branches = nn.ModuleList(
             nn.BatchNorm2d(width)
             if small
             else nn.Sequential(nn.Conv2d(width, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-            for _ in range(3)
+            for _ in range(number)
         )
 
     def pooled(self, images: Tensor) -> Tensor:
@@ -156,7 +158,6 @@ BODIES: dict[str, type[Classifier]] = {
     "attentive": Attentive,
 }
 WHOLE = ("bilateral", "residual", "experts", "attentive")  # bodies that use the modules of the backbone
-_WIDER = {"bilateral": 2, "residual": 3}  # number of features, as a multiple of those of the backbone
 
 
 def build_network(
@@ -175,10 +176,10 @@ def build_network(
     """Return the classifier; `others` are the backbones of further experts, `size` is the image size."""
     if network.body in ("bilateral", "residual", "experts") and hidden:
         raise UserError("a network with branches has no layer before its classifier", "leave out model.hidden")
-    wide = num_features * (network.number if network.body == "experts" else _WIDER.get(network.body, 1))
+    wide = num_features * {"bilateral": 2, "residual": network.number, "experts": network.number}.get(network.body, 1)
     options: dict[str, Any] = {"dim": dim, "projector": projector, "hidden": hidden}
     extra: dict[str, dict[str, Any]] = {
-        "residual": {"small": small},
+        "residual": {"number": network.number, "small": small},
         "experts": {"others": others},
         "attentive": {"size": size},
     }

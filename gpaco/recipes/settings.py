@@ -63,7 +63,7 @@ METHODS: dict[str, About] = {
     "class-balanced": About(
         "Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019",
         "cross entropy weighted by the effective number of images",
-        ("beta", "label_smoothing", *_MIX),
+        ("cb_beta", "label_smoothing", *_MIX),
     ),
     "gaussian": About(
         "docs/gaussian.md", "Gaussian classes with a shared covariance, in closed form on frozen features", ()
@@ -267,10 +267,10 @@ class MethodSettings:
         "rebalance SupCon by class weights (effective number) or prior (balanced softmax)",
         choices=("none", "weights", "prior"),
     )
-    beta: float = setting(0.999, "beta of the effective number: class-balanced, rebalance = weights", low=0, below=1)
+    beta: float = setting(0.999, "beta of the effective number: rebalance = weights", low=0, below=1)
     gamma: float = setting(2.0, "gamma of the focal loss", low=0)
     tau: float = setting(1.0, "factor on the log frequencies: balanced-softmax, lift", low=0)
-    cb_beta: float = setting(0.9999, "beta of the effective number in cb-focal", low=0, below=1)
+    cb_beta: float = setting(0.9999, "beta of the effective number: class-balanced, cb-focal", low=0, below=1)
     cb_gamma: float = setting(1.0, "gamma of cb-focal", low=0)
     scale: float = setting(30.0, "factor on the cosines of ldam-drw, bcl and ride", above=0)
     margin: float = setting(0.5, "margin of the rarest class: ldam-drw, ride", low=0)

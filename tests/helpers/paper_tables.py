@@ -179,7 +179,8 @@ def _train(recipes: tuple[str, ...], method: str, *settings: str) -> tuple[str, 
         more = ""
         for one in settings:
             key, _, values = one.partition("=")
-            more += f" --set method.{key}={(values.split('/') * len(recipes))[place]}"
+            key = key if "." in key else f"method.{key}"
+            more += f" --set {key}={(values.split('/') * len(recipes))[place]}"
         commands.append(f"gpaco train DATA --recipe {recipe} --method {method}{more} --out RUN")
     return tuple(commands)
 
@@ -193,7 +194,7 @@ QUOTED: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("Table 2", "De-confound-TDE"): (_TANG, _train(_IMAGENET_LT, "causal-norm", "effect=3")),
     ("Table 2", "ResLT"): (_RESLT, _train(_IMAGENET_LT[1:], "reslt", *_RESLT_IMAGENET)),
     ("Table 2", "MiSLAS"): (_MISLAS, _train(_IMAGENET_LT[:1], "mislas")),
-    ("Table 3", "OLTR"): (_OLTR, _train(_PLACES, "oltr")),
+    ("Table 3", "OLTR"): (_OLTR, _train(_PLACES, "oltr", "stage.classifier.train.epochs=30")),
     ("Table 3", "Decouple-tau-norm"): (_KANG, _train(_PLACES, "tau-norm")),
     ("Table 3", "ResLT"): (_RESLT, _train(_PLACES, "reslt")),
     ("Table 3", "MiSLAS"): (_MISLAS, _train(_PLACES, "mislas", "smooth_head=0.4", "smooth_tail=0.1")),
@@ -203,7 +204,7 @@ QUOTED: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("Table 6", "BBN"): (_BBN, _train(_INATURALIST, "bbn")),
     ("Table 6", "ResLT"): (
         _RESLT,
-        _train(_INATURALIST, "reslt", "branch_share=0.85", "medium=0.81", "tail=0", "test_norm=0.3"),
+        _train(_INATURALIST, "reslt", "branch_share=0.85", "medium=0.8106", "tail=0", "test_norm=0.3"),
     ),
     ("Table 6", "MiSLAS"): (_MISLAS, _train(_INATURALIST, "mislas")),
     ("Table 8", "LDAM-DRW"): (_LDAM, _train(_CIFAR, "ldam-drw")),

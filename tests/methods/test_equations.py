@@ -124,6 +124,9 @@ def reslt() -> None:
     found = method("reslt", branch_share=0.7, medium=0.5, tail=0.25)
     expected = reference.reslt(logits, LABELS, [{0, 1, 2, 3}, {2, 3}, {3}], 0.7)
     check(found.loss(logits, LABELS), expected, logits)  # type: ignore[operator]
+    two = method("reslt", branch_share=0.7, medium=0.5, tail=0.0)  # as released for iNaturalist
+    expected = reference.reslt(logits[:, :2], LABELS, [{0, 1, 2, 3}, {2, 3}], 0.7)
+    check(two.loss(logits[:, :2], LABELS), expected, logits)  # type: ignore[operator]
     x, head = random(5, 12), heads.Shared(4, 3, 3, 0.0).double()
     parts = [F.linear(x[:, k : k + 4], head.weight, head.bias) for k in (0, 4, 8)]
     torch.testing.assert_close(head(x), parts[0] + parts[1] + parts[2])

@@ -128,12 +128,12 @@ def test_global_contrast_of_supcon_is_that_of_one_process() -> None:
 
 def test_plain_methods_are_their_losses_over_both_views() -> None:
     views, labels = batch()
-    twice = labels.repeat(2)
+    twice, weights = labels.repeat(2), class_balanced_weights(COUNTS, beta=0.9999)
     expected = {
         "ce": lambda x: F.cross_entropy(x, twice),
         "balanced-softmax": lambda x: balanced_softmax_loss(x, twice, COUNTS),
         "focal": lambda x: focal_loss(x, twice, gamma=2.0),
-        "class-balanced": lambda x: F.cross_entropy(x, twice, class_balanced_weights(COUNTS)),
+        "class-balanced": lambda x: (weights[twice] * F.cross_entropy(x, twice, reduction="none")).mean(),
     }
     for name, loss in expected.items():
         model, method = make(name)

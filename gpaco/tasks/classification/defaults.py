@@ -93,6 +93,8 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     rate = 0.05 if small else 0.04  # per 128 images, as released for CIFAR and ImageNet-LT
     if recipe.train.part == "head":
         found |= head_settings(samples.counts)
+        if recipe.method.name == "lift":
+            found["model.hidden"] = 0  # its centers start as means of the features of the backbone
         rate = 0.05
     if package := package_of(recipe.model.name) if recipe.model.weights == PACKAGE else None:
         found |= {"model.size": package.size, "model.resize": package.resize}

@@ -25,7 +25,6 @@ from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
 from gpaco.errors import UserError
-from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrast import class_counts
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
@@ -249,11 +248,7 @@ class _Network:
         if isinstance(self.method, SupCon) and self.memory.labels.dim() == 3:  # pairs: it must know all classes
             own = as_rows(own, step.logits)
         loss: Tensor = self.method(seen, [step.logits] * step.views, own)
-        if self.settings.name != "class-balanced":
-            return loss * len(labels)
-        # It is a weighted mean: replace the weights of this step by the mean weight of a training step.
-        weights = class_balanced_weights(self.shown, beta=self.settings.beta)
-        return loss * weights.to(loss)[labels].sum() / float((weights * self.shown).sum() / self.shown.sum())
+        return loss * len(labels)
 
     def _masses(self, step: "_Step", held: Tensor, held_labels: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient at the logits, the mass on the own center and on the positives, and their number."""

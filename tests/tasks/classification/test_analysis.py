@@ -313,8 +313,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
     samples, model, settings = splits_of(run.recipe).train, load(run).model, run.recipe.method
     rows, share = balanced_subset(samples.labels, 40, 0), class_shares(samples.counts, "shuffle")
     labels = torch.from_numpy(samples.labels[rows])
-    weights = class_balanced_weights(torch.from_numpy(samples.counts), beta=settings.beta)
-    mean_weight = float((weights * torch.from_numpy(share)).sum())
+    weights = class_balanced_weights(torch.from_numpy(samples.counts), beta=settings.cb_beta)
     total: list[list[Any]] = [[] for _ in range(10)]
     for features in features_of(run, samples, rows, 0):
         for x, label in zip(features, labels, strict=True):
@@ -324,7 +323,7 @@ def test_gradients_of_methods_without_samples_in_the_softmax_are_those_of_each_i
                 "ce": lambda z, y=y: F.cross_entropy(z, y),
                 "balanced-softmax": lambda z, y=y, n=counts: balanced_softmax_loss(z, y, n),
                 "focal": lambda z, y=y: focal_loss(z, y, gamma=settings.gamma),
-                "class-balanced": lambda z, y=y: weights[y] / mean_weight * F.cross_entropy(z, y),
+                "class-balanced": lambda z, y=y: weights[y] * F.cross_entropy(z, y),
                 "multitask": lambda z, y=y, n=counts: (
                     balanced_softmax_loss(z, y, n) if settings.base == "balanced-softmax" else F.cross_entropy(z, y)
                 ),

@@ -193,6 +193,13 @@ def test_settings_for_images_in_memory(images: int, side: int, gpu: bool, expect
     assert {key: found[key] for key in expected} == expected
 
 
+def test_a_head_has_a_hidden_layer_unless_its_centers_start_as_means_of_features() -> None:
+    data = in_memory_set(100, 32).train
+    for name, hidden in (("gpaco", 512), ("lift", 0)):
+        recipe = recipes.change(Recipe(), {"method.name": name, "train.part": "head"})
+        assert suggest(recipe, set(), data)["model.hidden"] == hidden
+
+
 def test_views_go_with_the_number_of_steps_that_was_asked_for() -> None:
     data = in_memory_set(10_847, 32)
     for gpu, epochs, view in ((False, 400, "cifar_regular"), (True, 15, "plain")):

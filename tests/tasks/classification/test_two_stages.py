@@ -193,6 +193,13 @@ def test_settings_of_the_first_stage_are_those_of_methods_with_one_only() -> Non
         assert (features.method.mixup, last.method.mixup) == (expected, 0)
 
 
+def test_second_stages_have_the_published_length_and_ten_epochs_after_short_first_ones() -> None:
+    lengths = {"crt": (3, 10, 10, 10), "lws": (3, 10, 5, 5), "mislas": (3, 10, 10, 10), "oltr": (6, 60, 180, 800)}
+    for name, expected in lengths.items():
+        found = [two(f"method.name={name}", f"train.epochs={epochs}") for epochs in (3, 30, 90, 400)]
+        assert tuple(stages(one)[1].train.epochs for one in found) == expected, name
+
+
 def test_stages_that_a_method_adds_can_be_changed_by_name() -> None:
     for name in (*TWO_STAGES, "supcon"):
         usual = stages(two(f"method.name={name}"))
