@@ -34,7 +34,9 @@ ROUNDS = 3
 
 
 def make_images(folder: Path, number: int, size: tuple[int, int], ending: str, classes: int = 10) -> Path:
-    """Write images that compress like photographs: a smooth ground with some noise."""
+    """Write images that compress like photographs, a smooth ground with some noise, unless the folder is there."""
+    if folder.is_dir():
+        return folder
     draw = np.random.default_rng(0)
     for split, count in (("train", number), ("test", 20)):
         for k in range(count):
@@ -134,7 +136,7 @@ def measure_starts(folder: Path, quick: bool) -> None:
     tiny = folder / "tiny"
     image = make_images(folder / "one", 1, (64, 64), ".jpg") / "train" / "class0" / "0.jpg"
     content = image.read_bytes()
-    for k in range(number + 1000):
+    for k in range(0 if tiny.is_dir() else number + 1000):
         place = tiny / ("train" if k < number else "test") / f"class{k % 1000}"
         if k < 1000 or k >= number:
             place.mkdir(parents=True, exist_ok=True)
