@@ -264,8 +264,6 @@ def predict(
         print(json.dumps(rows))
     unreadable = sum(row["error"] is not None for row in rows)
     if unreadable == len(rows):
-        if out is None and place and is_first_process():
-            (place / "predictions.csv" if segments else place).unlink()  # nothing in it is worth keeping
         raise UserError(f"no image could be read: {rows[0]['error']}", "give images that can be opened")
     for line in notes:
         screen(line)
@@ -318,14 +316,10 @@ def format_answer(row: dict[str, Any]) -> str:
 
 
 def default_output(segments: bool, as_json: bool) -> Path | None:
-    """Return where predictions go without --out: a table or a folder of masks; raise an error if it exists."""
-    if as_json and not segments:
-        return None
-    place = Path("predictions") if segments else Path("predictions.csv")
-    table = place / "predictions.csv" if segments else place
-    if table.exists():
-        raise UserError(f"{table} already exists", f"give another name, or replace it with --out {place}")
-    return place
+    """Return where predictions go without --out: a table or a folder of masks."""
+    if segments:
+        return Path("predictions")
+    return None if as_json else Path("predictions.csv")
 
 
 @app.command()

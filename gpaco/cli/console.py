@@ -14,6 +14,9 @@ def print_error(cause: str, remedy: str) -> None:
 def print_usage_error(error: Any) -> None:
     """Print a usage error of click."""
     cause = " ".join(error.format_message().split()).rstrip(".")
+    for kind, plain in (("integer", "whole number"), ("number", "number")):
+        wordy = f"Input should be a valid {kind}, unable to parse string as a{'n' * (kind == 'integer')} {kind}"
+        cause = cause.replace(wordy, f"it must be a {plain}")
     command = error.ctx.command_path if error.ctx else "gpaco"
     print_error(cause[:1].lower() + cause[1:], f"see `{command} --help`")
 
@@ -30,12 +33,16 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
         names |= {"mean_accuracy": "mean accuracy"}
     else:
         names = {"top1": "all", "top5": "top 5", **groups, "macro": "macro"}
+        if len(result.get("per_class", ())) <= 5:  # of five classes, the right one is always among the first five
+            del names["top5"]
         names |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
     for key, name in names.items():
         value, classes = result.get(key), result.get("groups", {}).get(key)
         size = "" if classes is None else f"   ({plural(classes, 'class')})"
         if key == "miou":
             size = f"   (over {result['measured']} of {plural(len(result['per_class']), 'class')})"
+        if key == "top1" and "n" in result:
+            size = f"   ({plural(result['n'], 'image')})"
         print(f"{name:<18} {'  none' if value is None else f'{100 * value:5.1f}%'}{size}")
     if cost := result.get("cost"):
         models = f"{plural(cost['models'], 'model')}, "

@@ -131,9 +131,11 @@ class Display:
             self.close()
         elif not self.live and self.epochs and (self.epoch == epochs or now - self.drawn >= 1):  # not 60 lines a second
             self.drawn = now
-            speed = row["time"]["images_per_second"]
-            left = _left(self.began, self.epoch - self.first, epochs - self.epoch)
-            self(f"{text}  {speed:.{0 if speed >= 10 else 1}f} images/s  {left} left")
+            if self.first >= 0:  # not after resuming at the end of an epoch
+                speed = row["time"]["images_per_second"]
+                left = _left(self.began, self.epoch - self.first, epochs - self.epoch)
+                text += f"  {speed:.{0 if speed >= 10 else 1}f} images/s  {left} left"
+            self(text)
 
     def _draw(self, title: str, done: int, total: int, text: str, *, transient: bool = False) -> None:
         """Update the bar, or start one."""

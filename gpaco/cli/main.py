@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = 130
+    except SystemExit:  # typer does this if the reader of a pipe is gone, as in `gpaco recipes | head -1`
+        code = 141
     except Exception as error:
         if hasattr(error, "format_message"):  # a click error; some versions of typer bundle their own click
             print_usage_error(error)

@@ -24,6 +24,8 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
             files += [image for shard in shards for image in images_in(shard)]
         elif path.is_dir():
             files += images_below(path)
+        elif str(path).startswith(("http:/", "https:/")):
+            raise UserError(f"{str(path)!r} is not a file: gpaco downloads no images", "download it first")
         elif not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", ACCEPTED)

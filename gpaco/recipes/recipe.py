@@ -171,6 +171,8 @@ def parse(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
         with named(option):
             left, equals, value = (part.strip() for part in text.partition("="))
             path = left.split(".")
+            if not equals and len(path) in (2, 4):
+                raise UserError(f"{left} has no value", f"--set {left}=VALUE")
             if not equals or len(path) != (4 if path[0] == "stage" else 2):
                 raise UserError(f"expected section.key=value{elsewhere(path[-1])}", "such as method.alpha=0.02")
             *stage, section, key = path

@@ -31,7 +31,7 @@ def leak_problem(leaks: Sequence[object]) -> str:
 
 def opening(facts: Mapping[str, Any]) -> list[str]:
     """Return lines about how the data was read, and the number of images and classes."""
-    images = ", ".join(f"{name} {number}" for name, number in facts["images"].items())
+    images = ", ".join(f"{name} {number:,}" for name, number in facts["images"].items())
     notes = (f"  {note}" for note in facts["notes"])
     return [f"read as: {facts['reader']}", *notes, f"images: {images}; classes: {facts['classes']}"]
 

@@ -113,7 +113,8 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     """Return the checkpoint that `which` names, with some of its parts."""
     if which not in ("best", "last"):
         raise UserError(
-            f"the checkpoint must be best or last, got {which!r}{nearest(which, ['best', 'last'])}", "leave it out"
+            f"the checkpoint must be best or last, got {which!r}{nearest(which, ['best', 'last'])}",
+            "leave it out for the best one",
         )
     found = newest(run)
     best = found.state["position"]["best_step"]

@@ -2,14 +2,15 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.inspection import write_bad
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.models.lora import merged
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.request import FLAGS
@@ -21,7 +22,7 @@ from gpaco.system.progress import Say, Show
 from gpaco.system.words import plural
 from gpaco.training.loop import fit
 from gpaco.training.resume import threads_restored
-from gpaco.training.run import BAD_IMAGES, Run, has_begun, select_checkpoint, stage_folder, weights_of
+from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, select_checkpoint, stage_folder, weights_of
 from gpaco.training.task import Before, Learner, Task
 from gpaco.training.trackers import tracked
 
@@ -77,8 +78,9 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
             if new:
                 stack.enter_context(_nothing_left(folder))
             if has_begun(folder):
-                check_same_run(folder, recipe)
-                say(f"resuming the run in {folder}")
+                check_same_run(folder, recipe, task.splits)
+                finished = (folder / "metrics.json").is_file()
+                say(f"{folder} is already finished" if finished else f"resuming the run in {folder}")
             else:
                 write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
                 if recipe.data.on_bad_image == "skip":
@@ -123,8 +125,8 @@ def check_batches(recipe: Recipe, images: int) -> None:
             )
 
 
-def check_same_run(folder: Path, recipe: Recipe) -> None:
-    """Raise an error if the folder holds a run with another recipe."""
+def check_same_run(folder: Path, recipe: Recipe, splits: Any = None) -> None:
+    """Raise an error if the folder holds a run with another recipe, or if its data has changed."""
     one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
     if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
         raise UserError(
@@ -134,14 +136,29 @@ def check_same_run(folder: Path, recipe: Recipe) -> None:
     differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
     if not differs:
         return
+    if not any(key.startswith("data.") for key in differs) and splits and _has_changed(splits, folder):
+        raise UserError(
+            f"the data of the run in {folder} has changed since it started",
+            "restore the data, or start over with another --out",
+        )
     key = min(
         differs, key=lambda key: key not in FLAGS.values()
     )  # prefer settings with an option over those derived from them
     old, new = differs[key]
     if list(differs) == ["method.tune_prior"] and new:
         raise UserError(f"{folder} holds a run without a tuned prior", f"tune it: gpaco evaluate {folder} --tune-prior")
+    if set(differs) == {"data.path"}:
+        raise UserError(f"the run in {folder} has its data at {old}", "move the data back, or choose another --out")
     more = f", and {plural(len(differs) - 1, 'more setting')}" if len(differs) > 1 else ""
     raise UserError(
         f"{folder} holds another run: {key} was {old!r}, now {new!r}{more}",
         "choose another --out, or give the same settings to resume",
     )
+
+
+def _has_changed(splits: Any, folder: Path) -> bool:
+    """Return whether the data has other images than the run in the folder was started with, as far as known."""
+    with suppress(Problem):
+        known = newest(Run(folder)).state["card"]["images"]
+        return bool({name: part.list_hash for name, part in splits.parts()} != known)
+    return False

@@ -228,14 +228,12 @@ def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
     assert "bad.png': not a JPEG" in text
 
 
-def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
+def test_predictions_without_a_name_replace_only_earlier_ones_and_few_of_them_are_printed(
     trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     image = save(tmp_path / "one.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
-    refuses("predict", trained, "bad.png")
-    assert not Path("predictions.csv").exists()
     (row,) = gpaco.predict(trained, image)
     assert json.loads(prints("predict", trained, image, "--json"))[0]["class"] == row["class"]
     assert not Path("predictions.csv").exists()
@@ -244,9 +242,13 @@ def test_predictions_without_a_name_replace_nothing_and_few_of_them_are_printed(
     line = f"one.png: {row['class']} {share} ({images}); {second[0]} {100 * second[1]:.0f}%"
     assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
     written = Path("predictions.csv").read_text()
-    assert "--out predictions.csv" in refuses("predict", trained, "bad.png")
-    assert Path("predictions.csv").read_text() == written
-    text = prints("predict", trained, "one.png", "bad.png", "--out", "predictions.csv")
+    assert "no image could be read: cannot read image 'bad.png'" in refuses("predict", trained, "bad.png")
+    assert Path("predictions.csv").read_text().splitlines()[1].startswith("bad.png,")
+    Path("predictions.csv").write_text("my own table")
+    refuses("predict", trained, "one.png")
+    assert Path("predictions.csv").read_text() == "my own table"
+    Path("predictions.csv").write_text(written)
+    text = prints("predict", trained, "one.png", "bad.png")
     assert text.splitlines()[0] == line
     assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")
     assert text.splitlines()[2] == "2 files, 1 of them could not be read: predictions.csv"

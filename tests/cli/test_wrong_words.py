@@ -21,7 +21,7 @@ WRONG = [
     ("train digits --out OUT --method gpcao", "did you mean 'gpaco'?"),
     ("train digits --out OUT --set method.alhpa=1", "'alhpa'; did you mean 'alpha'?"),
     ("train digits --out OUT --set optimiser.lr=0.1", "no section 'optimiser'; did you mean 'optimizer'?"),
-    ("train digits --out OUT --set method.alpha", "expected section.key=value"),
+    ("train digits --out OUT --set method.alpha", "method.alpha has no value\n  --set method.alpha=VALUE"),
     ("train digits --out OUT --recipe imagenet", "no recipe 'imagenet'"),
     ("train digits --out OUT --device gpu", "no device 'gpu'\n  devices are cpu, cuda"),
     ("train digist --out OUT", "did you mean 'digits'?"),

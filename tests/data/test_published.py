@@ -188,4 +188,6 @@ def test_samples_keep_their_images_and_names_when_matched() -> None:
     assert chosen.names == ("p", "r")
     assert chosen.labels.tolist() == [1, 1]
     np.testing.assert_array_equal(chosen.images, images[[0, 2]])
-    assert found.notes(("a", "b"))[0].startswith("left out: 1 image of 1 class that the model does not know: 'x'")
+    assert found.notes(("a", "b"))[0].startswith(
+        "left out: 1 of these 3 images, of 1 class that the model does not know: 'x'"
+    )

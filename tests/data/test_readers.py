@@ -92,7 +92,7 @@ def test_a_folder_of_class_folders_gives_sorted_classes_and_upper_case_suffixes(
     assert splits.val is None
     assert splits.test is None
     assert splits.notes == (
-        "left out: 1 images beside the class folders",
+        "left out: 1 image beside the class folders",
         "left out: files that are not images (1 .txt)",
     )
     assert splits.train.load(2).shape == (10, 12, 3)
@@ -123,7 +123,7 @@ def test_a_loose_image_beside_the_classes_of_a_split_does_not_turn_splits_into_c
     save(tmp_path / "d" / "train" / "overview.png")
     splits = watched(tmp_path / "d")
     assert splits.classes == ("a", "b")
-    assert splits.notes == ("train: left out: 1 images beside the class folders",)
+    assert splits.notes == ("train: left out: 1 image beside the class folders",)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,16 @@ def test_a_test_folder_without_classes_is_left_out_with_a_note(tmp_path: Path) -
     assert splits.notes == ("left out: test has no class folders",)
 
 
-def test_a_class_only_in_val_or_test_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_class_only_in_val_or_test_is_refused_by_name_unless_allowed(tmp_path: Path) -> None:
     class_folders(tmp_path / "d" / "train", {"a": 1, "b": 1})
     class_folders(tmp_path / "d" / "test", {"lynx": 1})
-    assert refused(tmp_path / "d").cause == "class 'lynx' is in test but not in train"
-    assert refused(tmp_path / "d", allow_empty_classes=True).cause == "class 'lynx' is in test but not in train"
+    (tmp_path / "d" / "test" / "empty").mkdir()
+    error = refused(tmp_path / "d")
+    assert error.cause == "class without a training image: 'lynx' (only in validation or test: 'lynx')"
+    splits = watched(tmp_path / "d", allow_empty_classes=True)
+    assert splits.classes == ("a", "b", "lynx")
+    assert splits.test is not None
+    assert splits.test.counts.tolist() == [0, 0, 1]
 
 
 def test_a_class_without_training_images_is_refused_unless_allowed(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_finished_run_given_again_changes_nothing_and_exits_0(undisturbed: Pat
     folder = tmp_path / "copy"
     shutil.copytree(undisturbed, folder)
     out = run("train", *QUICK, "--method", "gpaco", "--out", folder)
-    assert "resuming the run" in out
+    assert "is already finished" in out
     assert_same_run(folder, undisturbed)
 
 

@@ -14,7 +14,7 @@ from gpaco.data.readers.rows import TABLES
 from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits
 from gpaco.data.walk import entries, files_below, is_image
 from gpaco.errors import UserError
-from gpaco.system.words import printable, some
+from gpaco.system.words import plural, printable, some
 
 
 def read_folder(path: Path) -> Splits:
@@ -41,20 +41,15 @@ def read_folder(path: Path) -> Splits:
         notes.append(f"left out, since there is a train folder: {some(others)}")
     classes = _classes(splits["train"])
     _refuse_masks(splits["train"], classes)
-    parts = {}
-    for name, folder in splits.items():
-        inside = _by_class(folder)
-        if not inside:
-            notes.append(f"left out: {folder.name} has no class folders")
-            continue
+    empty = [folder for folder in splits.values() if not _by_class(folder)]
+    notes += [f"left out: {folder.name} has no class folders" for folder in empty]
+    found = {name: folder for name, folder in splits.items() if folder not in empty}
+    for folder in found.values():
         notes += [f"{folder.name}: {note}" for note in _beside(folder)]
-        parts[name] = _samples(path, folder, classes, skipped)
-        for unknown in sorted(set(inside) - set(classes)):
-            if any(_images_below(folder / name, skipped) for name in inside[unknown]):
-                raise UserError(
-                    f"class {unknown!r} is in {folder.name} but not in {splits['train'].name}",
-                    f"add training images for it, or take it out of {folder.name}",
-                )
+        new = {name: inside for name, inside in _by_class(folder).items() if name not in classes}
+        more = [name for name, inside in new.items() if any(_images_below(folder / one, Counter()) for one in inside)]
+        classes = tuple(sorted([*classes, *more]))  # those without a training image are refused later
+    parts = {name: _samples(path, folder, classes, skipped) for name, folder in found.items()}
     notes += _left_out(skipped)
     return Splits(parts["train"], parts.get("val"), parts.get("test"), "folder with splits", tuple(notes))
 
@@ -153,7 +148,7 @@ def _folders(path: Path) -> list[str]:
 
 def _beside(path: Path) -> list[str]:
     loose = sum(is_image(entry.name) for entry in entries(path) if not entry.is_dir())
-    return [f"left out: {loose} images beside the class folders"] if loose else []
+    return [f"left out: {plural(loose, 'image')} beside the class folders"] if loose else []
 
 
 def _left_out(skipped: Counter[str]) -> list[str]:

@@ -77,8 +77,9 @@ def _refused(path: Path, error: Exception) -> UserError:
     names = names or re.findall(r"(?:GLOBAL |but got <class ')([\w.]+)", str(error))
     if not names:
         reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:200]
+        reason = f": {reason}" if " " in reason else ""  # pickle may say only "101"
         return UserError(
-            f"{path} is damaged, or was not written by torch.save: {reason or type(error).__name__}",
+            f"{path} is damaged, or was not written by torch.save{reason}",
             "download it again, or ask for safetensors",
         )
     return UserError(

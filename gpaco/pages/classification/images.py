@@ -116,6 +116,7 @@ def read_data(found: Sequence[Evidence], splits: Splits | None, say: Say) -> lis
                 known[recipe.data] = splits_of(recipe, run=one.run.folder)
             except Problem as problem:
                 known[recipe.data] = f"the data cannot be read: {problem.cause}"
+                say(f"no images on the page: {known[recipe.data]}")
     return [splits or known[recipe.data] for recipe in files]
 
 

@@ -86,6 +86,8 @@ def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[s
     recipe = choose_start(Recipe(), set(), splits.train, device, start.append)
     splits = with_selecting(splits, recipe.data)
     start = [note for note in splits.notes if note not in given] + start
+    if line := one_group(splits.train.counts):
+        start.append(line)
     with suppress(UserError):  # an image may be unreadable
         splits = in_memory(splits, recipe.data.in_memory)
     recipe = resolve(recipe, set(), splits, device, quiet)
@@ -106,8 +108,6 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     ranked = sorted(facts["counts"]["train"].items(), key=lambda one: -one[1])
     shown = [f"{name} {number:,}" for name, number in ranked]
     text += in_lines(shown if len(shown) <= SHOWN else [*shown[: SHOWN // 2], "...", *shown[-SHOWN // 2 :]])
-    if line := one_group(list(facts["counts"]["train"].values())):
-        text.append(line)
     if facts["one_image"]:
         text.append(f"classes with one training image: {some(facts['one_image'])}")
     text += [f"classes without an image in {name}: {some(none)}" for name, none in facts["no_image"].items() if none]

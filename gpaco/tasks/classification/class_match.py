@@ -44,8 +44,9 @@ class Match:
         notes = []
         if self.unknown:
             typo = next((hint for name in self.unknown if (hint := nearest(name, classes))), "")
-            what = f"{plural(self.dropped, 'image')} of {plural(len(self.unknown), 'class')}"
-            notes.append(f"left out: {what} that the model does not know: {some(self.unknown)}{typo}")
+            what = f"{self.dropped:,} of these {plural(len(self.labels), 'image')}"
+            which = f"{plural(len(self.unknown), 'class')} that the model does not know"
+            notes.append(f"left out: {what}, of {which}: {some(self.unknown)}{typo}")
         if self.absent:
             classes_of = f"{plural(len(self.absent), 'class')} of the model"
             notes.append(f"the data has no images of {classes_of}: {some(self.absent)}")

@@ -148,7 +148,6 @@ def evaluate_runs(
     say: Say,
 ) -> dict[str, Any]:
     """Return the metrics of a run, or of several as an ensemble; see `gpaco.evaluate`."""
-    samples = data if isinstance(data, Samples) else evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
     predictors = load_classifiers(runs, which=which, device=device)
     card = predictors[0].card
     many, few = card.many if many is None else many, card.few if few is None else few
@@ -156,6 +155,7 @@ def evaluate_runs(
         raise UserError(f"few ({few}) must not be above many ({many})", "for example --many 100 --few 20")
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
+    samples = data if isinstance(data, Samples) else evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
 
     found = None
     if samples.classes != card.classes or restrict:

@@ -103,9 +103,10 @@ class Frozen:
             return
         each = f", {views} views each" if views > 1 else ""
         room = (total - first) * features.row_bytes
-        self.say(f"embedding {total - first:,} images{each}, once: {room / 1e6:,.1f} MB")
-        size = BLOCK * distributed.world_size()  # a block per process
-        blocks = [np.arange(start, min(start + size, total)) for start in range(first, total, size)]
+        size = f": {room / 1e6:,.1f} MB" if room >= 1e5 else ""
+        self.say(f"embedding {total - first:,} images{each}, once{size}")
+        step = BLOCK * distributed.world_size()  # a block per process
+        blocks = [np.arange(start, min(start + step, total)) for start in range(first, total, step)]
         progress = as_progress(self.say, "embedding images")
         progress(first, total)
         with catch_signals() as received, self._pool() as pool:

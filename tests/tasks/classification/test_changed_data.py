@@ -132,3 +132,17 @@ def test_a_dry_run_on_scenes_held_back_compares_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     dry_run(scenes(tmp_path / "data", 12), **SCENES | {"say": said.append, "report": True})
     assert said[-1] == "everything works: leave out --dry-run to train"
+
+
+def test_resuming_on_changed_or_moved_data_names_the_data_not_the_settings_chosen_from_it(home: Path) -> None:
+    usual = {key: value for key, value in QUICK.items() if key != "batch_size"}
+    gpaco.train(home / "data", out=home / "auto", **usual)
+    go_back(home / "auto")
+    (home / "data").rename(home / "moved")
+    with pytest.raises(UserError, match="has its data at") as error:
+        gpaco.train(home / "moved", out=home / "auto", **usual)
+    assert error.value.remedy == "move the data back, or choose another --out"
+    (home / "moved").rename(home / "data")
+    class_folders(home / "data", {"ant": 400, "bee": 400}, seed=1000)  # a larger batch suits it
+    with pytest.raises(UserError, match=r"auto has changed since it started"):
+        gpaco.train(home / "data", out=home / "auto", **usual)
