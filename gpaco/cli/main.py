@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = 130
-    except SystemExit:  # typer does this if the reader of a pipe is gone, as in `gpaco recipes | head -1`
-        code = 141
+    except SystemExit as error:  # 1: typer does this if the reader of a pipe is gone, as in `gpaco recipes | head -1`
+        code = 141 if error.code == 1 else int(error.code or 0)
     except Exception as error:
         if hasattr(error, "format_message"):  # a click error; some versions of typer bundle their own click
             print_usage_error(error)
