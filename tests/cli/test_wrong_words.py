@@ -23,6 +23,7 @@ WRONG = [
     ("train digits --out OUT --set optimiser.lr=0.1", "no section 'optimiser'; did you mean 'optimizer'?"),
     ("train digits --out OUT --set method.alpha", "method.alpha has no value\n  --set method.alpha=VALUE"),
     ("train digits --out OUT --recipe imagenet", "no recipe 'imagenet'"),
+    ("train digits --out OUT --epochs ten", "invalid value for '--epochs': it must be a whole number"),
     ("train digits --out OUT --device gpu", "no device 'gpu'\n  devices are cpu, cuda"),
     ("train digist --out OUT", "did you mean 'digits'?"),
     ("train nowhere --out OUT --model resnt8", "no model 'resnt8'; did you mean 'resnet8'?"),  # before data is read
