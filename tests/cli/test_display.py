@@ -50,6 +50,14 @@ def test_a_log_has_a_line_for_each_epoch_with_the_time_left_of_the_run_at_hand(c
         assert lines[-1].endswith("0:00 left")
 
 
+def test_an_epoch_that_was_done_before_resuming_has_neither_speed_nor_time_left(clock: list[float]) -> None:
+    stream = io.StringIO()
+    display = Display(stream)
+    display.show({"title": "ce, seed 0"})
+    display.show({"epoch": 6, "epochs": 8, "loss": 1.5, "time": {"images_per_second": 0.0}})
+    assert stream.getvalue().splitlines()[1:] == ["epoch 6/8  loss 1.500"]
+
+
 def test_a_log_has_at_most_one_line_a_second_and_always_that_of_the_last_epoch(clock: list[float]) -> None:
     stream = io.StringIO()
     display = Display(stream)

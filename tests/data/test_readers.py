@@ -292,3 +292,8 @@ def test_digits_are_real_and_always_split_alike() -> None:
     assert not set(splits.train.names) & set(splits.test.names)
     assert splits.test.counts.min() > 40
     assert read("digits").test.names == splits.test.names  # type: ignore[union-attr]
+
+
+def test_a_url_is_not_looked_for_among_files() -> None:
+    with pytest.raises(UserError, match="gpaco downloads no images"):
+        find_files(["https://example.com/a.jpg"])
