@@ -16,7 +16,10 @@ from gpaco.system.signals import Stopped, end_with_first_signal
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command and exit: 0 success, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143 signals, 141 closed pipe."""
+    """Run a command and exit.
+
+    0 success, 1 our bug, 2 wrong input, 3 environment, 4 diverged, 130 and 143 signals, 141 closed pipe.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words  # before or after the command
     words = [word for word in words if word != "--debug"]
