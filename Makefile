@@ -1,6 +1,6 @@
 # make demo    a first look               make lint   ruff and mypy
 # make test    all tests but extensive    make setup  only the environment (.venv), from constraints.txt
-# make bench   speed and memory, again    make lock   new versions into constraints.txt
+# make bench   speed of the losses        make lock   new versions into constraints.txt
 # make docs    the site in docs/_build/html, warnings are errors; docs/recipes.md, from gpaco/recipes
 # make release-check   build the package, install it in an empty environment, use it
 # make test-fast       only tests that take less than two seconds and start no process and no browser
@@ -54,7 +54,7 @@ release-check: .venv/ready
 
 setup: .venv/ready browser
 
-# The page is tested in a real browser. It is installed where that may be done unasked for a password.
+# The page is tested in a real browser. Install it if that needs no password.
 browser:
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
 		if command -v $$name > /dev/null; then exit 0; fi; done; \

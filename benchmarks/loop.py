@@ -58,8 +58,8 @@ class Learner:
     steps = STEPS
     card = NoCard()
 
-    def __init__(self, model: Classifier, method: Method, batches: list[Batch]) -> None:
-        self.model, self.extra, self.made = model, method, batches
+    def __init__(self, recipe: Recipe, model: Classifier, method: Method, batches: list[Batch]) -> None:
+        self.recipe, self.model, self.extra, self.made = recipe, model, method, batches
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         return iter(self.made[start:])
@@ -84,8 +84,7 @@ def with_fit() -> float:
     stamps: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         fit(
-            Learner(model, method, batches),
-            recipe,
+            Learner(recipe, model, method, batches),
             Path(folder),
             torch.device("cpu"),
             show=lambda row: stamps.append(time.perf_counter()) if "steps" in row else None,

@@ -25,7 +25,7 @@ down, right = about["stride"] or (max(1, height * 2 // 3), max(1, width * 2 // 3
 
 def seen(tall: int, wide: int) -> tuple[int, int]:
     """Height and width at which an image is seen: it fits into base_size."""
-    shorter, longer = sorted(about["base_size"] or (tall, wide))
+    shorter, longer = sorted(about["base_size"])
     factor = min(shorter / min(tall, wide), longer / max(tall, wide))
     return max(1, round(tall * factor)), max(1, round(wide * factor))
 

@@ -109,7 +109,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = float(np.sqrt((vectors - vectors.mean(0)).var())) or 1.0
         names, where = tuple(map(str, self.classes_)), choose_device(self.device)
         try:
-            with _FITTING, torch.random.fork_rng():
+            with _FITTING, torch.random.fork_rng([where] if where.type == "cuda" else []):
                 fitted = fit_vectors(
                     recipe, self._scaled(vectors), labels.astype(np.int64), names, where, calibrate=self.calibrate
                 )

@@ -85,7 +85,7 @@ def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
 def origin(weights: str) -> str:
     """Return where pretrained weights came from, without the folder of a file on this machine.
 
-    >>> origin("/home/me/backbone.safetensors"), origin("hub:timm/resnet18.a1_in1k@main")
-    ('backbone.safetensors', 'hub:timm/resnet18.a1_in1k@main')
+    >>> origin("/home/me/backbone.st"), origin("hub:timm/resnet18.a1_in1k@main")
+    ('backbone.st', 'hub:timm/resnet18.a1_in1k@main')
     """
-    return Path(weights).name if weights.endswith(".safetensors") else weights
+    return Path(weights).name if Path(weights).is_absolute() else weights

@@ -66,14 +66,14 @@ def robustness(
     >>> sorted(found["corruptions"])
     ['contrast', 'fog']
     """
-    options = locals()
+    options = dict(locals())
     for value, known, what in (
         (preprocessing, ("official", "paper"), "preprocessing"),
         (on_bad_image, ("error", "skip"), "on_bad_image"),
         (constants or "cifar", tuple(CONSTANTS), "constants"),
     ):
         if value not in known:
-            raise UserError(f"{what} must be {' or '.join(known)}, got {value!r}{nearest(value, known)}", "see --help")
+            raise UserError(f"{what} is {value!r}{nearest(value, known)}", f"choose {' or '.join(known)}")
     if workers is not None and workers < 0:
         raise UserError(f"workers must be 0 or more, got {workers}", "--workers 2, or 0 to load images in this process")
     run, where = as_run(run), distributed.choose_device(device)

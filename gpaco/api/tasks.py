@@ -1,4 +1,4 @@
-"""The tasks by name. Only `api` and `pages` know both."""
+"""The tasks by name. Only `cli`, `api` and `pages` know both."""
 
 from gpaco.tasks.classification.task import Classification
 from gpaco.tasks.segmentation.task import Segmentation

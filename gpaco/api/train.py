@@ -135,12 +135,12 @@ def dry_run(
         folder = Path(name)
         task = kind.prepare(wanted, given, folder, where, say)
         images, full, processes = len(task.splits.train), task.recipe, processes_of(task.recipe.source.command)
-        whole = task.with_recipe(_share(full, processes), quiet).sample()
-        short = replace(whole.recipe, train=replace(whole.recipe.train, features="", log=""))
+        whole = task.with_recipe(_share(full, processes)).sample()
+        short = replace(whole.recipe, train=replace(whole.recipe.train, features="", log="", tune=0.0))
         keys = [f"stage.{stage.name}.train.epochs" for stage in short.stage] or ["train.epochs"]
         for epochs in (1, 2):
-            task = whole.with_recipe(recipes.change(short, dict.fromkeys(keys, epochs)), quiet)
-            write_atomic(folder / "recipe.toml", recipes.dumps(task.recipe))
+            task = whole.with_recipe(recipes.change(short, dict.fromkeys(keys, epochs)))
+            write_atomic(folder / RECIPE, recipes.dumps(task.recipe))
             run_stages(task, folder, where, quiet, quiet)
             (folder / "metrics.json").unlink(missing_ok=True)
             say(f"step {epochs}: trained, evaluated and saved" + ("" if epochs == 1 else " after resuming"))

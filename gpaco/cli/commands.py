@@ -215,6 +215,8 @@ def evaluate(
         screen(describe_tuned(tuned))
     if is_first_process():
         print_metrics(result, as_json)
+    if out is not None:
+        screen(f"Metrics: {out}")
 
 
 @app.command()
@@ -231,8 +233,8 @@ def predict(
         Path | None,
         typer.Option(
             "--out",
-            help="A .csv, .jsonl or .parquet file; for a segmenter a folder for its masks. Earlier predictions are "
-            "replaced. Default: predictions.csv (no file with --json), or the folder predictions.",
+            help="A .csv, .jsonl or .parquet file, replaced if it has earlier predictions; for a segmenter, a folder "
+            "of masks. Default: predictions.csv (no file with --json), or the folder predictions.",
         ),
     ] = None,
     prior: options.Prior = None,
@@ -298,7 +300,7 @@ def _run_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
 
 
 def _file_predictor(paths: list[Path], arguments: dict[str, Any]) -> Predicted:
-    """The same for an exported file, without torch."""
+    """Return the same as `_run_predictor` for an exported file, without torch."""
     from gpaco.api.exported import open_model, predict_file
     from gpaco.tasks.segmentation.masks import ImageSegmenter
 
@@ -445,7 +447,7 @@ def robustness(
     unbiased: options.Unbiased = False,
     on_bad_image: Annotated[str, typer.Option(help="Unreadable images: error stops, skip leaves them out.")] = "error",
     workers: Annotated[
-        int | None, typer.Option(help="Number of processes that corrupt images. Default: one per core.")
+        int | None, typer.Option(help="Number of processes that corrupt images. Default: one per core, up to 8.")
     ] = None,
     device: options.Device = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results. Default: the run.")] = None,

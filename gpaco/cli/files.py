@@ -66,11 +66,13 @@ def show(
     paper: options.Paper = False,
 ) -> None:
     """Print every setting of a recipe or a run, each with a short explanation; or those of a method."""
+    if paper and (name in METHODS or name == "default"):
+        raise UserError(f"{name} is not a recipe of the paper", "leave out --paper")
     if name in METHODS:
         print(listing.method(name), end="")
     elif name == "default":
         print(dumps(Recipe(), explain=True, every=True), end="")
-    elif name in names() or Path(name).exists():
+    elif name.removesuffix("-paper") in names() or Path(name).exists():
         print(dumps(load(name, paper=paper), explain=True), end="")
     else:
         known = ["default", *METHODS, *names()]

@@ -11,8 +11,8 @@ from gpaco.data.members import Member
 from gpaco.data.walk import entries
 from gpaco.errors import UserError
 
-_LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class; if a sample has several, the last one counts
-_MOST_LINKS = 8  # from one link to the next
+_LABELS = (".txt", ".json", ".cls")  # suffixes of files with a class, in increasing precedence
+_MOST_LINKS = 8  # longest chain of links that is followed
 _KEYS = ("label", "cls", "class")  # of a JSON file
 
 

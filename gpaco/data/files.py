@@ -20,10 +20,12 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
     """
     files: list[File] = []
     for path in map(Path, paths):
-        if shards := shards_at(path):
-            files += [image for shard in shards for image in images_in(shard)]
-        elif path.is_dir():
+        shards = shards_at(path)
+        files += [image for shard in shards for image in images_in(shard)]
+        if path.is_dir():
             files += images_below(path)
+        elif shards:
+            continue
         elif str(path).startswith(("http:/", "https:/")):
             raise UserError(f"{str(path)!r} is not a file: gpaco downloads no images", "download it first")
         elif not path.exists():

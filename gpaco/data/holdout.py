@@ -96,23 +96,17 @@ def balanced_subset(labels: Indices, n: int, seed: int) -> Indices:
     return np.asarray(mixed[np.lexsort((place, rank))][:n])
 
 
-def with_validation(
-    splits: Splits, fraction: float = 0.1, seed: int = 0, *, digests: Sequence[str] | None = None
-) -> Splits:
-    """Return the splits with a validation split, drawn from the training images if there is none yet.
+def with_validation(splits: Splits, fraction: float, seed: int, *, digests: Sequence[str] | None = None) -> Splits:
+    """Return the splits with a validation split drawn from the training images.
 
     With `digests` of the training images, all copies of an image stay in training.
     """
-    if splits.val is not None or fraction == 0:
-        return splits
     return _with_drawn(splits, "val", "validation:", fraction, seed, digests)
 
 
-def with_test(splits: Splits, fraction: float = 0.2, seed: int = 0, *, digests: Sequence[str] | None = None) -> Splits:
-    """Return the splits with a test split drawn from the training images, if there is no test or validation split."""
-    if splits.test is not None or splits.val is not None or fraction == 0:
-        return splits
-    return _with_drawn(splits, "test", "test: none given;", fraction, seed, digests)
+def with_test(splits: Splits, seed: int, *, digests: Sequence[str] | None = None) -> Splits:
+    """Return the splits with a test split drawn from the training images; copies stay in training."""
+    return _with_drawn(splits, "test", "test: none given;", 0.2, seed, digests)
 
 
 def _with_drawn(

@@ -78,10 +78,16 @@ def over_parts(
     total, done = sum(len(part) for _, part in splits.parts()), 0
     found = {}
     for name, part in splits.parts():
-        report = None if progress is None else lambda now, _, before=done: progress(before + now, total)
-        found[name] = look(part, report)
+        found[name] = look(part, _shifted(progress, done, len(part), total))
         done += len(part)
     return found
+
+
+def _shifted(progress: Progress | None, before: int, size: int, total: int) -> Progress | None:
+    """Return the progress of one split, of which this process may inspect only a share, as that of all splits."""
+    if progress is None:
+        return None
+    return lambda now, of: progress(before + size * now // of, total)
 
 
 def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:

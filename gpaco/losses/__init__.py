@@ -1,1 +1,1 @@
-"""Losses: tensors in, a scalar out. They need only torch and `system.distributed`."""
+"""Losses: tensors in, a scalar out. They need only torch, NumPy and `system.distributed`."""

@@ -126,7 +126,7 @@ def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
         c = int(good.argmin())
         raise ValueError(
             f"class_counts must be above 0, got {float(counts[c])} for class {c}; "
-            "leave the class out, or give it a floor of one image: class_counts.clamp(min=1)"
+            "leave the class out, or count one image: [max(n, 1) for n in class_counts]"
         )
     return torch.from_numpy(counts.astype(np.float64))
 

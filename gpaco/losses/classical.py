@@ -150,7 +150,8 @@ def _cross_entropy(
         logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
     )
     if labels.dim() == 2:
-        return reduced(losses, labels.any(1), reduction)
+        valid = labels.any(1)
+        return reduced(losses * valid, valid, reduction)  # smoothing would give rows of zeros a loss
     valid = labels != ignore_index
     return reduced(losses, valid if weight is None else weight[labels.where(valid, 0)] * valid, reduction)
 

@@ -186,6 +186,7 @@ def _with_prior_column(
 
     The prior of a reference is that of its class or mixture, or the mean prior if it is ignored.
     """
+    log_prior = log_prior.to(scaled)
     prior, wider = log_prior.exp(), []
     for embeddings, labels in references:
         if labels.dim() == 3:
@@ -196,7 +197,7 @@ def _with_prior_column(
         else:
             ignored = labels == ignore_index
             column = torch.where(ignored, prior.mean().log(), log_prior[labels.masked_fill(ignored, 0)])
-        wider.append(References(torch.cat([embeddings, column.to(scaled).unsqueeze(1)], 1), labels))
+        wider.append(References(torch.cat([embeddings, column.unsqueeze(1)], 1), labels))
     return torch.cat([scaled, scaled.new_ones(len(scaled), 1)], 1), wider
 
 

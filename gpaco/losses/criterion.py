@@ -159,7 +159,8 @@ class GPaCoLoss(nn.Module):
         1 / (1 + alpha * positives). Differences between classes do not change.
 
         Args:
-            centers: the last layer, which computed `logits`; any module with a `bias` of shape (C,).
+            centers: the last layer, which computed `logits`: any module that adds a `bias` of shape (C,) to them, such
+                as `nn.Linear`.
             logits, embeddings, labels, keys: a first batch, as in a call. Nothing is pushed.
 
         >>> layer = nn.Linear(8, 3)

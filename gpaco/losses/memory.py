@@ -5,7 +5,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gpaco.losses.checks import check_labels, check_number, check_same_rows, kept_wide, widened
 from gpaco.losses.pairs import to_pairs
@@ -25,10 +24,6 @@ class Memory(nn.Module):
     Args:
         size: number of rows; the paper's length(queue).
         dim: length of an embedding.
-        official_start: start full of random rows with random labels, like the released code. It normalizes the rows
-            over the wrong axis (their length is about sqrt(dim / size), not 1), and the random labels act as false
-            positives until the memory has been filled once. Needs `num_classes`.
-        num_classes: the number of classes, for `official_start` only.
 
     >>> memory = Memory(size=3, dim=2)
     >>> memory.push(torch.eye(2), torch.tensor([7, 8]))
@@ -41,21 +36,14 @@ class Memory(nn.Module):
     labels: Tensor
     pushed: Tensor
 
-    def __init__(self, size: int, dim: int, *, official_start: bool = False, num_classes: int | None = None) -> None:
+    def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         check_number(size, "size", 0)
         check_number(dim, "dim", 1)
-        embeddings = torch.zeros(size, dim)
-        labels = torch.full((size,), IGNORED)
-        if official_start:
-            if num_classes is None:
-                raise ValueError("official_start draws random labels: pass num_classes too")
-            embeddings = F.normalize(torch.randn(size, dim), dim=0)
-            labels = torch.randint(num_classes, (size,))
-        self.register_buffer("embeddings", embeddings)
-        self.register_buffer("labels", labels)
-        self.rows = size if official_start else 0  # pushed so far, as `pushed` in the state_dict
-        self.register_buffer("pushed", torch.tensor(self.rows))
+        self.register_buffer("embeddings", torch.zeros(size, dim))
+        self.register_buffer("labels", torch.full((size,), IGNORED))
+        self.rows = 0  # pushed so far, as `pushed` in the state_dict
+        self.register_buffer("pushed", torch.tensor(0))
 
     def __len__(self) -> int:
         return min(self.rows, len(self.embeddings))

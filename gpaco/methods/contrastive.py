@@ -82,10 +82,17 @@ def gpaco_criterion(setup: Setup) -> GPaCoLoss:
 
 
 def memory_of(setup: Setup) -> Memory:
-    """Return an empty memory, or one full of random rows, as in the released code."""
-    released = setup.settings.start == "released"
-    num_classes = setup.num_classes if released else None
-    return Memory(setup.settings.memory, setup.dim, num_classes=num_classes, official_start=released)
+    """Return an empty memory, or, as in the released code, one full of random rows with random labels.
+
+    The release normalizes the rows over the wrong axis (their length is about sqrt(dim / size), not 1), and the random
+    labels act as false positives until the memory has been filled once.
+    """
+    memory = Memory(setup.settings.memory, setup.dim)
+    if setup.settings.start == "released":
+        rows, size = F.normalize(torch.randn_like(memory.embeddings), dim=0), len(memory.embeddings)
+        labels = torch.randint(setup.num_classes, (size,))
+        memory.load_state_dict({"embeddings": rows, "labels": labels, "pushed": torch.tensor(size)})
+    return memory
 
 
 class Seen(NamedTuple):

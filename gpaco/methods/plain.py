@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.losses.checks import log_frequencies
-from gpaco.losses.classical import class_balanced_weights, focal_loss
-from gpaco.methods.method import Method, Setup, each_view
+from gpaco.losses.classical import focal_loss
+from gpaco.methods.method import Method, Setup, as_rows, each_view
+from gpaco.methods.reweighted import counts_and_weights
 
 
 class Plain(Method):
@@ -51,8 +52,7 @@ def focal(setup: Setup) -> Method:
 
     def loss(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
         if smoothing:
-            rows = F.one_hot(labels, logits.shape[1]).to(logits) if labels.dim() == 1 else labels
-            labels = (1 - smoothing) * rows + smoothing / logits.shape[1]
+            labels = (1 - smoothing) * as_rows(labels, logits) + smoothing / logits.shape[1]
         return focal_loss(logits, labels, gamma=gamma)
 
     return Plain(loss, setup.class_counts)
@@ -66,4 +66,4 @@ def class_balanced(setup: Setup) -> Method:
         # As released, divided by the number of images; F.cross_entropy would divide by the sum of their weights.
         return F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing).mean()
 
-    return Plain(loss, class_balanced_weights(setup.class_counts, beta=setup.settings.cb_beta))
+    return Plain(loss, counts_and_weights(setup, setup.settings.cb_beta)[1])

@@ -146,7 +146,7 @@ def _means(mine: Errors, baseline: Errors | None, key: str, notes: list[str]) ->
     if clean is not None and there_clean is not None:
         harmless = [name for name in CORRUPTIONS if (other := there.get(name)) is not None and other <= there_clean]
         if harmless:
-            notes.append(f"relative_mce is null: {', '.join(harmless)} does not hurt the baseline")
+            notes.append(f"relative_mce is null: the baseline makes no more errors under {', '.join(harmless)}")
     if found["mean_error"] is not None and found["mce"] is None:
         notes.append("mce is null: under some corruption the baseline makes no error, or was not tested")
     return found

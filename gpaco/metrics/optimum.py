@@ -88,7 +88,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
     """
     _check(num_classes=num_classes, points=points, memory=memory)
     if not 0 < alpha < np.inf:
-        raise UserError(f"alpha must be above 0, got {alpha}", "without it, there is no contrast")
+        raise UserError(f"alpha must be above 0, got {alpha}", "pass the alpha of the loss, for example 0.05")
     positives = memory / num_classes
     p_sup = np.arange(1, points + 1) / (points + 1)
 
@@ -107,7 +107,7 @@ def _check(**numbers: float) -> None:
     for name, value in numbers.items():
         low = 0 if name in ("alpha", "memory") else 1
         if not low <= value < np.inf:
-            raise UserError(f"{name} must be at least {low}, got {value}", f"give another {name}")
+            raise UserError(f"{name} must be at least {low}, got {value}", f"pass {name}={low} or more")
 
 
 def log_log_slope(counts: ArrayLike, values: ArrayLike) -> float | None:

@@ -50,9 +50,9 @@ def pixel_confusion(prediction: NDArray[Any], mask: NDArray[Any], num_classes: i
     """
     labeled = mask != IGNORE
     true, found = mask[labeled].astype(np.int64), prediction[labeled].astype(np.int64)
-    if len(true) and (max(true.max(), found.max()) >= num_classes or min(true.min(), found.min()) < 0):
+    if len(true) and max(true.max(), found.max()) >= num_classes:
         raise UserError(
-            f"a mask has the value {max(true.max(), found.max())}, but there are {num_classes} classes",
+            f"a mask or prediction has the class {max(true.max(), found.max())}, but there are {num_classes} classes",
             "`gpaco check DATA --task segmentation` names the file",
         )
     pairs = np.bincount(true * num_classes + found, minlength=num_classes**2)

@@ -23,7 +23,7 @@ from gpaco.system.words import one_line
 _SMALL = {"resnet8": 1, "resnet20": 3, "resnet32": 5}  # blocks in each of three stages
 SMALL_IMAGES = (*_SMALL, "resnet50_cifar")  # our models, for images that are used whole, without cropping
 _NARROW = {"channels": (64, 128, 192, 384)}
-NONE = "none"  # random weights, in a recipe
+NONE = "none"  # value of model.weights in a recipe: random weights
 _BUILDING = (TypeError, ValueError, AssertionError, ArithmeticError, RuntimeError)  # how models reject a setting
 
 

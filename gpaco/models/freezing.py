@@ -11,7 +11,7 @@ from gpaco.recipes.settings import Train
 def freeze(model: Classifier, part: str, *, lora_rank: int = Train.lora_rank) -> int:
     """Select the parameters to train, and return their number.
 
-    Centers and projector are always trained, and of the backbone:
+    The centers, the projector and the hidden layer are always trained, and of the backbone:
 
         "all"         everything;
         "last-block"  the last block of the last stage, the layers after it, and scale and shift of every batch norm,

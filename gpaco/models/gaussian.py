@@ -8,8 +8,8 @@ images with mean m_c; g is the mean of the m_c; S is the pooled covariance withi
 
 The first two terms are linear discriminant analysis. The last one is for rare classes: the mean of n_c images has noise
 with covariance S / n_c, so its squared length is too large by tr(A S) / n_c on average, which would lower the logit of
-a class with few images. docs/gaussian.md derives it. If every class has one image, S is 0, and k tr(S) is k times the
-mean squared distance of the m_c from g: the nearest class mean.
+a class with few images. docs/gaussian.md derives it. If every class has one image, S is 0. Then tr(S) is replaced by
+the mean squared distance of the m_c from g, and the classifier is the nearest class mean.
 """
 
 from collections.abc import Callable, Iterator

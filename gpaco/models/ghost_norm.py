@@ -13,7 +13,9 @@ def ghost_batch(model: nn.Module, size: int) -> None:
     Parameters, buffers and the keys of the state dict do not change.
     """
     if size < 2:
-        raise UserError(f"ghost_batch must be at least 2, got {size}", "batch norm needs at least two images")
+        raise UserError(
+            f"ghost_batch must be at least 2, got {size}", "set it to 2 or more, or to 0 for the whole batch"
+        )
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):

@@ -22,11 +22,11 @@ from gpaco.models.links import last_block, last_stages, links, maps, run
 
 @dataclass(frozen=True)
 class Network:
-    """The head: linear, cosine, scaled, means, causal, shared, experts or meta; the body: plain or one in BODIES."""
+    """The head (one in `_head`), the body (plain or one in BODIES), and their numbers."""
 
     head: str = "linear"
     body: str = "plain"
-    scale: float = 1.0  # of the logits of cosine, causal, experts and meta
+    scale: float = 1.0  # factor on the logits of cosine, causal, experts and meta; the temperature of tempered
     number: int = 1  # pieces of causal, branches, experts
     effect: float = 0.0  # of causal
     power: float = 0.0  # of shared

@@ -8,13 +8,14 @@ from gpaco.models.backbones import NONE
 from gpaco.models.weights.hub import is_hub
 from gpaco.models.weights.packaged import PACKAGE
 from gpaco.pages.render import Facts
-from gpaco.recipes.recipe import diff, in_toml, load, names, stages
+from gpaco.recipes.paper_rows import names
+from gpaco.recipes.recipe import diff, in_toml, load, stages
 from gpaco.recipes.settings import Recipe
 from gpaco.training.run import Run
+from gpaco.training.stages import WITHOUT_EFFECT
 
 # Settings that may differ from the recipe without changing the experiment: paths, hardware, output.
-_FREE = {"data.path", "data.root", "train.seed", "train.workers", "train.features", "train.report"}
-_FREE |= {"train.checkpoint_every", "train.keep", "train.timeout", "train.channels_last", "train.compile"}
+_FREE = {*WITHOUT_EFFECT, "data.path", "data.root", "train.seed", "train.channels_last", "train.compile"}
 # Settings that a recipe leaves to the data, with their unset values; they are filled in before training.
 _OPEN: dict[str, Any] = {"model.name": "auto", "model.size": 0, "model.mean": (), "model.std": ()}
 _OPEN |= {"views.first": "auto", "views.second": "auto", "segmentation.crop": (), "segmentation.base_size": ()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.pages.published import published
 from gpaco.pages.render import Facts, Table, page_script, percent, safe_json, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
@@ -24,6 +24,12 @@ PAIRS = 20  # confusions listed
 MATRIX = 40  # most classes for which the whole matrix is shown
 MARKED = (255, 0, 200)  # color of wrong pixels, which are drawn in stripes to differ from any class
 SCRIPTS = ("charts.js", "saving.js", "segmentation.js")
+_SAME = {  # metrics that runs on one page share
+    "counts": "training pixels",
+    "cuts": "limits for many and few",
+    "evaluated_on": "test splits",
+    "pixels": "test images",
+}
 
 
 def write_page(
@@ -37,7 +43,7 @@ def write_page(
     if with_images:
         try:
             facts["images"] = worst_images(runs[0], facts["runs"][0]["worst"], splits)
-        except UserError as error:
+        except Problem as error:
             say(f"no images: {error.cause}")
     facts |= page_script(SCRIPTS) | {"json": safe_json(charted(facts))}
     return write_files(page, "segmentation.html", {"classes": _class_table(facts)}, **facts)
@@ -67,11 +73,11 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
     for other in found[1:]:
         if [row["name"] for row in other["per_class"]] != names:
             raise UserError("these runs do not have the same classes", "give runs on the same data")
-        for key, what in (("counts", "training pixels"), ("cuts", "limits for many and few")):
+        for key, what in _SAME.items():
             if other[key] != found[0][key]:
                 raise UserError(
-                    f"{other['name']} and {found[0]['name']} have different {what}, so their groups differ",
-                    "give runs with the same training data and limits",
+                    f"{other['name']} and {found[0]['name']} have different {what}",
+                    "give runs with the same data and limits",
                 )
     total = max(sum(found[0]["counts"]), 1)
     confusion = np.asarray(found[0]["confusion"], np.float64)
@@ -110,7 +116,7 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
 
 def _beside_the_paper(run: Run) -> Facts | None:
     metrics = run.metrics
-    return published(run, metrics["miou"], **metrics.get("intervals", {}).get("miou", {}))
+    return published(run, metrics["miou"], **metrics["intervals"]["miou"])
 
 
 def sentence(runs: Sequence[Facts]) -> str:

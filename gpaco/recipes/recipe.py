@@ -16,7 +16,6 @@ from typing import Any
 
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import paper_rows
-from gpaco.recipes.paper_rows import names as names
 from gpaco.recipes.settings import MethodSettings, PaperRow, Recipe, Stage, used
 from gpaco.recipes.validation import (
     FIELDS,

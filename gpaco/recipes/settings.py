@@ -308,7 +308,9 @@ class MethodSettings:
 @dataclass(frozen=True)
 class Segmentation:
     crop: tuple[int, ...] = setting((), "height and width of a training crop; []: chosen from the data", low=1)
-    base_size: tuple[int, ...] = setting((), "short and long side to fit an image into at scale 1; []: its own", low=1)
+    base_size: tuple[int, ...] = setting(
+        (), "short and long side to fit an image into at scale 1; []: chosen from the data", low=1
+    )
     scale: tuple[float, ...] = setting((0.5, 2.0), "smallest and largest random scale of the base size", above=0)
     max_share: float = setting(0.75, "largest share of one class in a crop, unless ten tries fail", above=0)
     colors: bool = setting(True, "distort brightness, contrast, saturation and hue")

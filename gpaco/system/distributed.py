@@ -228,6 +228,8 @@ def choose_device(name: str | None = None) -> torch.device:
     """
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"  # as torchrun numbers processes
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -236,8 +238,7 @@ def choose_device(name: str | None = None) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"there is no device {name!r} here: {one_line(error)}", "--device cpu") from error
-    if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))  # as torchrun numbers processes
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     if device.type == "cpu":
         keep_freed_memory()

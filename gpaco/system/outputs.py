@@ -1,6 +1,6 @@
 """Checks where results may go: a command replaces only what it wrote itself, and never writes into labeled data.
 
-It recognizes its files by a string in each of them, and its folders by an empty hidden file: its mark.
+It recognizes its files by a string in each of them, and its folders by a file in each of them: its mark.
 """
 
 import mmap

@@ -113,7 +113,7 @@ def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     known = before.get("corruptions", {}) if isinstance(before, dict) else {}
     if lost := [key for key in known if key not in result.get("corruptions", {})]:
         settings.say(
-            f"{path.name} had {plural(len(lost), 'more corruption')}; without --corruptions, all return from the log"
+            f"{path.name} had {plural(len(lost), 'more corruption')}; leave out --corruptions to get all from the log"
         )
     write_atomic(path, json.dumps(result, indent=1))
     settings.say(f"written: {path}")

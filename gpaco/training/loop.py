@@ -1,7 +1,7 @@
 """fit(): the training loop. It is independent of the task: a `Learner` provides batches and a loss.
 
 Everything random is a function of (seed, epoch, step), so a run that is stopped at any moment and resumed has
-bit-identical results. A step synchronizes with the device only once, in `check_step`.
+bit-identical results. A step waits for the device only once, in `check_step` (with float16, also in the scaler).
 """
 
 import copy
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco.errors import Diverged
-from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import append_jsonl
 from gpaco.system.progress import Show, quiet
@@ -29,13 +28,13 @@ from gpaco.training.task import Learner
 BAD_STEPS = 5  # consecutive bad steps after which training stops
 
 
-def fit(learner: Learner, recipe: Recipe, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
-    """Train to the end of the recipe, from the newest checkpoint in the folder, if any.
+def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show = quiet) -> Position:
+    """Train to the end of the learner's recipe, from the newest checkpoint in the folder, if any.
 
     Without a folder, nothing is saved, and the learner's model ends as the average, if there is one. A learner without
     steps is saved unchanged.
     """
-    settings, steps = recipe.train, learner.steps
+    recipe, settings, steps = learner.recipe, learner.recipe.train, learner.steps
     model, extra = learner.model.to(device), learner.extra.to(device)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -173,7 +172,7 @@ def synced_last(wrapped: nn.Module, chunks: list[Any]) -> Iterator[Any]:
 def check_step(loss: Tensor, norm: Tensor, signal: int, *, may_overflow: bool) -> tuple[float, bool, int]:
     """Return the loss, whether to skip the step, and the signal to stop for, agreed on by all processes.
 
-    This is the only place in a step that waits for the device. If gradients may overflow (float16), an infinite norm is
+    This waits for the device. If gradients may overflow (float16), an infinite norm is
     not bad: the scaler skips that step itself, and lowers its scale.
     """
     finite = loss.isfinite() if may_overflow else loss.isfinite() & norm.isfinite()

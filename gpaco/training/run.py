@@ -34,7 +34,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, with the settings chosen by a search."""
-        recipe, tuning = load_recipe(self.folder / "recipe.toml"), self.folder / TUNING
+        recipe, tuning = load_recipe(self.folder / RECIPE), self.folder / TUNING
         return fill(recipe, json.loads(tuning.read_text())["chosen"]) if tuning.is_file() else recipe
 
     @property
@@ -84,7 +84,7 @@ def is_run(path: Path) -> bool:
 
 def has_begun(path: Path) -> bool:
     """Return whether there is a checkpoint to resume from."""
-    return is_run(path) and any(path.glob("**/checkpoints/*"))
+    return is_run(path) and any(path.glob("**/checkpoints/step-*"))
 
 
 def as_run(run: "Run | Path | str") -> Run:
@@ -122,7 +122,7 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     if not path.is_dir():
         raise UserError(
             f"{run.folder} no longer has its best checkpoint, {path.name}",
-            "`gpaco evaluate RUN --checkpoint last` uses the newest; restore the other for everything else",
+            "restore it from a copy, or use the newest with evaluate or export: --checkpoint last",
         )
     return checkpoint.load(path, parts)
 

@@ -22,7 +22,18 @@ from gpaco.system.progress import Say, Show
 from gpaco.system.words import plural
 from gpaco.training.loop import fit
 from gpaco.training.resume import threads_restored
-from gpaco.training.run import BAD_IMAGES, Run, has_begun, newest, select_checkpoint, stage_folder, weights_of
+from gpaco.training.run import (
+    BAD_IMAGES,
+    RECIPE,
+    TUNING,
+    Run,
+    has_begun,
+    is_run,
+    newest,
+    select_checkpoint,
+    stage_folder,
+    weights_of,
+)
 from gpaco.training.task import Before, Learner, Task
 from gpaco.training.trackers import tracked
 
@@ -53,10 +64,10 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
             say(f"stage {number} of {len(stages)}: {stage.name}")
             if not last and distributed.rank() == 0:
                 home.mkdir(exist_ok=True)
-                write_atomic(home / "recipe.toml", recipes.dumps(stage))
+                write_atomic(home / RECIPE, recipes.dumps(stage))
         learner = task.begin(stage, home, before)
-        with tracked(show, stage, home) as show_and_send:
-            fit(learner, stage, home, device, show_and_send)
+        with tracked(show, learner.recipe, home) as show_and_send:
+            fit(learner, home, device, show_and_send)
         if not last:
             backbone = getattr(learner.card, "backbone", None)
             weights = merged(weights_of(Run(home), select_checkpoint(Run(home)), backbone))
@@ -82,7 +93,10 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
                 finished = (folder / "metrics.json").is_file()
                 say(f"{folder} is already finished" if finished else f"resuming the run in {folder}")
             else:
-                write_atomic(folder / "recipe.toml", recipes.dumps(recipe))
+                text = recipes.dumps(recipe)
+                if is_run(folder) and (folder / RECIPE).read_text(encoding="utf-8") != text:
+                    (folder / TUNING).unlink(missing_ok=True)  # of a run that did not get to its first checkpoint
+                write_atomic(folder / RECIPE, text)
                 if recipe.data.on_bad_image == "skip":
                     write_bad(folder / BAD_IMAGES, task.splits.bad)
         distributed.barrier()
@@ -95,7 +109,7 @@ def _nothing_left(folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        own = ("recipe.toml", LOCK, HOLDER, BAD_IMAGES)
+        own = (RECIPE, LOCK, HOLDER, BAD_IMAGES)
         if all(path.name in own for path in folder.iterdir()):
             shutil.rmtree(folder)
         raise
@@ -109,7 +123,7 @@ def check_batches(recipe: Recipe, images: int) -> None:
     """
     world = distributed.world_size()
     for stage in recipes.stages(recipe):
-        size, needed = min(stage.train.batch_size, images), world * stage.train.accumulate
+        size, needed = stage.train.batch_size, world * stage.train.accumulate
         if size < needed:
             raise UserError(
                 f"a batch of {size} images is too small for {world} processes and "

@@ -23,6 +23,10 @@ class Learner(Protocol):
     """One stage of training: a model, the source of its batches, and how a batch becomes a loss."""
 
     @property
+    def recipe(self) -> Recipe:
+        """The recipe of the stage, with tuned settings if there are any."""
+
+    @property
     def model(self) -> nn.Module: ...
     @property
     def extra(self) -> nn.Module:
@@ -77,8 +81,8 @@ class Task(Protocol):
     def finish(self, run: Run, learner: Any) -> None:
         """Evaluate the selected checkpoint, and write the metrics and everything that the page needs."""
 
-    def with_recipe(self, recipe: Recipe, say: Say) -> Self:
-        """Return the same data with another recipe."""
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """Return the same data with another recipe, without messages."""
 
     def sample(self) -> Self:
         """Return the same task with one batch of images, for a dry run."""

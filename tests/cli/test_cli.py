@@ -22,6 +22,7 @@ from gpaco.cli.commands import app
 from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
+from gpaco.recipes.paper_rows import names
 from gpaco.recipes.settings import MethodSettings
 from gpaco.training import checkpoint
 from gpaco.training.run import Run
@@ -180,7 +181,7 @@ def test_every_other_command_prints_json_and_nothing_else(trained: Path, prints:
     assert rows[0]["path"] == str(image)
     assert json.loads(prints("check", "digits", "--json"))["classes"] == 10
     listed = {row["name"]: row for row in json.loads(prints("recipes", "--json"))}
-    assert set(listed) == set(recipes.names())
+    assert set(listed) == set(names())
     assert listed["imagenet-lt-resnet50-gpaco"]["paper"] == "58.5"
     words = ("compare", "digits", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--long-tail", 20)
     assert json.loads(prints(*words, "--out", tmp_path / "all", "--json"))["rows"][0]["method"] == "ce"
@@ -300,12 +301,15 @@ def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Comm
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
     assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
+    name = "cifar100-lt100-resnet32-gpaco"
+    assert prints("show", f"{name}-paper") == prints("show", name, "--paper")
+    assert "ce is not a recipe" in refuses("show", "ce", "--paper")
     assert "method 'gpacoo'; did you mean 'gpaco'?" in refuses("show", "gpacoo")
 
 
 def test_recipes_are_listed_with_the_papers_number_and_ours_and_may_be_chosen_by_a_word(prints: Command) -> None:
     text = prints("recipes")
-    assert all(f"\n{name} " in text for name in recipes.names())
+    assert all(f"\n{name} " in text for name in names())
     assert max(map(len, text.splitlines())) <= 120
     (line,) = [line for line in text.splitlines() if line.startswith("imagenet-lt-resnet50-gpaco ")]
     assert line.split(None, 3)[1:] == ["58.5", "-", "Table 2, GPaCo, ResNet-50"]
@@ -474,7 +478,7 @@ def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
     words = ("train", data, *PHOTOS, "--validation", 0, "--out", tmp_path / "run")
     cause, remedy = refuses(*words).splitlines()
     assert "cat/7.jpg" in cause
-    assert "--set data.on_bad_image=skip trains without them" in remedy
+    assert "--on-bad-image skip trains without them" in remedy
     text = prints(*words, "--on-bad-image", "skip")
     assert "left out: train/cat/7.jpg: " in text
     assert Run(tmp_path / "run").metrics["counts"] == [79, 30, 10]

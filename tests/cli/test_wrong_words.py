@@ -42,7 +42,7 @@ WRONG = [
     ("predict RUN one.png --out rows.txt", "use a name that ends in .csv or .jsonl"),
     ("evaluate SEGMENTER --scales half", "--scales half is not a list of numbers"),
     ("evaluate SEGMENTER --scales 1,inf", "scales must be numbers above 0"),
-    ("evaluate SEGMENTER --window 32/64", "a stride of 64 pixels does not cover windows of 32"),
+    ("evaluate SEGMENTER --window 32/64", "windows of 32 pixels with a stride of 64 leave gaps"),
     ("evaluate SEGMENTER --prior uniform", "--tune-prior and --restrict are for classifiers"),
     ("predict SEGMENTER one.png --out rows.csv", "rows.csv is a file name"),
 ]

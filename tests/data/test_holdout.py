@@ -13,6 +13,8 @@ from gpaco.data.inspection import digests
 from gpaco.data.longtail import class_sizes, long_tailed
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
+from gpaco.recipes.settings import Data
+from gpaco.tasks.classification.splits import with_reported, with_selecting
 
 
 def splits_of(counts: list[int]) -> Splits:
@@ -38,7 +40,7 @@ def test_a_split_has_every_index_once_and_leaves_an_image_in_every_class(
 
 def test_small_classes_keep_most_of_their_images() -> None:
     splits = splits_of([1, 2, 3, 4, 5, 10, 100])
-    both = with_validation(with_test(splits))
+    both = with_validation(with_test(splits, 0), 0.1, 0)
     assert both.test is not None
     assert both.val is not None
     assert both.test.counts.tolist() == [0, 0, 1, 1, 1, 2, 20]
@@ -60,20 +62,20 @@ def test_the_seed_decides_and_order_is_kept() -> None:
 
 
 def test_given_parts_are_left_alone() -> None:
-    splits = splits_of([20, 20])
+    splits, settings = splits_of([20, 20]), Data(validation=0.1)
     given_test = Splits(splits.train, None, splits.train.subset([0, 30]), "test")
-    assert with_test(given_test) is given_test
-    validated = with_validation(given_test)
+    assert with_reported(given_test, settings) is given_test
+    validated = with_selecting(given_test, settings)
     assert validated.test is given_test.test
     assert validated.val is not None
-    assert with_validation(validated) is validated
+    assert with_selecting(validated, settings) is validated
     given_val = Splits(splits.train, splits.train.subset([0]), None, "test")
-    assert with_test(given_val) is given_val
-    assert with_validation(splits, fraction=0) is splits
+    assert with_reported(given_val, Data(evaluate_on="val")) is given_val
+    assert with_selecting(splits, Data(validation=0)) is splits
 
 
 def test_classes_that_are_all_too_small_give_no_validation_part_and_a_note() -> None:
-    splits = with_validation(with_test(splits_of([1, 1, 2])))
+    splits = with_validation(with_test(splits_of([1, 1, 2]), 0), 0.1, 0)
     assert splits.val is None
     assert splits.test is None
     assert splits.notes == (
@@ -88,10 +90,10 @@ def test_images_that_occur_twice_are_never_held_out(tmp_path: Path) -> None:
         (root / "a" / f"copy{i}.png").write_bytes((root / "a" / f"{i}.png").read_bytes())
         (root / "b" / f"copy{i}.png").write_bytes((root / "a" / f"{i}.png").read_bytes())
     splits = read(root)
-    both = with_test(splits, fraction=0.3, digests=digests(splits.train))
-    assert both.test is not None
-    assert both.test.counts.tolist() == [5, 5]  # 0.3 of 15, rounded; all there are of a
-    assert not set(digests(both.test)) & set(digests(both.train))
+    both = with_validation(splits, 0.3, 0, digests=digests(splits.train))
+    assert both.val is not None
+    assert both.val.counts.tolist() == [5, 5]  # 0.3 of 15, rounded; all there are of a
+    assert not set(digests(both.val)) & set(digests(both.train))
 
 
 def test_by_class_gives_the_indices_of_each_class() -> None:

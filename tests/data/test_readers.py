@@ -235,6 +235,8 @@ def test_files_to_predict_are_found_through_links_and_in_a_folder_of_archives(tm
         with tarfile.open(tmp_path / "shards" / shard, "w") as archive:
             archive.add(root / "a" / "0.png", "0.png")
     assert list(map(str, find_files([tmp_path / "shards"]))) == [f"{tmp_path}/shards/{k}.tar/0.png" for k in (0, 1)]
+    save(tmp_path / "shards" / "beside.png")  # photos beside a backup of them
+    assert len(find_files([tmp_path / "shards"])) == 3
 
 
 def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def train(seed: int, cases: list[tuple[str, float, str]]) -> Results:
         weights: list[Tensor] = []
         with tempfile.TemporaryDirectory() as name:
             try:
-                fit(learner, recipe, Path(name), torch.device("cpu"), partial(_keep, learner, weights))
+                fit(learner, Path(name), torch.device("cpu"), partial(_keep, learner, weights))
             except Diverged as error:
                 assert error.exit_code == 4  # noqa: PT017
             else:

@@ -63,7 +63,7 @@ def part(folder: Path, seed: int, last: int | None) -> Results:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        fit(learner, learner.recipe, folder, torch.device("cpu"), show)
+        fit(learner, folder, torch.device("cpu"), show)
     except Stopped:
         return {"stopped": torch.tensor(1)}
     return {"stopped": torch.tensor(0)}

@@ -87,6 +87,7 @@ def test_ldam_takes_a_margin_from_the_label_only(logits: torch.Tensor) -> None:
 
 LOSSES: dict[str, Any] = {
     "balanced softmax": lambda x, y, **k: balanced_softmax_loss(x, y, COUNTS, **k),
+    "smoothed": lambda x, y, **k: balanced_softmax_loss(x, y, COUNTS, label_smoothing=0.1, **k),
     "focal": lambda x, y, **k: focal_loss(x, y, gamma=1.5, **k),
     "ldam": lambda x, y, **k: ldam_loss(x, y, COUNTS, **k),
 }

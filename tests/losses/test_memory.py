@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, Memory, gpaco_loss, supcon_loss
+from gpaco.methods.contrastive import memory_of
+from gpaco.methods.method import Setup
+from gpaco.recipes.settings import MethodSettings
 
 
 @pytest.mark.parametrize(("size", "batch"), list(product([1, 2, 3, 5, 8, 13, 64, 100], [1, 2, 7, 64, 150])))
@@ -124,8 +127,10 @@ def test_pushed_rows_carry_no_gradient_and_keep_the_memorys_precision() -> None:
     assert not embeddings.requires_grad
 
 
-def test_the_official_start_is_full_of_short_random_rows_with_random_labels() -> None:
-    memory = Memory(8192, 128, num_classes=10, official_start=True)
+def test_the_released_start_is_full_of_short_random_rows_with_random_labels() -> None:
+    settings = MethodSettings(memory=8192, start="released")
+    counts = torch.ones(10)
+    memory = memory_of(Setup(nn.Identity(), settings, 10, counts, 128, 2, counts))  # type: ignore[arg-type]
     embeddings, labels = memory.read()
     assert len(memory) == 8192
     torch.testing.assert_close(embeddings.norm(dim=0), torch.ones(128))  # over the wrong axis, as released

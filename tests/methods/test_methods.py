@@ -291,8 +291,12 @@ def test_class_counts_change_the_loss_of_every_method_that_counts(name: str) -> 
 
 def test_a_class_without_images_changes_no_weight_margin_or_smoothing_of_the_others() -> None:
     shown, counts = torch.tensor([500.0, 100.0, 1.0]), torch.tensor([500, 100, 0])
-    found = {name: make(name, counts=shown, train_counts=counts)[1] for name in ("cb-focal", "ldam-drw", "mislas")}
+    found = {
+        name: make(name, counts=shown, train_counts=counts)[1]
+        for name in ("class-balanced", "cb-focal", "ldam-drw", "mislas")
+    }
     weights = class_balanced_weights([500, 100], beta=0.9999)
+    torch.testing.assert_close(found["class-balanced"].per_class[:2], weights)  # type: ignore[index]
     for name in ("cb-focal", "ldam-drw"):
         torch.testing.assert_close(found[name].weights[:2], weights)  # type: ignore[index]
     torch.testing.assert_close(found["ldam-drw"].margins[:2], 15 * torch.tensor([0.2**0.25, 1]))  # type: ignore[index]

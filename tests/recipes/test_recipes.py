@@ -32,7 +32,7 @@ from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.listing import data_of
 from gpaco.recipes.listing import rows as listed
-from gpaco.recipes.paper_rows import differs, processes_of
+from gpaco.recipes.paper_rows import differs, names, processes_of
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import quiet
@@ -53,7 +53,7 @@ def load(name: str) -> Recipe:
     return recipes.load(name)
 
 
-NAMES = [name for name in recipes.names() if load(name).train.task == "classification"]
+NAMES = [name for name in names() if load(name).train.task == "classification"]
 VARIANTS = [*NAMES, *(f"{name}-paper" for name in NAMES if differs(name))]  # and by the paper's text
 
 

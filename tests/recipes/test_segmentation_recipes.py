@@ -10,6 +10,7 @@ import torch
 from helpers.scenes import scene_folder
 
 from gpaco.recipes import recipe as recipes
+from gpaco.recipes.paper_rows import names
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.segmentation.deeplab import default_width
 from gpaco.tasks.segmentation.defaults import check_settings, check_sizes
@@ -64,7 +65,7 @@ def parts(name: str) -> tuple[str, str, str]:
 
 
 def test_every_row_of_the_table_has_its_two_recipes_and_there_are_no_others() -> None:
-    ours = {name for name in recipes.names() if load(name).train.task == "segmentation"}
+    ours = {name for name in names() if load(name).train.task == "segmentation"}
     assert ours == set(NAMES)
 
 

@@ -14,6 +14,15 @@ from helpers.saving import assert_is_step, hidden, largest_file, save_step, tree
 
 from gpaco.errors import EnvironmentProblem, Problem, UserError
 from gpaco.training.checkpoint import load, save
+from gpaco.training.run import has_begun
+
+
+def test_a_run_with_an_unfinished_first_save_has_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / ".step-00000010.writing").mkdir(parents=True)
+    (tmp_path / "recipe.toml").touch()
+    assert not has_begun(tmp_path)
+    save_step(tmp_path / "checkpoints", 10)
+    assert has_begun(tmp_path)
 
 
 def test_what_is_saved_is_loaded_and_the_folder_is_as_documented(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.signals import Stopped
 from gpaco.tasks.classification.learner import ClassificationLearner
-from gpaco.training import checkpoint
-from gpaco.training.loop import fit, step_seed
+from gpaco.training import checkpoint, loop
+from gpaco.training.loop import step_seed
 from gpaco.training.stages import check_same_run
 
 QUICK = ("digits", "--long-tail", 20, "--epochs", 6, "--batch-size", 32)
@@ -149,6 +149,11 @@ class Named:
     """A card with classes."""
 
     classes: tuple[str, ...] = ()
+
+
+def fit(learner: Any, recipe: Recipe, *rest: Any) -> loop.Position:
+    learner.recipe = recipe
+    return loop.fit(learner, *rest)
 
 
 @dataclass

@@ -40,8 +40,8 @@ class Counted(TorchDispatchMode):
 class Small:
     """A learner with one method on a small network."""
 
-    def __init__(self, method: str) -> None:
-        self.model, self.extra = make(method)
+    def __init__(self, method: str, recipe: Recipe) -> None:
+        self.recipe, (self.model, self.extra) = recipe, make(method)
         self.steps, self.card = 3, None
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -79,6 +79,6 @@ def test_a_step_of_every_method_reads_one_number(amp: str, tmp_path: Path, monke
         folder = tmp_path / method
         folder.mkdir()
         with Counted() as counted:
-            fit(Small(method), recipe, folder, torch.device("cpu"))
+            fit(Small(method, recipe), folder, torch.device("cpu"))
         between = checked[2] - checked[1]  # all that happens from one check to the next
         assert sum(between.values()) <= 1, f"{method}: {dict(between)}"

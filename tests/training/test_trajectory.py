@@ -125,6 +125,7 @@ class OurLearner:
     measure: Callable[[nn.Module, Batch], Tensor]
     card: Any = None
     steps: int = STEPS
+    recipe: Recipe = Recipe()  # noqa: RUF009
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         return iter(self.data)
@@ -158,7 +159,8 @@ def settings(method: str) -> Recipe:
 
 def trained(learner: OurLearner, recipe: Recipe) -> list[float]:
     losses: list[float] = []
-    fit(learner, recipe, None, torch.device("cpu"), lambda row: losses.append(row["loss"]) if "step" in row else None)
+    learner.recipe = recipe
+    fit(learner, None, torch.device("cpu"), lambda row: losses.append(row["loss"]) if "step" in row else None)
     return losses[:STEPS]
 
 

@@ -123,7 +123,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
 
         return class_of
 
-    one = asyncio.Semaphore(2)  # an image is decoded while the network works on another
+    room = asyncio.Semaphore(2)  # an image is decoded while the network works on another
 
     def draw(images: list[Any]) -> list[Any]:
         return [mask_answer(model, image) for image in images]
@@ -131,7 +131,7 @@ def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
     segment: Batcher[Any, Any] = Batcher(draw, 1)
 
     async def mask_of(upload: Upload, asked: None) -> dict[str, Any]:
-        async with one:
+        async with room:
             image = await in_pool(decoded, upload, 0, limits)
             found: dict[str, Any] = await segment(image)
         return {"image": upload.name} | found

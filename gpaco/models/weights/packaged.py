@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gpaco.errors import EnvironmentProblem, UserError
 
-PACKAGE = "package"  # these weights, in a recipe
+PACKAGE = "package"  # value of model.weights in a recipe: weights of an installed package
 
 
 class Package(NamedTuple):

@@ -34,9 +34,7 @@ def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file:
     against, why = _against(one, file, first, first_file)
     alike = one.metrics["counts"] == first.metrics["counts"] and file["cuts"] == (against or file)["cuts"]
     if against and not alike:
-        why = (
-            f"Groups are not compared: {one.name} and {first.name} have different numbers of training images per class."
-        )
+        why = f"Groups are not compared: those of {one.name} and {first.name} have different classes."
     return {
         "problem": None,
         "about": _settings(file),

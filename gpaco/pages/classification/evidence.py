@@ -60,7 +60,7 @@ class Evidence:
     @cached_property
     def assumed(self) -> Floats:
         """Log of the class distribution that raw logits assume, (C,), up to a constant."""
-        if self.metrics.get("tuned") or self.metrics["assumes"] == "uniform":
+        if self.metrics["assumes"] == "uniform":
             return np.zeros(len(self.counts))
         return power(self.metrics["assumes"]) * log_shown(self.metrics["counts"], self.metrics.get("shown"))
 

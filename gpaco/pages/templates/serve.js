@@ -11,7 +11,7 @@ const inPercent = (p) => (p >= 0.9995 && p < 1 ? "> 99.9%" : p > 0 && p < 0.0005
 function rarity(c) {
   if (!data.groups) return null;
   const unit = data.task === "classification" ? plural(data.train[c], "training image")
-    : `${plural(data.train[c], "training pixel")}`;
+    : plural(data.train[c], "training pixel");
   return el("span", { class: "rare" }, el("b", { class: data.groups[c] }, data.groups[c]), ` · ${unit}`);
 }
 function priorInWords() {
@@ -111,7 +111,7 @@ function tell() {
   const done = cards.filter((card) => card.answer || card.failed).length;
   $("#count").textContent = done < cards.length ? `${done} of ${plural(cards.length, "image")}` : plural(done, "image");
 }
-async function work() {
+function work() {
   while (running < AT_ONCE && waiting.length) {
     running += 1;
     ask(waiting.shift()).finally(() => { running -= 1; tell(); work(); });

@@ -43,7 +43,8 @@ def class_gradient_norms(
     The loss is that of the run, at its saved weights, in a step as in training: with the same views and prior, and for
     contrastive methods with the saved memory and a batch drawn as in training. Only dropout and batch norm are in
     evaluation mode, and labels are not mixed. For each view x of an image, the gradient of its loss at center c is
-    exactly (dloss / dlogit_c) * features(x); for parametric contrast, this is
+    exactly (dloss / dlogit_c) * features(x), divided by the temperature of the logits, if any; for parametric contrast,
+    this is
 
         (probability of center c in the softmax over centers and references - target of c) * features(x)
 

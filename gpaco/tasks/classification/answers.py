@@ -18,7 +18,7 @@ from gpaco.data.corruption.published import Condition
 from gpaco.data.views.eval import as_tested
 from gpaco.data.views.tested import TestView
 from gpaco.data.views.views import channels_first
-from gpaco.errors import UserError
+from gpaco.errors import Problem, UserError
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.predictor import Predictor
 
@@ -59,7 +59,7 @@ def answers_under(
         parts, unreadable = [], []
         for chunk in chunks:
             found, errors = next(loaded)
-            if isinstance(found, UserError):
+            if isinstance(found, Problem):
                 raise found
             if errors and not skip:
                 raise next(iter(errors.values()))
@@ -96,10 +96,12 @@ class _Images(Dataset[tuple[Any, Errors]]):
                 images.append(as_tested(self.source.load(condition, i), self.view))
             except UserError as error:  # raised in a worker, it would lose its remedy
                 errors[place] = error
+            except Problem as error:
+                return error, errors
         stacked = channels_first(np.stack(images)) if images else torch.zeros(0)
         if self.model is None:
             return stacked, errors
         try:
             return self.model(stacked), errors
-        except UserError as error:
+        except Problem as error:
             return error, errors

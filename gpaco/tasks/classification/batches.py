@@ -198,23 +198,18 @@ class FeatureSource:
             chosen = chosen_views(self.recipe.train.seed, epoch, keys, self.views, self.cached)
             yield Batch([self.features.take(self.rows[indices], one) for one in chosen], labels[indices])
 
-    def as_tested(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the features of the training images in the test view, and their labels, in blocks."""
-        features = self.tested(self.samples)
-        for start in range(0, len(self.rows), BLOCK):
-            rows = self.rows[start : start + BLOCK]
-            yield features.take(rows, np.zeros_like(rows)), torch.from_numpy(self.labels[start : start + BLOCK])
+    def as_tested(self, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features of a split, or of the training images, in the test view, and their labels, in blocks."""
+        rows, labels = (self.rows, self.labels) if samples is None else (np.arange(len(samples)), samples.labels)
+        features = self.tested(self.samples if samples is None else samples)
+        for start in range(0, len(rows), BLOCK):
+            own = rows[start : start + BLOCK]
+            yield features.take(own, np.zeros_like(own)), torch.from_numpy(labels[start : start + BLOCK])
 
     @torch.no_grad()
     def seen(self, model: Classifier, samples: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        if samples is None:
-            yield from ((model.hidden(x.to(self.frozen.device)), labels) for x, labels in self.as_tested())
-            return
-        features = self.tested(samples)
-        for start in range(0, len(samples), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(samples)))
-            below = features.take(rows, np.zeros_like(rows)).to(self.frozen.device)
-            yield model.hidden(below), torch.from_numpy(samples.labels[rows])
+        for features, labels in self.as_tested(samples):
+            yield model.hidden(features.to(self.frozen.device)), labels
 
     def predictions(self, model: Classifier, samples: Samples) -> Ints:
         predictions: Ints = answers_of_features(

@@ -15,7 +15,7 @@ from gpaco.models.gaussian import Gaussian, gaussian_from
 from gpaco.system.files import write_atomic
 from gpaco.tasks.classification.card import Calibration, Card
 from gpaco.tasks.classification.logits import Logits
-from gpaco.tasks.classification.priors import log_assumed, power
+from gpaco.tasks.classification.priors import log_assumed
 from gpaco.training.card import read_card
 
 FILE = "calibration.json"
@@ -32,8 +32,9 @@ def fit_calibration(
         gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
         held_out: False for training images, which say nothing about errors: every second answer then counts as wrong.
     """
-    assumed = power(card.assumes) if gaussian is None else 0.0
-    weights = balanced_weights(labels, len(card.classes)) ** (1 - assumed)
+    weights = balanced_weights(labels, len(card.classes))
+    if gaussian is None:
+        weights = weights * np.exp(log_assumed(card))[labels]
     if head is not None and gaussian is not None:
         head = for_uniform(card, head)
     given = [part for part in (head, gaussian) if part is not None]

@@ -53,7 +53,7 @@ class Match:
         return notes
 
     def facts(self, restricted: bool) -> dict[str, Any]:
-        """Return the same for JSON."""
+        """Return what was matched and what was left out, ready for JSON."""
         return {
             "classes": int(self.there.sum()),
             "unknown": list(self.unknown),

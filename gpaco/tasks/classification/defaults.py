@@ -13,7 +13,7 @@ from gpaco.models import backbones
 from gpaco.models.backbones import NONE
 from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import TWO_STAGES, Recipe
+from gpaco.recipes.settings import TWO_STAGES, Recipe, used
 from gpaco.system.progress import Say
 from gpaco.system.words import in_lines
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
@@ -21,7 +21,6 @@ from gpaco.tasks.classification.priors import no_validation
 from gpaco.tasks.classification.start import BETTER
 from gpaco.tasks.classification.two_stages import with_default_stages
 
-WITH_MEMORY = ("gpaco", "paco", "supcon", "multitask")
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
 
 # A head on cached features, as measured on long-tailed pets and CIFAR-100: docs/benchmarks.md, "The first model".
@@ -62,7 +61,8 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     """Return settings for these training images by "section.key": model, sizes, epochs, memory, views, learning rate.
 
     They depend on the number of images, their typical size, whether they are in memory, the part to train, and `gpu`.
-    Epochs and learning rate depend on a given batch size, views on a given number of steps.
+    The learning rate depends on a given batch size, and so do the epochs, except those of a head; views depend on a
+    given number of steps.
     """
     images, side = len(samples), usual_side(samples)
     small = side <= SMALL
@@ -100,8 +100,7 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
         found |= {"model.size": package.size, "model.resize": package.resize}
     elif recipe.model.weights != NONE:
         found["model.size"] = BETTER.get(recipe.model.name) or backbones.usual_size(recipe.model.name) or size
-    name = recipe.method.first if recipe.method.name in TWO_STAGES else recipe.method.name
-    if name not in WITH_MEMORY:
+    if "memory" not in used(recipe.method.name, recipe.method.first):
         found.pop("method.memory")
     if recipe.method.name in methods.CLOSED_FORM:
         found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}

@@ -120,6 +120,8 @@ def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
     own = as_files(run.recipe, run.folder)
     copy = replace(own, data=replace(own.data, path=str(data), root=str(root or own.data.root)))
     files = real_paths(other_data(data, own, root).parts()[-1][1].paths or ())
+    if not files:  # in memory
+        return 0
     with suppress(Problem):  # the data of the run may be gone
         known = set(real_paths(splits_of(own, run=run.folder).train.paths or ()))
         if found := sum(file in known for file in files):

@@ -63,7 +63,7 @@ class Frozen:
         return self._features(samples, {"views": [asdict(view) for view in views]}, len(views), images)
 
     def of_tested(self, samples: Samples) -> Features:
-        """Return the features of validation or test images."""
+        """Return the features of images in the test view."""
 
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
             return ([pixels] for pixels in images_as_tested(samples, self.card.view, blocks))

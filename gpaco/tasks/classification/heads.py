@@ -82,7 +82,7 @@ def fit_head(
         shown = source.with_recipe(same) if stage is recipe else source.of_stage(same)
         learner = ClassificationLearner(same, splits, head, own, shown, select=False)
         learner.prepare(device)
-        fit(learner, same, None, device)
+        fit(learner, None, device)
         weights = head.state_dict()
     return head.eval()
 
@@ -101,8 +101,6 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
         needed += [name for name in renamed if name.partition(".")[0] not in loose]
         if method in methods.NEED_CLASSIFIER:
             needed.append(methods.carried(method, "centers.weight"))
-            if (bias := methods.carried(method, "centers.bias")) not in same:
-                same[bias] = torch.zeros_like(mine[bias])  # the previous classifier has no bias
         if lost := [name for name in needed if name not in same]:
             raise UserError(
                 f"{method} cannot continue the network of the previous stage: {lost[0]} differs or is missing",
@@ -178,7 +176,7 @@ def trained_logits(learner: ClassificationLearner, gaussian: Gaussian, trained: 
     """Return the logits of the training images themselves, if no others are available."""
     source = learner.source
     if not isinstance(source, FeatureSource):
-        raise TypeError("only heads on cached features are cross-validated")
+        raise TypeError("only heads on cached features have such logits")
     rows = np.arange(len(source.labels))
     trains = learner.recipe.method.name not in methods.CLOSED_FORM
     head = _answers(trained, source, rows) if trains else None

@@ -21,6 +21,7 @@ from gpaco.tasks.classification.predictor import Predictor
 from gpaco.tasks.classification.priors import check_correction, final_logits
 
 RARE = "rare"
+_BATCH = 64
 _AHEAD = 2  # consider this many times as many images as wanted, and choose probable and different ones
 
 
@@ -73,7 +74,7 @@ def chosen_classes(words: str, card: Card) -> list[int]:
 
 @torch.inference_mode()
 def look_at(
-    predictor: Predictor, files: Sequence[File], *, batch_size: int = 64, progress: Progress | None = None
+    predictor: Predictor, files: Sequence[File], *, progress: Progress | None = None
 ) -> tuple[Pool, dict[int, str]]:
     """Return the model's outputs for all files, and why some cannot be read. Each process reads its share."""
     card, device = predictor.card, predictor.mean.device
@@ -84,8 +85,8 @@ def look_at(
     features = np.zeros((len(own), wide), np.float32)
     errors: dict[int, str] = {}
     with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
-        for start in range(0, len(own), batch_size):
-            chunk = own[start : start + batch_size]
+        for start in range(0, len(own), _BATCH):
+            chunk = own[start : start + _BATCH]
             images = list(pool.map(lambda i: read_as_tested(files[i], predictor), chunk))
             good = [k for k, image in enumerate(images) if not isinstance(image, str)]
             errors |= {i: image for i, image in zip(chunk, images, strict=True) if isinstance(image, str)}
@@ -100,7 +101,7 @@ def look_at(
                 logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
                 check_finite(logits[rows])
             if progress is not None:
-                progress(min(start + batch_size, len(own)), len(own))
+                progress(min(start + _BATCH, len(own)), len(own))
     whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
     everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
     return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones

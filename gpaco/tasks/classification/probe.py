@@ -232,7 +232,8 @@ class _Network:
         else:
             other = ~torch.isin(references.images, torch.from_numpy(rows).to(self.device))
             gradient, *masses = self._masses(step, references.embeddings[other], references.labels[other])
-        lengths = gradient.abs() * features.norm(dim=1, keepdim=True)
+        # Logits may be divided by a temperature.
+        lengths = gradient.abs() * features.norm(dim=1, keepdim=True) / getattr(self.model.centers, "temperature", 1.0)
         if self.settings.name in WITHOUT_CLASSIFIER:
             lengths = torch.full_like(lengths, torch.nan)
         return tuple(x.detach() for x in (step.anchor_labels, lengths, *masses))

@@ -76,9 +76,8 @@ def write_run(
         checkpoint.save(work / "checkpoints", 0, {"model": network.state_dict(), "extra": extra}, state)
         write_atomic(work / "recipe.toml", recipes.dumps(resolved))
         home.mkdir(exist_ok=True)
-        for path in sorted(
-            work.iterdir()
-        ):  # fill an empty folder instead of replacing it: it may be a current directory
+        # Fill an empty folder instead of replacing it: it may be the current directory.
+        for path in sorted(work.iterdir()):
             os.replace(path, home / path.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -59,7 +59,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     mine = _measure(settings, parts, run, predictor)
     if isinstance(other, Predictor):
         say(f"the baseline, {baseline}:")
-        same = other.card.counts == predictor.card.counts
+        same = _groups_of(other.card) == _groups_of(predictor.card)
         other = replace(_measure(settings, parts, others[0], other), name=str(baseline), by_group=same)
 
     cuts = {"many": predictor.card.many, "few": predictor.card.few}
@@ -100,6 +100,7 @@ def _measure(settings: RobustnessSettings, parts: Sequence[robustness_data.Part]
             "prior": None if prior is None else wanted_prior(prior, model.classes, model.card.counts).tolist(),
             "unbiased": settings.unbiased,
             "tuned": asdict(model.card.tuned) if model.card.tuned else None,
+            "calibration": asdict(model.card.calibration) if model.card.calibration else None,
         }
         compute = partial(_rows, settings, part, model)
         rows = complete(settings, run, arguments, part.conditions, compute, lambda row: skip or not row["skipped"])
@@ -189,9 +190,13 @@ def _baseline(
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.card.size != predictor.card.size:
         notes.append(f"the baseline uses images of {other.card.size} pixels, the run {predictor.card.size}")
-    if other.card.counts != predictor.card.counts:
-        notes.append("the baseline was trained with different class counts, so there is no mce by group")
+    if _groups_of(other.card) != _groups_of(predictor.card):
+        notes.append("the baseline has other class counts or limits of many and few, so there is no mce by group")
     return other
+
+
+def _groups_of(card: Card) -> tuple[Any, ...]:
+    return card.counts, card.many, card.few
 
 
 def _usual_workers() -> int:

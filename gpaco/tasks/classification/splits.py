@@ -64,7 +64,7 @@ def with_reported(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
 
 def with_selecting(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
     """Return the splits with validation data, unless the settings turn it off."""
-    if not settings.validation:
+    if not settings.validation or splits.val is not None:
         return splits
     return with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
 

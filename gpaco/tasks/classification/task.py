@@ -19,7 +19,7 @@ from gpaco.models.freezing import freeze
 from gpaco.models.weights.packaged import PACKAGE, check_installed
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.system.progress import Say
+from gpaco.system.progress import Say, quiet
 from gpaco.tasks.classification.batches import FeatureSource, caches, check_pixels, check_projector, source_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
@@ -144,8 +144,8 @@ class Classification:
     def finish(self, run: Run, learner: ClassificationLearner) -> None:
         write_results(run, learner.recipe, self.splits, self.device, self.say, learner=learner)
 
-    def with_recipe(self, recipe: Recipe, say: Say) -> Self:
-        return replace(self, recipe=recipe, say=say)
+    def with_recipe(self, recipe: Recipe) -> Self:
+        return replace(self, recipe=recipe, say=quiet)
 
     def sample(self) -> Self:
         whole = self.splits

@@ -9,7 +9,7 @@ from gpaco import methods
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError, nearest
 from gpaco.models.lora import merged
-from gpaco.models.networks import WHOLE
+from gpaco.models.networks import WHOLE, Network
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage, used
 from gpaco.system.progress import Say
@@ -67,8 +67,10 @@ def first_run(stage: Recipe, splits: Splits, say: Say) -> Before | None:
     card = read_card(Card, found.state["card"], str(found.path))
     if card.classes != splits.classes:
         raise UserError(f"{run.folder} and the data have different classes", "start from a run on the same data")
-    if not card.classifies and stage.method.name in methods.NEED_CLASSIFIER:
-        raise _no_classifier(stage.method.name, str(run.folder))
+    if stage.method.name in methods.NEED_CLASSIFIER:
+        if not card.classifies:
+            raise _no_classifier(stage.method.name, str(run.folder))
+        _check_linear(stage.method.name, str(run.folder), card.network)
     for name in ("val", "test"):
         try:
             check_split(run, splits, name)
@@ -142,14 +144,23 @@ def _check_first(recipe: Recipe, mixup: bool) -> None:
         raise UserError(f"{first} trains no network that {name} could continue", _ANOTHER)
     if first in methods.WITHOUT_CLASSIFIER and name in methods.NEED_CLASSIFIER:
         raise _no_classifier(name, first)
-    if methods.network(replace(recipe, method=replace(recipe.method, name=first))).body in WHOLE:
+    network = methods.network(replace(recipe, method=replace(recipe.method, name=first)))
+    if network.body in WHOLE:
         raise UserError(f"{first} has a network with branches, which {name} cannot continue", _ANOTHER)
+    if name in methods.NEED_CLASSIFIER:
+        _check_linear(name, first, network)
     if mixup and "mixup" not in used(first):
         raise UserError(
             f"{name} starts with mixup, which {first} does not support", f"{_ANOTHER}, or method.first_mixup=0"
         )
     if name in methods.NEED_IMAGES and caches(recipe):
         raise no_cached_features(name)
+
+
+def _check_linear(name: str, first: str, network: Network) -> None:
+    """Raise an error if the first classifier is not linear: with its weights, a linear one would predict otherwise."""
+    if network.head != "linear":
+        raise UserError(f"{name} continues a linear classifier, and that of {first} is {network.head}", _ANOTHER)
 
 
 def _no_classifier(name: str, first: str) -> UserError:

@@ -92,7 +92,7 @@ def fit_vectors(
     splits = Splits(Samples(labels, classes, images=no_pixels), None, None, "vectors")
     view = View(recipe.views.first, 1)
     source = FeatureSource(recipe, splits, [view], [view], Vectors(torch.from_numpy(vectors), device))
-    source.before = Shifted(source.frozen.of_tested(splits.train).take(source.rows, source.rows).mean(0))
+    source.before = Shifted(torch.from_numpy(vectors).mean(0))
     source.embed_views()
     card = replace(describe(recipe, splits), model="vectors")
     if recipe.method.name in methods.CLOSED_FORM:

@@ -41,7 +41,7 @@ class Card:
 
 def fitted_size(card: Card) -> tuple[int, int]:
     """Return the height and width of a typical image, fitted into the base size."""
-    factor = fitting(card.image_size, card.base_size) if card.base_size else 1.0
+    factor = fitting(card.image_size, card.base_size)
     height, width = (max(1, round(side * factor)) for side in card.image_size)
     return height, width
 

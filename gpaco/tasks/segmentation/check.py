@@ -36,7 +36,7 @@ from gpaco.tasks.segmentation.start import choose_start
 def check(data: Path | str, *, progress: Progress | None = None, device: torch.device | None = None) -> dict[str, Any]:
     """Return the facts about the data, ready for JSON; `lines` formats them as text.
 
-    The splits are those of training. `problems` lists what would stop it.
+    The splits are those of training. `problems` lists what would stop it, and what it would warn about.
     """
     splits, problems = read_scenes(data, progress), list[str]()
     try:

@@ -63,7 +63,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def usual_size(scenes: Scenes) -> tuple[int, int]:
-    """Return the height and width of a medium image of a few spread over all; of others if none of them is readable."""
+    """Return the median height and width of up to nine images; if none is readable, those of the first that is."""
     spread = np.linspace(0, len(scenes) - 1, min(9, len(scenes))).round().astype(int).tolist()
     sizes: list[tuple[int, int]] = []
     for place, i in enumerate([*spread, *range(len(scenes))]):
@@ -80,7 +80,7 @@ def usual_size(scenes: Scenes) -> tuple[int, int]:
 def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[str, Any]:
     """Return settings for this many training images of this height and width, by "section.key".
 
-    On a CPU, a run has about the same number of crops for any number of images, and takes up to a quarter of an hour.
+    On a CPU, a run has about the same number of crops for any number of images: about 20 minutes at 360 x 480 pixels.
     """
     height, width = size
     base = [min(min(height, width), 512 if gpu else 360), min(max(height, width), 2048)]
@@ -171,7 +171,7 @@ def check_sizes(recipe: Recipe) -> None:
             f"{recipe.model.name} needs crops whose sides are multiples of {step}, got {list(crop)}", _crop(fitting)
         )
     word, settings = recipe.model.name.partition("-")[0], recipe.segmentation
-    if crop and min(crop) < LEAST.get(word, 0):  # at test time, images are padded
+    if min(crop) < LEAST.get(word, 0):  # at test time, images are padded
         fitting = [max(LEAST[word], side) for side in crop]
         raise UserError(f"{word} needs crops of at least {LEAST[word]} pixels a side, got {list(crop)}", _crop(fitting))
     if settings.output_stride != 8 and word not in DEEPLAB:
@@ -193,7 +193,7 @@ def check_sizes(recipe: Recipe) -> None:
     size = recipe.train.batch_size
     if size < 2 * parts or size % parts:
         raise UserError(
-            f"batch norm needs two images at a time, and a batch of {size} has no {parts} equal parts of that size",
+            f"batch norm needs two images at a time, and a batch of {size} cannot be split into {parts} such parts",
             f"--batch-size {max(2, round(size / parts)) * parts}",
         )
 

@@ -4,7 +4,7 @@ import torch
 
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.duration import format_time, seconds_of
-from gpaco.tasks.segmentation.card import build_model, describe
+from gpaco.tasks.segmentation.card import build_model, describe, fitted_size
 from gpaco.tasks.segmentation.losses import SceneLoss
 from gpaco.tasks.segmentation.scenes import SceneSplits
 
@@ -13,7 +13,8 @@ _IMAGES = 2  # images to measure
 
 def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) -> float:
     """Estimate the seconds that one stage will take, within a factor of about two."""
-    model = build_model(describe(recipe, splits)).to(device)
+    card = describe(recipe, splits)
+    model = build_model(card).to(device)
     if recipe.train.channels_last:
         model = model.to(memory_format=torch.channels_last)
     loss, (height, width) = SceneLoss(recipe.method, recipe.segmentation), recipe.segmentation.crop
@@ -21,10 +22,7 @@ def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) 
     masks = torch.zeros(_IMAGES, height, width, dtype=torch.long, device=device)
     step = seconds_of(lambda: loss(model.train()(crops), masks).backward()) / _IMAGES
     reading = seconds_of(lambda: splits.train.load(0))
-    sides = splits.train.load_image(0).shape[:2]
-    scale = recipe.segmentation.base_size[0] / min(sides) if recipe.segmentation.base_size else 1.0
-    tall, wide = (round(scale * side) for side in sides)
-    whole = torch.zeros(1, 3, tall, wide, device=device)
+    whole = torch.zeros(1, 3, *fitted_size(card), device=device)
     with torch.inference_mode():
         test = seconds_of(lambda: model.eval().classify(whole))
     judged = recipe.train.epochs * len(splits.val or ()) + len(splits.test or ())

@@ -48,7 +48,7 @@ def segment(
     """
     card = predictor.card
     check_scales(scales)
-    factor = fitting(image.shape[:2], card.base_size) if card.base_size else 1.0
+    factor = fitting(image.shape[:2], card.base_size)
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].to(predictor.mean.device)
     stride = stride or (() if window else card.stride)
     window = window or card.window

@@ -33,7 +33,7 @@ def segment_by_file(file: OnnxFile, image: NDArray[np.uint8]) -> tuple[NDArray[n
     """
     about, (tall, wide) = file.about, image.shape[:2]
     height, width = about["input"]["size"]
-    factor = fitting((tall, wide), about["base_size"]) if about["base_size"] else 1.0
+    factor = fitting((tall, wide), about["base_size"])
     rows, columns = max(1, round(tall * factor)), max(1, round(wide * factor))
     planes = np.asarray(cv2.resize(image, (columns, rows), interpolation=cv2.INTER_LINEAR), np.uint8).transpose(2, 0, 1)
     small: NDArray[np.uint8] = np.pad(

@@ -71,7 +71,6 @@ def predict_classes(
     With one scale and no mirroring, the probabilities of all classes at all pixels are never in memory at once: a
     large photograph would need gigabytes.
     """
-    check_scales(scales)
     if len(scales) > 1 or flip:
         best = predict_probabilities(classify, images, scales=scales, flip=flip).max(1)
         return best.indices, best.values

@@ -74,7 +74,7 @@ def _inspected(scenes: Scenes, i: int) -> Inspection:
 
 def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[Color]:
     """Return the pixels of each color in a mask that is not in the table of classes; black and white mean no class."""
-    if not scenes.decode.colors or scenes.decode.values or not (mask == IGNORE).any():
+    if not scenes.decode.colors or not (mask == IGNORE).any():
         return Counter()
     colors, counts = np.unique(read_image(scenes.masks[i])[mask == IGNORE], axis=0, return_counts=True)
     found = {tuple(color): n for color, n in zip(colors.tolist(), counts.tolist(), strict=True)}

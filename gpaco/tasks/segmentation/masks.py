@@ -51,7 +51,8 @@ class ImageSegmenter:
         classes, probability = self.segment(image)
         if not np.isfinite(probability).all():
             raise UserError(
-                "the outputs of the model are not finite, so there are no predictions", "training has diverged"
+                "the outputs of the model are not finite: training has diverged",
+                "train with a lower learning rate: --lr",
             )
         found, counts = np.unique(classes, return_counts=True)
         shares = {self.classes[c]: round(float(n / classes.size), 6) for c, n in zip(found, counts, strict=True)}

@@ -206,11 +206,6 @@ def _start(encoder: nn.Module, name: str, weights: str | Path) -> None:
         load_encoder(encoder, read_safetensors(Path(weights)), weights)
 
 
-def check_known(name: str) -> None:
-    """Raise an error for an unknown network."""
-    timm_name(name)
-
-
 def _smp() -> Any:
     try:
         import segmentation_models_pytorch as smp

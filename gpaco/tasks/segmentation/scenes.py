@@ -163,7 +163,7 @@ def _from_colors(path: Path, colors: Sequence[Color]) -> NDArray[np.uint8]:
     mode, pixels = stored_mode(path), read_image(path)
     if mode in ("L", "LA", "I", "I;16"):
         known = {red for red, green, blue in colors if red == green == blue}
-        if numbers := [v for v in np.unique(pixels).tolist() if v < len(colors) and v not in known]:
+        if numbers := [v for v in np.unique(pixels).tolist() if 0 < v < len(colors) and v not in known]:
             raise UserError(
                 f"{printable(path)} has the number {numbers[0]}, which is not a color in the table of classes",
                 "for masks of class numbers, write only names into classes.csv, without colors",

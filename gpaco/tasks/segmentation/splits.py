@@ -13,7 +13,7 @@ from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Progress, Say, as_progress, quiet
-from gpaco.system.words import some
+from gpaco.system.words import plural, some
 from gpaco.tasks.segmentation.inspection import color_problem, inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import SceneSplits
@@ -112,7 +112,7 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     same = leaks(splits, found)
     if same and not splits.published and not recipe.data.allow_leakage:
         raise UserError(
-            f"{len(same)} images are in more than one split, the first: {some(same[0], 3)}",
+            f"more than one split has {plural(len(same), 'image')}, such as {some(same[0], 3)}",
             "remove all copies but one, or allow it: --set data.allow_leakage=true",
         )
     if problem := color_problem(found["train"]):

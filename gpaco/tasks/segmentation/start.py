@@ -7,7 +7,7 @@ from gpaco.models.weights.packaged import PACKAGE, check_installed, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
-from gpaco.tasks.segmentation.network import check_known, timm_name
+from gpaco.tasks.segmentation.network import timm_name
 
 MODEL = "upernet-efficientnet-lite0"  # compared with other decoders in docs/segmentation.md
 CHANNELS = 64  # of its decoder: wider ones are slower
@@ -27,7 +27,6 @@ def choose_start(recipe: Recipe, say: Say) -> Recipe:
 
 def check_start(name: str, weights: str) -> None:
     """Raise an error for an unknown network, or if its encoder has no weights of this kind."""
-    check_known(name)
     encoder = timm_name(name)
     if is_hub(weights) and not encoder:
         decoder, _, own = name.partition("-")
@@ -54,5 +53,5 @@ def _describe_start(name: str, asked: str, weights: str) -> str:
         return f"start: {name} from scratch"
     return (
         f"start: {name} from scratch, since no package has weights for its encoder "
-        f"(--weights FILE.safetensors or hub uses those of a classifier; --model {MODEL} has some)"
+        f"(--weights FILE.safetensors or hub uses those of a classifier; --model {MODEL} has packaged weights)"
     )

@@ -16,7 +16,7 @@ from gpaco.models.weights.hub import fetch, is_hub
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
-from gpaco.system.progress import Say, as_progress
+from gpaco.system.progress import Say, as_progress, quiet
 from gpaco.tasks.segmentation.batches import batches
 from gpaco.tasks.segmentation.card import Card, build_model, describe
 from gpaco.tasks.segmentation.defaults import check_settings, resolve
@@ -117,6 +117,8 @@ class Segmentation:
         if is_hub(weights):
             weights = f"hub:{fetch(timm_name(stage.model.name), weights)}"  # with the revision
             card = replace(card, weights=weights)
+        elif begun:  # as it was then, with the revision of the hub
+            card = replace(card, weights=checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"])
         model = build_model(card, weights)
         if before is not None:
             card = replace(card, weights=before.origin)
@@ -137,8 +139,8 @@ class Segmentation:
     def finish(self, run: Run, learner: SegmentationLearner) -> None:
         write_results(run, learner.recipe, self.splits, self.device, self.say)
 
-    def with_recipe(self, recipe: Recipe, say: Say) -> Self:
-        return replace(self, recipe=recipe, say=say)
+    def with_recipe(self, recipe: Recipe) -> Self:
+        return replace(self, recipe=recipe, say=quiet)
 
     def sample(self) -> Self:
         train = self.splits.train.subset(range(min(self.recipe.train.batch_size, len(self.splits.train))))

@@ -11,7 +11,7 @@ def starts(length: int, window: int, stride: int) -> list[int]:
     """
     if window < 1 or not 1 <= stride <= window:
         raise UserError(
-            f"a stride of {stride} pixels does not cover windows of {window}",
+            f"windows of {window} pixels with a stride of {stride} leave gaps",
             "choose a stride from 1 to the size of the window",
         )
     last = max(length - window, 0)

@@ -1,6 +1,7 @@
 """Heads on cached features: fused with the closed form, calibrated, searched; and the closed form alone."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,6 +158,17 @@ def test_calibration_never_raises_cross_entropy_on_what_it_was_fitted_on(fused: 
         assert best <= cross_entropy(factor * logits, labels, weights) + 1e-6
 
 
+def test_calibration_weighs_classes_as_the_logits_assume_whatever_the_held_out_images_have(fused: Run) -> None:
+    counts = np.geomspace(1000, 10, 10).astype(int)
+    card = replace(gpaco.load(fused).card, assumes="train", counts=tuple(counts.tolist()), shown=None)
+    rng = np.random.default_rng(0)
+    for held in (np.full(10, 800), counts * 3):  # balanced, as of ImageNet-LT, or like the training images
+        labels = np.repeat(np.arange(10), held)
+        x = rng.normal(size=(len(labels), 10)) + 1.5 * np.eye(10)[labels]
+        posterior = (1.5 * x + np.log(counts)).astype(np.float32)
+        assert fit_calibration(card, labels, posterior, None).head == pytest.approx(1, abs=0.06)
+
+
 def test_classes_with_fewer_images_than_folds_do_not_make_the_model_less_sure() -> None:
     """Of two images a fold leaves one: those logits say little about a classifier that has seen both."""
     rng, counts = np.random.default_rng(0), np.array([40, 40, 4, 4])
@@ -264,6 +276,20 @@ def test_folds_are_used_until_there_are_enough_images() -> None:
 
 
 @pytest.mark.slow
+def test_a_search_changes_the_training_and_is_forgotten_by_another_run(
+    fused: Run, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "candidates", lambda _: [{"optimizer.lr": 0.0123, "optimizer.weight_decay": 1e-5}])
+    run = head(weights, tmp_path / "run", tune=0.0001)
+    assert run.recipe.optimizer.lr == 0.0123
+    rate = fused.history[0]["lr"] / fused.recipe.optimizer.lr
+    assert run.history[0]["lr"] == pytest.approx(rate * 0.0123)
+    shutil.rmtree(run.folder / "checkpoints")  # as if it had been killed before the first one
+    (run.folder / "metrics.json").unlink()
+    other = head(weights, run.folder, method="ce")
+    assert other.recipe.optimizer.lr == fused.recipe.optimizer.lr
+
+
 def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path) -> None:
     said: list[str] = []
     run = head(weights, tmp_path / "run", tune=0.0001, say=said.append)

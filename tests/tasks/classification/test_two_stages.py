@@ -139,6 +139,7 @@ def test_folds_have_the_tau_that_was_selected(tmp_path: Path) -> None:
         ("tau-norm gaussian", "trains no network"),
         ("mislas bcl", "starts with mixup"),
         ("crt lws", "itself has two stages"),
+        ("lws ldam-drw", "lws continues a linear classifier, and that of ldam-drw is cosine"),
         ("mislas ce train.part=head", "mislas changes the network"),
     ],
 )

@@ -56,6 +56,16 @@ def test_dice_is_that_of_segmentation_models_pytorch_averaged_over_the_classes_t
     )
 
 
+def test_dice_of_a_large_class_does_not_overflow_in_half_precision() -> None:
+    logits, labels = torch.randn(4, 3, 256, 256) + torch.tensor([3.0, 0, 0])[:, None, None], torch.zeros(4, 256, 256)
+    logits.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = dice_loss(logits, labels.long())
+    torch.testing.assert_close(loss, dice_loss(logits, labels.long()))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.any()
+
+
 def test_logits_finer_than_the_embeddings_are_averaged_to_their_places() -> None:
     fine, labels = output(size=12), masks()
     coarse = F.normalize(torch.randn(2, 5, 6, 6), dim=1)

@@ -150,6 +150,13 @@ def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
     assert (found[:, 4:] == 1).all()
 
 
+def test_black_is_no_class_in_gray_masks_in_colors_too(tmp_path: Path) -> None:
+    image(tmp_path / "images" / "a.png")
+    mask(tmp_path / "masks" / "a.png", [0, 64, 128])
+    (tmp_path / "classes.csv").write_text("name,r,g,b\nroad,64,64,64\nsky,128,128,128\n")
+    assert read_scenes(tmp_path).train.load(0)[1][0, :3].tolist() == [255, 0, 1]
+
+
 def test_images_and_masks_whose_accents_are_written_in_two_ways_are_pairs(tmp_path: Path) -> None:
     image(tmp_path / "images" / f"{normalize('NFD', 'Käse')}.png")
     mask(tmp_path / "masks" / f"{normalize('NFC', 'Käse')}_mask.png", [0, 1])
@@ -169,7 +176,7 @@ def test_what_is_wrong_with_a_pair_is_said_with_its_name(tmp_path: Path) -> None
     with pytest.raises(UserError, match="is a color image"):
         read_scenes(tmp_path)
     image(tmp_path / "images" / "alone.png")
-    with pytest.raises(UserError, match=r"1 images .* have no mask .*alone.png"):
+    with pytest.raises(UserError, match=r"no mask in .* for 1 image in .*alone.png"):
         read_scenes(tmp_path)
 
 
@@ -205,6 +212,15 @@ def test_masks_may_have_a_suffix_and_folders_keep_equal_names_apart(tmp_path: Pa
     train = read_scenes(tmp_path).train
     assert [path.parent.name for path in train.masks] == ["bonn", "ulm"]
     assert [int(train.load(i)[1][0, 0]) for i in range(2)] == [0, 1]
+
+
+def test_two_kinds_of_masks_for_each_image_are_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        image(tmp_path / "images" / f"{name}.jpg")
+        for kind in ("label", "color"):
+            mask(tmp_path / "masks" / f"{name}_{kind}.png", [0, 1])
+    with pytest.raises(UserError, match="several masks for each image, with '_color' and '_label'"):
+        read_scenes(tmp_path)
 
 
 def test_two_masks_of_one_name_are_an_error(tmp_path: Path) -> None:

@@ -134,4 +134,4 @@ def test_the_table_names_the_measure_and_a_narrower_command_says_what_it_replace
     result = gpaco.robustness(run, corruptions="contrast,fog", severities="1")
     assert robustness_table(result).startswith("1 - mIoU in %")
     gpaco.robustness(run, corruptions="fog", severities="1", say=told.append)
-    assert any("robustness.json had 1 more corruption; without --corruptions, all return" in line for line in told)
+    assert any("robustness.json had 1 more corruption; leave out --corruptions" in line for line in told)

@@ -143,6 +143,8 @@ def test_an_encoder_of_timm_starts_from_the_hub_and_the_run_knows_the_revision(t
     data, settings = scene_folder(tmp_path / "data", train=4, val=0, test=2), json.dumps([*SMALL, "optimizer.lr=0"])
     with serving("test_resnet", tmp_path / "cache") as hub:
         output_of(TRAINING, data, tmp_path / "run", json.dumps(hub.environment), settings)
+        (tmp_path / "run" / "metrics.json").unlink()
+        output_of(TRAINING, data, tmp_path / "run", json.dumps(hub.environment), settings)  # resumes
     saved = checkpoint.load(tmp_path / "run" / "checkpoints")
     assert saved.state["card"]["weights"] == f"hub:timm/test_resnet.r160_in1k@{REVISION}"
     theirs = hub.backbone.state_dict()

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpaco.data.readers.rows import read_text
 from gpaco.data.walk import files_below, images_below
 from gpaco.errors import UserError
+from gpaco.system.words import plural
 from gpaco.tasks.segmentation.readers.folders import pairs, scenes_in
 from gpaco.tasks.segmentation.scenes import Decode, SceneSplits, numbered
 
@@ -132,7 +133,7 @@ def read_pascal(folder: Path) -> SceneSplits | None:
 def _existing(paths: list[Path]) -> tuple[Path, ...]:
     missing = [path for path in paths if not path.is_file()]
     if missing:
-        raise UserError(f"{len(missing)} files are missing, first {missing[0]}", "complete the data set")
+        raise UserError(f"missing: {plural(len(missing), 'file')}, such as {missing[0]}", "complete the data set")
     return tuple(paths)
 
 

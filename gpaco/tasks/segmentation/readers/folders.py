@@ -17,7 +17,7 @@ from gpaco.data.walk import images_below
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system.progress import Progress
-from gpaco.system.words import printable, some
+from gpaco.system.words import plural, printable, some
 from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
@@ -129,7 +129,7 @@ def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[Paths, 
     alone = [printable(path.name) for name, path in by_image.items() if name + suffix not in by_mask]
     if alone:
         raise UserError(
-            f"{len(alone)} images in {images} have no mask in {masks}: {some(alone)}",
+            f"no mask in {masks} for {plural(len(alone), 'image')} in {images}: {some(alone)}",
             "give the mask the name of its image, or remove the image",
         )
     return tuple(by_image.values()), tuple(by_mask[name + suffix] for name in by_image)
@@ -139,7 +139,13 @@ def _common_suffix(images: list[str], masks: list[str]) -> str:
     """Return the suffix that all mask names add to those of their images; "" if there is no such suffix."""
     known = set(masks)
     endings = {name.removeprefix(images[0]) for name in masks if images and name.startswith(images[0])}
-    return next((end for end in sorted(endings, key=len) if all(name + end in known for name in images)), "")
+    fitting = sorted(end for end in endings if all(name + end in known for name in images))
+    if len(fitting) > 1 and "" not in fitting:
+        raise UserError(
+            f"there are several masks for each image, with {fitting[0]!r} and {fitting[1]!r} after its name",
+            "keep only one kind of masks in that folder",
+        )
+    return "" if "" in fitting or not fitting else fitting[0]
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
