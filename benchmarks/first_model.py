@@ -15,8 +15,8 @@
 Times are seconds of one processor, loaders included, so that other work on the machine hardly counts; use
 OMP_NUM_THREADS=1. Later seeds of gpaco find the features of the first; fine-tuning always gets the time of the first.
 The fixed methods use the same features, so embedding (most of gpaco's time) is not in their seconds. Rows are added to
-benchmarks/results/first_model.csv. Rerun the same command to resume. `--table` prints the table of README.md from that
-file and first_segmenter.csv.
+benchmarks/results/first_model.csv. Rerun the same command to resume. `--table` prints the table of docs/benchmarks.md
+from that file and first_segmenter.csv.
 """
 
 import argparse
@@ -178,7 +178,7 @@ SHOWN = {
 
 
 def table(results: Path) -> str:
-    """The table of README.md: mean and standard deviation over seeds, percent."""
+    """The table of docs/benchmarks.md: mean and standard deviation over seeds, percent."""
     rows = [row | {"all": row["top1"]} for row in read(results)]
     scenes = read(results.with_name("first_segmenter.csv"))
     rows += [row | {"all": row["miou"], "few": row["rare"], "ece": ""} for row in scenes]

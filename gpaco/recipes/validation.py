@@ -122,7 +122,7 @@ def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: 
                 )
 
 
-def check_combinations(recipe: Recipe, stage: str = "", sources: dict[str, str] | None = None) -> None:
+def check_combinations(recipe: Recipe, stage: str, sources: dict[str, str] | None) -> None:
     """Raise an error if settings contradict each other; `sources` maps settings to their command-line options."""
     for is_wrong, name, message in _rules(recipe):
         if is_wrong:

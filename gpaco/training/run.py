@@ -127,13 +127,13 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     return checkpoint.load(path, parts)
 
 
-def weights_of(run: Run, found: checkpoint.Checkpoint, backbone: str | None = None) -> dict[str, Tensor]:
+def weights_of(run: Run, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
     """Read all weights of the network; if the run averages weights, the averaged ones, as in validation.
 
-    No other part of the checkpoint is read. A frozen backbone is stored once, beside the checkpoints; `backbone` is its
-    SHA-256.
+    No other part of the checkpoint is read. A frozen backbone is stored once, beside the checkpoints, and its SHA-256
+    in the card.
     """
-    part = "ema" if "ema" in found.parts else "model"
+    part, backbone = "ema" if "ema" in found.parts else "model", found.state["card"].get("backbone")
     weights = checkpoint.load(found.path, [part]).tensors[part]
     if backbone is None:
         return weights

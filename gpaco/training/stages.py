@@ -69,8 +69,7 @@ def run_stages(task: Task, folder: Path, device: torch.device, show: Show, say: 
         with tracked(show, learner.recipe, home) as show_and_send:
             fit(learner, home, device, show_and_send)
         if not last:
-            backbone = getattr(learner.card, "backbone", None)
-            weights = merged(weights_of(Run(home), select_checkpoint(Run(home)), backbone))
+            weights = merged(weights_of(Run(home), select_checkpoint(Run(home))))
             before = Before(weights, learner.card.weights)
     task.finish(run, learner)
     return run

@@ -84,7 +84,7 @@ def load_classifier(
     found = select_checkpoint(run, which, ["extra"])
     card = read_card(Card, found.state["card"], str(found.path))
     model = build_model(card)
-    model.load_state_dict(merged(weights_of(run, found, card.backbone)))
+    model.load_state_dict(merged(weights_of(run, found)))
     share = found.tensors["extra"].get("loss.center_share")
     card = replace(card, step=found.step, center_share=None if share is None else tuple(share.tolist()))
     predictor = Predictor(model, card).to(device).eval()

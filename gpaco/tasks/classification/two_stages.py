@@ -78,7 +78,7 @@ def first_run(stage: Recipe, splits: Splits, say: Say) -> Before | None:
             raise UserError(
                 error.cause, "hold out the same images as that run: use its --validation, --long-tail and data.seed"
             ) from None
-    return Before(merged(weights_of(run, found, card.backbone)), card.weights)
+    return Before(merged(weights_of(run, found)), card.weights)
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:
