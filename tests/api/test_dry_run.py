@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpaco.api.train import dry_run
+from gpaco.api.train import _needs, dry_run
 from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import PaperRow, Recipe
@@ -28,3 +30,10 @@ def test_a_dry_run_takes_the_step_of_one_process_and_none_under_torchrun(monkeyp
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UserError, match="--dry-run runs in one process only\nleave out torchrun"):
         dry_run(recipe)
+
+
+def test_hours_are_those_of_the_measured_step_times_the_steps_of_all_epochs(tmp_path: Path) -> None:
+    recipe = recipes.override(Recipe(), ["train.batch_size=10", "train.epochs=3"])
+    (tmp_path / "metrics.jsonl").write_text('{"time": {"seconds": 9.0}}\n{"time": {"seconds": 2.0}}\n')
+    task = SimpleNamespace(recipe=recipe, splits=SimpleNamespace(train=range(10)))  # one step
+    assert _needs(tmp_path, task, recipe, images=100) == {"steps": 30, "hours": pytest.approx(30 * 2 / 3600)}  # type: ignore[arg-type]

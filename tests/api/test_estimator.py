@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from gpaco import TailClassifier
+from gpaco.api.estimator import METHODS
 from gpaco.errors import UserError
 from gpaco.models.gaussian import fit_gaussian
 
@@ -55,9 +56,28 @@ def test_the_closed_form_needs_no_calibration_to_be_fitted() -> None:
     assert TailClassifier(method="gaussian", calibrate=False).fit(*tail()).score(fresh, labels) > 0.9
 
 
+def test_every_parameter_reaches_the_training_and_every_method_is_fitted() -> None:
+    given = {"epochs": 7, "hidden": 3, "learning_rate": 0.2, "weight_decay": 0.3, "batch_size": 16, "random_state": 4}
+    model = TailClassifier(**given, alpha=0.01, temperature=0.3, fuse=False)
+    model.counts_ = np.array([500, 100])
+    recipe = model._recipe()
+    assert (recipe.train.epochs, recipe.model.hidden, recipe.train.batch_size, recipe.train.seed) == (7, 3, 16, 4)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay) == (pytest.approx(0.2 * 16 / 128), 0.3)
+    assert (recipe.method.alpha, recipe.method.temperature, recipe.method.fuse) == (0.01, 0.3, False)
+    vectors, labels = tail()
+    for method in METHODS:
+        fitted = TailClassifier(method=method, epochs=1, hidden=0, calibrate=False).fit(vectors, labels)
+        usual, train, uniform = (fitted.predict_proba(vectors, prior=prior) for prior in (None, "train", "uniform"))
+        expected = train if method in ("ce", "focal") else uniform
+        np.testing.assert_allclose(usual, expected, atol=1e-9, err_msg=method)
+        assert not np.allclose(train, uniform)
+
+
 def test_a_fit_in_a_thread_is_that_of_its_seed() -> None:
     def probabilities(seed: int) -> NDArray[np.float64]:
-        return TailClassifier(epochs=3, hidden=8, random_state=seed).fit(*tail()).predict_proba(tail()[0])
+        return (
+            TailClassifier(epochs=3, hidden=8, calibrate=False, random_state=seed).fit(*tail()).predict_proba(tail()[0])
+        )
 
     alone = [probabilities(seed) for seed in (0, 1)]
     with ThreadPoolExecutor(2) as threads:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def test_a_folder_for_the_hub_has_only_safetensors_and_json_beside_its_card_and_
     assert gpaco.push(calibrated, "me/digits", dry_run=True)["files"].keys() == result["files"].keys()  # replaced
 
 
-def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(trained: Run) -> None:
+def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(trained: Run, tmp_path: Path) -> None:
     folder = Path(gpaco.push(trained, "me/digits", dry_run=True)["folder"])
     text, metrics = (folder / "README.md").read_text(), trained.metrics
     assert text.startswith("---\nlibrary_name: gpaco\npipeline_tag: image-classification\n")
@@ -61,13 +62,14 @@ def test_the_model_card_has_the_numbers_of_the_run_and_says_how_to_load_it(train
         assert f"| {100 * metrics[key]:.1f}% |" in line
         assert " to " in line
     assert f"{100 * metrics['ece']:.1f}%" in text
-    assert "Logits were not calibrated" in text or "Logits were scaled" in text
+    calibrated = gpaco.load(trained).card.calibration is not None
+    assert ("Logits were scaled" if calibrated else "Logits were not calibrated") in text
     assert f"{sum(metrics['counts']):,} training images" in text
     for heading in ("Use", "Results", "Calibration", "Limits", "Training"):
         assert f"\n## {heading}\n" in text
-    (trained.folder / "robustness.json").write_text('{"version": 1, "mean_error": null}')  # of some corruptions only
-    gpaco.push(trained, "me/digits", dry_run=True)
-    (trained.folder / "robustness.json").unlink()
+    other = Path(shutil.copytree(trained.folder, tmp_path / "run"))
+    (other / "robustness.json").write_text('{"version": 1, "mean_error": null}')  # of some corruptions only
+    folder = Path(gpaco.push(other, "me/digits", dry_run=True)["folder"])
     assert "With corrupted images" not in (folder / "README.md").read_text()
     with Image.open(folder / "classes.png") as chart:
         assert chart.size == (1200, 420)
@@ -110,6 +112,25 @@ def test_a_name_on_the_hub_is_loaded_from_its_cache_without_a_network(trained: R
 
 def full_disk(*_: object) -> None:
     raise OSError("no space left on device")
+
+
+def test_the_folder_is_uploaded_to_its_name(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class Hub:
+        def create_repo(self, name: str, **options: Any) -> str:
+            calls.append((name, options))
+            return f"https://hub/{name}"
+
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(options)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    result = gpaco.push(trained, "me/digits", private=True)
+    assert result["address"] == "https://hub/me/digits"
+    (name, options), uploaded = calls
+    assert (name, options["private"]) == ("me/digits", True)
+    assert (uploaded["repo_id"], str(uploaded["folder_path"])) == ("me/digits", result["folder"])
 
 
 def test_what_cannot_be_shared_or_loaded_is_an_error(

@@ -28,9 +28,10 @@ def python(*words: object, env: dict[str, str], cold: bool = False, **options: A
     return kind([sys.executable, *map(str, words)], env=env, text=True, **options)
 
 
-def output_of(code: str, *words: object) -> str:
+def output_of(code: str, *words: object, cold: bool = False) -> str:
     """Return what `python -c code *words` prints; it must exit with 0."""
-    with python("-c", code, *words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with python("-c", code, *words, env=ENVIRONMENT, cold=cold, **pipes) as process:
         out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     return out

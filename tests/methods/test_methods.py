@@ -1,6 +1,8 @@
 """Every method: what its loss is, that it learns, and what it leaves alone."""
 
 import dataclasses
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from gpaco.methods import (
     ANALYZED,
     ASSUMES_TRAIN,
     METHODS,
+    UNTRAINED,
     WITH_PROJECTOR,
     WITHOUT_CLASSIFIER,
     assumed_prior,
@@ -28,8 +31,10 @@ from gpaco.methods.keys import momentum_keys
 from gpaco.models.ghost_norm import ghost_batch
 from gpaco.models.networks import build_network
 from gpaco.recipes import settings
-from gpaco.recipes.recipe import override
+from gpaco.recipes.recipe import override, stages
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.two_stages import with_default_stages
+from gpaco.training.schedule import parameter_groups
 
 
 def test_recipes_know_every_method_and_no_other() -> None:
@@ -302,6 +307,69 @@ def test_a_class_without_images_changes_no_weight_margin_or_smoothing_of_the_oth
     torch.testing.assert_close(found["ldam-drw"].margins[:2], 15 * torch.tensor([0.2**0.25, 1]))  # type: ignore[index]
     smoothing = found["mislas"].smoothing
     assert smoothing[1] == smoothing[2] != smoothing[0]  # type: ignore[index]
+
+
+ELSEWHERE = {"mixup", "cutmix", "first", "contrast", "shuffle_keys"}  # in batches, stages and several processes
+WITH = {  # other settings that a setting needs
+    "beta": ["method.rebalance=weights"],
+    "momentum": ["method.momentum_keys=true"],
+    "center_temperature": ["method.start=released"],
+}
+OTHER = {"heads": 4, "memory": 4, "tail": 0.6, "first_mixup": 0.4, "norm_tau": 0.3, "cb_beta": 0.9, "beta": 0.9}
+
+
+@cache
+def trace(name: str, *changes: str) -> list[Any]:
+    """Everything that a setting may change: the network, its parameters, losses, logits and stages."""
+    given = [f"method.name={name}", "train.part=all", "model.size=224", *changes]
+    recipe = override(Recipe(), given)
+    model, method = make(name, *changes)
+    views, labels = batch()
+    with torch.no_grad():
+        features = model.pooled(views[0])
+        method.prepare(model, lambda: iter([(model.hidden(features), labels)]), None)
+    found: list[Any] = [network(recipe), assumed_prior(recipe)]
+    found.append([stage.method.mixup for stage in stages(with_default_stages(recipe))])
+    found.append([(group["lr"], group["weight_decay"]) for group in parameter_groups(model, recipe.optimizer)])
+    found.append([parameter.requires_grad for parameter in model.parameters()])
+    found.append(len(model.shifted_norms))
+    if name not in UNTRAINED:
+        found.append(method.start(model, views, labels))
+        for epoch in (7, 8):
+            method.begin_epoch(epoch, 10)
+            loss = method(model, views, labels)
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+            with torch.no_grad():
+                for parameter, gradient in zip(trained, gradients, strict=True):
+                    parameter -= 0 if gradient is None else 0.1 * gradient
+            method.after_step(model)
+            found.append(loss.item())
+    found.append(model.eval().classify(views[0]).tolist())
+    return found
+
+
+def other(key: str) -> Any:
+    """Another value than the default of a setting."""
+    (field,) = (one for one in dataclasses.fields(settings.MethodSettings) if one.name == key)
+    if key in OTHER:
+        return OTHER[key]
+    if field.metadata.get("choices"):
+        return next(one for one in field.metadata["choices"] if one != field.default)
+    if isinstance(field.default, bool):
+        return str(not field.default).lower()
+    return field.default + 1 if isinstance(field.default, int) else field.default / 2 + 0.05
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_setting_that_a_method_has_changes_something(name: str) -> None:
+    of_second_stage = {"label_smoothing", "tau"} if name == "supcon" else set()
+    without = []
+    for key in sorted({*settings.METHODS[name].uses} - ELSEWHERE - of_second_stage):
+        needed = [one for one in WITH.get(key, []) if one.partition("=")[0][7:] in settings.used(name)]
+        if trace(name, *needed) == trace(name, *needed, f"method.{key}={other(key)}"):
+            without.append(key)
+    assert not without
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -42,7 +42,7 @@ def test_tensorboard_has_every_epoch_once_also_after_resuming(tmp_path: Path) ->
     gpaco.train("digits", out=tmp_path, epochs=3, **QUICK)  # without the tracker it is the same run
 
 
-def test_segmenters_are_tracked_too() -> None:
+def test_segmenters_may_be_tracked_too() -> None:
     check_settings(recipes.override(Recipe(), ["train.log=tensorboard", "method.name=ce"]))
 
 

@@ -153,8 +153,10 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
 
 @pytest.mark.extensive
 @pytest.mark.slow
-def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, tmp_path: Path) -> None:
-    compare(
+def test_methods_and_seeds_of_a_comparison_embed_each_image_once_and_sums_are_beside_heads(
+    weights: Path, tmp_path: Path
+) -> None:
+    result = compare(
         "digits",
         ["ce", "paco", "gpaco+train.sampler=balanced"],
         seeds=2,
@@ -169,6 +171,10 @@ def test_methods_and_seeds_of_a_comparison_embed_each_image_once(weights: Path, 
         long_tail=20,
     )
     cell = Run(tmp_path / "ce" / "seed-0")
+    parts = [Run(tmp_path / "ce" / f"seed-{seed}").metrics["parts"] for seed in range(2)]
+    row = result["rows"][0]
+    for column, part in (("top1", "head"), ("fused", "fused")):
+        assert row[column]["mean"] == pytest.approx(np.mean([one[part]["top1"] for one in parts]))
     assert len(caches(tmp_path)) == 3  # training images in views and as they are tested, and test images
     assert rows_in(tmp_path) == 2 * sum(cell.metrics["counts"]) + cell.metrics["n"]
     assert not list(tmp_path.glob("*/seed-*/features"))
@@ -301,6 +307,7 @@ def test_a_signal_while_embedding_keeps_what_is_done(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     assert "rerun the same command to resume" in errors
+    assert rows_in(tmp_path) > 0
     assert rows_in(tmp_path) % BLOCK == 0
     assert not (tmp_path / "metrics.jsonl").exists()
 

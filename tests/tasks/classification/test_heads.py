@@ -304,6 +304,29 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
 
 
+@pytest.mark.slow
+def test_a_search_chooses_the_best_candidate_and_is_not_repeated_by_a_resumed_run(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, common = {"optimizer.lr": 0.1, "optimizer.weight_decay": 5e-4}, {"method": "ce", "tune": 9.0, "long_tail": 1}
+    monkeypatch.setattr(tuning, "candidates", lambda _: [usual | {"optimizer.lr": 1e-9}, usual])
+    said: list[str] = []
+
+    def stop(row: dict[str, Any]) -> None:
+        if row.get("epoch") == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        head(weights, tmp_path / "run", "method.fuse=false", say=said.append, show=stop, **common)
+    stored = json.loads((tmp_path / "run" / "tuning.json").read_text())
+    assert stored["chosen"] == usual
+    assert stored["tried"][1]["macro"] > stored["tried"][0]["macro"]
+    assert any(line.startswith("tuned on held-out training images, 2 candidates") for line in said)
+    monkeypatch.setattr(tuning, "held_out_logits", None)  # a second search would fail
+    run = head(weights, tmp_path / "run", "method.fuse=false", **common)
+    assert run.recipe.optimizer.lr == 0.1
+
+
 @pytest.mark.extensive
 @pytest.mark.slow
 def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once(
@@ -323,7 +346,7 @@ def test_a_search_scores_the_sum_that_the_run_uses_and_fits_the_closed_form_once
         seen["gaussian"] = run.metrics["parts"]["gaussian"]["macro"]
     assert seen["True"] == pytest.approx(seen["gaussian"], abs=0.05)  # a head that learns nothing takes nothing away
     assert seen["False"] < 0.5
-    folds = folds_used(len(Run(tmp_path / "True").metrics["counts"]))
+    folds = folds_used(sum(Run(tmp_path / "True").metrics["counts"]))
     assert len(fits) == 2 * (1 + 2 * folds)  # two runs: the first result, the search, the calibration
 
 

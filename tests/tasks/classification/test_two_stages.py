@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.cards import made_card
 from helpers.commands import checkpoint_files
 from safetensors.torch import save_file
 from torch import nn
@@ -17,7 +18,8 @@ from gpaco.api.compare import shared_settings
 from gpaco.errors import UserError
 from gpaco.models import backbones, heads
 from gpaco.models.classifier import Classifier
-from gpaco.recipes.recipe import override, stages
+from gpaco.models.networks import Network
+from gpaco.recipes.recipe import dumps, override, stages
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import TWO_STAGES, Recipe, used
 from gpaco.system import distributed
@@ -27,8 +29,10 @@ from gpaco.tasks.classification.batches import check_pixels
 from gpaco.tasks.classification.heads import carry
 from gpaco.tasks.classification.probe import Stage, measure
 from gpaco.tasks.classification.splits import splits_of
-from gpaco.tasks.classification.two_stages import with_default_stages, with_first_run
+from gpaco.tasks.classification.two_stages import first_run, with_default_stages, with_first_run
+from gpaco.training.card import write_card
 from gpaco.training.checkpoint import load as load_checkpoint
+from gpaco.training.checkpoint import save
 from gpaco.training.run import Run
 
 QUICK: dict[str, Any] = {"long_tail": 20, "batch_size": 32, "lr": 0.05, "report": False, "say": lambda line: None}
@@ -137,7 +141,7 @@ def test_folds_have_the_tau_that_was_selected(tmp_path: Path) -> None:
         ("lws supcon", "supcon trains only features"),
         ("oltr supcon", "supcon trains only features"),
         ("tau-norm gaussian", "trains no network"),
-        ("mislas bcl", "starts with mixup"),
+        ("mislas cb-focal", "starts with mixup"),
         ("crt lws", "itself has two stages"),
         ("lws ldam-drw", "lws continues a linear classifier, and that of ldam-drw is cosine"),
         ("mislas ce train.part=head", "mislas changes the network"),
@@ -147,6 +151,22 @@ def test_what_cannot_be_continued_is_refused_before_it_is_trained(words: str, me
     name, first, *more = words.split()
     with pytest.raises(UserError, match=message):
         two(f"method.name={name}", f"method.first={first}", *more)
+
+
+def test_a_run_that_cannot_be_continued_is_refused(tmp_path: Path) -> None:
+    splits = splits_of(override(Recipe(), ["data.path=digits"]))
+    stage = override(Recipe(), ["data.path=digits", "method.name=lws", f"method.first={tmp_path}"])
+    (tmp_path / "recipe.toml").write_text(dumps(Recipe()))
+    for changes, message in (
+        ({"classes": ("a", "b", "c")}, "have different classes"),
+        ({"classifies": False}, "trains only features"),
+        ({"network": Network("cosine")}, "lws continues a linear classifier, and that of .* is cosine"),
+    ):
+        card = made_card(**{"classes": splits.classes} | changes)
+        state = {"card": write_card(card), "position": {"best_step": None, "epoch": 30}}
+        save(tmp_path / "checkpoints", 1, {}, state)
+        with pytest.raises(UserError, match=message):
+            first_run(stage, splits, lambda line: None)
 
 
 def classifier(width: int = 6, hidden: int = 0, centers: nn.Module | None = None) -> Classifier:
@@ -175,11 +195,6 @@ def test_a_network_of_other_shapes_is_not_continued_with_random_weights() -> Non
     random = new.centers.weight.clone()
     carry(new, plain, "crt")
     assert torch.equal(new.centers.weight, random)  # cRT starts anew
-    cosine = classifier(centers=heads.Cosine(6, 3, 30.0))
-    scaled = classifier(centers=heads.Scaled(6, 3))
-    carry(scaled, cosine.state_dict(), "lws")
-    assert torch.equal(scaled.centers.weight, cosine.centers.weight)
-    assert not scaled.centers.bias.any()
 
 
 def test_settings_of_the_first_stage_are_those_of_methods_with_one_only() -> None:
@@ -197,6 +212,8 @@ def test_settings_of_the_first_stage_are_those_of_methods_with_one_only() -> Non
 def test_second_stages_have_the_published_length_and_ten_epochs_after_short_first_ones() -> None:
     lengths = {"crt": (3, 10, 10, 10), "lws": (3, 10, 5, 5), "mislas": (3, 10, 10, 10), "oltr": (6, 60, 180, 800)}
     for name, expected in lengths.items():
+        second = stages(two(f"method.name={name}", "schedule.name=step", "schedule.steps=[9]"))[1]
+        assert (second.train.sampler, second.schedule.name) == ("balanced", "cosine"), name
         found = [two(f"method.name={name}", f"train.epochs={epochs}") for epochs in (3, 30, 90, 400)]
         assert tuple(stages(one)[1].train.epochs for one in found) == expected, name
 

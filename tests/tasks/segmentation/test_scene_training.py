@@ -32,8 +32,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
     gpaco.train(data, out=out, settings=[*SMALL, *STATE], **QUICK)
+    torch.set_num_threads(before)
     return out
 
 
