@@ -50,6 +50,7 @@ HEADS: tuple[str, ...] = (
     *("ncm", "causal-norm", "gpaco", "paco", "supcon", "multitask", "gaussian"),
 )
 SCRATCH = ("ce", *(name for name in METHODS if name not in ("ce", "gaussian")))
+CONTINUE = ("crt", "lws", "tau-norm", "ncm")  # from scratch, their first stage is the run of cross entropy
 SEEDS = {"heads": 3, "scratch": 2}
 GRID = [["optimizer.lr=0.02"], ["optimizer.lr=0.05"]]
 GRIDS = {"tau-norm": [["method.norm_tau=0.5"], ["method.norm_tau=1"]]}
@@ -130,7 +131,10 @@ def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
         raise Late
     common = ("model.name=resnet8", "model.weights=none", "data.long_tail=100", "data.validation=0", "train.epochs=10")
     study = Study(data, out, "all", (*common, "method.fuse=false", *COMMON), RESULTS)
-    run = train(study, out / "scratch" / method / f"seed-{seed}", [f"method.name={method}", f"train.seed={seed}"])
+    given = [f"method.name={method}", f"train.seed={seed}"]
+    if method in CONTINUE:
+        given.append(f"method.first={out / 'scratch' / 'ce' / f'seed-{seed}'}")
+    run = train(study, out / "scratch" / method / f"seed-{seed}", given)
     add("scratch", method, seed, [], run, Run(out / "scratch" / "ce" / "seed-0"))
 
 

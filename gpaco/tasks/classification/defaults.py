@@ -151,5 +151,9 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         for line in in_lines([f"{key} = {guess}" for key, guess in guesses.items()]):
             say(line)
     recipe = add_stages(recipes.fill(recipe, guesses), say)
+    scratch = recipe.train.part == "all" and recipe.model.weights == NONE
+    steps = recipe.train.epochs * len(splits.train) / recipe.train.batch_size
+    if scratch and recipe.method.name == "gpaco" and "method.name" not in given and steps < _LONG:
+        say("for short training from scratch, --method balanced-softmax was as good or better in our benchmarks")
     large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
     return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})
