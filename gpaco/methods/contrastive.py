@@ -48,18 +48,13 @@ class GPaCo(Method):
             return 0.0
         with trial(model):
             batch = self.batch(model, views, labels)
-        return balanced_start(self.loss, model, *batch)
-
-
-def balanced_start(criterion: GPaCoLoss, model: Classifier, *batch: Tensor) -> float:
-    """Shift the bias of the class centers so that training starts balanced on this batch."""
-    try:
-        return criterion.balance(model.centers, *batch)
-    except ValueError as error:
-        raise UserError(
-            f"cannot balance the start: {error}",
-            "use two views (--set views.second=plain), a larger --batch-size, or --set method.start=released",
-        ) from error
+        try:
+            return self.loss.balance(model.centers, *batch)
+        except ValueError as error:
+            raise UserError(
+                f"cannot balance the start: {error}",
+                "use two views (--set views.second=plain), a larger --batch-size, or --set method.start=released",
+            ) from error
 
 
 def gpaco_criterion(setup: Setup) -> GPaCoLoss:

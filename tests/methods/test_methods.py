@@ -235,7 +235,7 @@ def test_the_balanced_start_leaves_batch_norm_as_it_was_and_moves_all_centers_al
         torch.testing.assert_close(value, expected)
     if name == "paco":
         for key, value in method.key_network.state_dict().items():  # type: ignore[union-attr]
-            assert torch.equal(value, model.state_dict()[key])
+            assert torch.equal(value, before[key])
     model, method = make(name, "method.start=released")
     assert method.start(model, *batch()) == 0
 
