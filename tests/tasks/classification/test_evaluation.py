@@ -172,7 +172,8 @@ def test_a_run_that_was_evaluated_on_validation_data_is_so_again(tmp_path: Path)
 @pytest.mark.slow
 def test_a_run_with_a_tuned_prior_is_not_calibrated_on_top_of_it_when_it_is_evaluated_again(tmp_path: Path) -> None:
     def train() -> Run:
-        return gpaco.train("digits", out=tmp_path / "run", method="ce", train="head", validation=0.2, **QUICK)
+        given = {"method": "ce", "model": "resnet8", "weights": "none", "train": "head", "validation": 0.2}
+        return gpaco.train("digits", out=tmp_path / "run", **QUICK | given | {"epochs": 10})
 
     gpaco.evaluate(train(), tune_prior=True)
     files = [tmp_path / "run" / name for name in ("metrics.json", "calibration.json")]

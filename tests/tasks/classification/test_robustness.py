@@ -326,7 +326,7 @@ def test_the_papers_preprocessing_of_imagenet_c_is_an_option(digits: Run, tmp_pa
         logits = logits_of(digits, [as_tested(read_image(path), view) for path in files])
         wrong = logits.argmax(1) != [int(path.parent.name) for path in files]
         assert result["corruptions"]["snow"]["2"]["error"] == pytest.approx(wrong.mean())
-    with pytest.raises(UserError, match=r"official or paper, got 'papr'; did you mean 'paper'"):
+    with pytest.raises(UserError, match="preprocessing is 'papr'; did you mean 'paper'"):
         gpaco.robustness(digits, root, preprocessing="papr")
 
 
@@ -467,8 +467,8 @@ def test_a_subset_is_stratified_and_seeded() -> None:
     [
         ({"severities": "1,6"}, "severities are 1 to 5, got '1,6'"),
         ({"corruptions": "fgo"}, r"no corruption 'fgo'; did you mean 'fog'\?"),
-        ({"constants": "cifar10"}, r"imagenet or cifar, got 'cifar10'; did you mean 'cifar'\?"),
-        ({"on_bad_image": "ignore"}, "error or skip, got 'ignore'"),
+        ({"constants": "cifar10"}, r"constants is 'cifar10'; did you mean 'cifar'\?\nchoose imagenet or cifar"),
+        ({"on_bad_image": "ignore"}, "on_bad_image is 'ignore'"),
         ({"workers": -1}, "workers must be 0 or more"),
         ({"clean": "digits"}, "leave out --clean"),
         ({"baseline": "nowhere"}, "nowhere does not exist"),
