@@ -1,7 +1,8 @@
 """Every method in one table: accuracy with intervals, calibration after one fitted temperature, and latency.
 
     python benchmarks/methods.py DATA --out DIR [--part heads|scratch] [--minutes N] [--methods ...]
-    python benchmarks/methods.py --table        only docs/methods.md and the plot, from the CSV file
+    python benchmarks/methods.py --latency --out DIR      latency of the networks in DIR, on a quiet machine
+    python benchmarks/methods.py --table                  only docs/methods.md and the plot, from the CSV file
 
 DATA is a folder with CIFAR-100 (a folder cifar-100-python, or its archive) and Fashion-MNIST (a folder with the four
 files) somewhere below it, or with one of them.
@@ -14,8 +15,8 @@ scratch: Fashion-MNIST-LT with factor 100, a ResNet-8, 10 epochs, the defaults o
 
 One thread. Rows are added to benchmarks/results/methods.csv as they come, seed by seed, so that a part of it is already
 a comparison. The same command resumes: finished runs are not repeated. After --minutes no further run begins. Latency
-of networks trained from scratch is that of one image and of a batch of 64, as a multiple of cross entropy, which is
-always trained there and measured in turn.
+of networks trained from scratch is that of one image and of a batch of 64, as a multiple of cross entropy, measured in
+turn.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 from cells import Study, figures, train, tune
-from table import append, has, read, write_between
+from table import append, has, read, rewrite, write_between
 
 from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
@@ -65,18 +66,15 @@ def key_of(part: str, method: str, seed: int) -> dict[str, Any]:
     return {"part": part, "dataset": TITLES[part].partition(",")[0], "method": method, "seed": seed}
 
 
-def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run, base: Run) -> None:
-    """Write the row of a run, unless it is there. Its latency is measured in turn with that of `base`."""
+def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) -> None:
+    """Write the row of a run, unless it is there."""
     key = key_of(part, method, seed)
     if has(RESULTS, key):
         return
-    found, predictor = figures(run, 0.0), load_classifier(run)
-    price = total_cost([predictor])
+    found, price = figures(run, 0.0), total_cost([load_classifier(run)])
     row: dict[str, Any] = {**key, "settings": " ".join(settings)}
     row |= {name: "" if found[key] is None else round(found[key], 4) for name, key in FIGURES.items()}
     row |= {"parameters": price["parameters"], "gflops": round(price["gflops"], 4)}
-    if part == "scratch":  # heads on one backbone cost the same
-        row |= latency(predictor, load_classifier(base))
     append(RESULTS, row)
     print(f"{part}, {method}, seed {seed}: {row['all']}", flush=True)
 
@@ -90,6 +88,17 @@ def latency(model: Predictor, base: Predictor) -> dict[str, float]:
         mine, theirs = (min(int(batch) * pair[place][batch]["median"] for pair in pairs) for place in (0, 1))
         found |= {f"ms{batch}": round(mine, 3), f"times{batch}": round(mine / theirs, 2)}
     return found
+
+
+def measure_latencies(out: Path) -> None:
+    """Add the latency of networks trained from scratch to their rows. Heads on one backbone cost the same."""
+    base = load_classifier(Run(out / "scratch" / "ce" / "seed-0"))
+    rows: list[dict[str, Any]] = [*read(RESULTS)]
+    for method in dict.fromkeys(row["method"] for row in rows if row["part"] == "scratch"):
+        found = latency(load_classifier(Run(out / "scratch" / method / "seed-0")), base)
+        print(f"{method}: {found}", flush=True)
+        rows = [row | found if (row["part"], row["method"]) == ("scratch", method) else row for row in rows]
+    rewrite(RESULTS, rows)
 
 
 def data_of(part: str, data: Path) -> str:
@@ -122,7 +131,7 @@ def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
         raise Late
     every = [*fixed, *chosen, "data.long_tail=100", "data.validation=0", f"train.seed={seed}"]
     run = train(study, out / "head" / method / f"seed-{seed}", every)
-    add("heads", method, seed, chosen, run, Run(out / "head" / "ce" / "seed-0"))
+    add("heads", method, seed, chosen, run)
 
 
 def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
@@ -135,7 +144,7 @@ def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
     if method in CONTINUE:
         given.append(f"method.first={out / 'scratch' / 'ce' / f'seed-{seed}'}")
     run = train(study, out / "scratch" / method / f"seed-{seed}", given)
-    add("scratch", method, seed, [], run, Run(out / "scratch" / "ce" / "seed-0"))
+    add("scratch", method, seed, [], run)
 
 
 def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int, until: float) -> None:
@@ -144,9 +153,8 @@ def measured(part: str, data: str, out: Path, methods: Sequence[str], seeds: int
     for seed, method in product(range(seeds), methods):
         if method == "gaussian" and seed:  # it has nothing random
             continue
-        if has(RESULTS, key_of(part, method, seed)) and (part, method, seed) != ("scratch", "ce", 0):  # the base
-            continue
-        cell(data, out, method, seed, until)
+        if not has(RESULTS, key_of(part, method, seed)):
+            cell(data, out, method, seed, until)
 
 
 def table() -> str:
@@ -168,20 +176,24 @@ def table() -> str:
                 for key in ("all", "many", "medium", "few", "ece")
             ]
             if timed:
-                cells.append(f"{mine[0]['times1']} / {mine[0]['times64']}")
+                cells.append(f"{mine[0]['times1'] or '-'} / {mine[0]['times64'] or '-'}")
             lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} |")
         missing = [name for name in (HEADS if part == "heads" else SCRATCH) if name not in names]
         lines += ["", f"Not measured yet: {', '.join(missing)}." if missing else "All methods.", ""]
-    if any(row["part"] == "scratch" for row in read(RESULTS)):
+    if any(row["times64"] for row in read(RESULTS)):
         lines += ["![Accuracy against the time of an answer](images/methods.svg)", ""]
     return "\n".join(lines)
 
 
 def percent(values: Sequence[float]) -> str:
+    """The mean, and what is known about its spread: half of the 95% interval, or both values if there are two."""
     found = interval(values)
     if found["mean"] is None:
         return "-"
-    return f"{100 * found['mean']:.1f}" + ("" if found["interval"] is None else f" ± {100 * found['interval']:.1f}")
+    text = f"{100 * found['mean']:.1f}"
+    if len(values) == 2:
+        return f"{text} ({', '.join(f'{100 * value:.1f}' for value in sorted(values))})"
+    return text + ("" if found["interval"] is None else f" ± {100 * found['interval']:.1f}")
 
 
 def plot() -> None:
@@ -190,7 +202,7 @@ def plot() -> None:
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "methods"
-    rows = [row for row in read(RESULTS) if row["part"] == "scratch"]
+    rows = [row for row in read(RESULTS) if row["part"] == "scratch" and row["times64"]]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     for name in dict.fromkeys(row["method"] for row in rows):
@@ -204,7 +216,7 @@ def plot() -> None:
 
 def write_page() -> None:
     write_between(PAGE, "<!-- results -->", "<!-- end of results -->", f"\n{table()}")
-    if any(row["part"] == "scratch" for row in read(RESULTS)):
+    if any(row["times64"] for row in read(RESULTS)):
         plot()
 
 
@@ -216,8 +228,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS))
+    parser.add_argument("--latency", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    if options.latency and options.out is not None:
+        torch.set_num_threads(1)
+        measure_latencies(options.out)
+        write_page()
+        return
     if not options.table and (options.data is None or options.out is None):
         parser.error("give DATA and --out DIR, or --table")
     torch.set_num_threads(1)
@@ -228,8 +246,7 @@ def main() -> None:
             if not data:
                 print(f"{part}: there is no such data in {options.data}")
                 continue
-            base = ["ce"] if part == "scratch" else []  # latency is measured in turn with it
-            methods = [name for name in every if name in (options.methods or every) or name in base]
+            methods = [name for name in every if name in (options.methods or every)]
             measured(part, data, options.out, methods, options.seeds or SEEDS[part], until)
     except Late:
         print(f"stopped after {options.minutes:g} minutes; the same command continues")

@@ -27,16 +27,17 @@ def has(path: Path, key: Mapping[str, Any]) -> bool:
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row, with the machine, the versions and the commit."""
-    _write(path, [*read(path), {**row, **origin()}])
+    rewrite(path, [*read(path), {**row, **origin()}])
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write all rows of a file, with the machine, the versions and the commit."""
     where = origin()
-    _write(path, [{**row, **where} for row in rows])
+    rewrite(path, [{**row, **where} for row in rows])
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def rewrite(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys(name for row in rows for name in row)
     with path.with_suffix(".new").open("w", newline="") as file:
