@@ -34,6 +34,7 @@ from table import append, has, read, rewrite, write_between
 
 from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
+from gpaco.system.distributed import choose_device
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, total_cost
 from gpaco.tasks.cost import measure
 from gpaco.training.run import Run
@@ -81,8 +82,8 @@ def add(part: str, method: str, seed: int, settings: Sequence[str], run: Run) ->
 
 def latency(model: Predictor, base: Predictor) -> dict[str, float]:
     """Milliseconds of one image and of a batch of 64, and as a multiple of `base`: the fastest of rounds in turn."""
-    size, rounds = model.card.view.size, 9
-    pairs = [[measure(one, size, size, seconds=0.2)["batches"] for one in (model, base)] for _ in range(rounds)]
+    size, rounds = model.card.view.size, 15
+    pairs = [[measure(one, size, size, seconds=0.1)["batches"] for one in (model, base)] for _ in range(rounds)]
     found: dict[str, float] = {}
     for batch in ("1", "64"):
         mine, theirs = (min(int(batch) * pair[place][batch]["median"] for pair in pairs) for place in (0, 1))
@@ -92,6 +93,7 @@ def latency(model: Predictor, base: Predictor) -> dict[str, float]:
 
 def measure_latencies(out: Path) -> None:
     """Add the latency of networks trained from scratch to their rows. Heads on one backbone cost the same."""
+    choose_device("cpu")  # as all commands do: it keeps freed memory
     base = load_classifier(Run(out / "scratch" / "ce" / "seed-0"))
     rows: list[dict[str, Any]] = [*read(RESULTS)]
     for method in dict.fromkeys(row["method"] for row in rows if row["part"] == "scratch"):
