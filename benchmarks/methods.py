@@ -178,11 +178,11 @@ def table() -> str:
                 for key in ("all", "many", "medium", "few", "ece")
             ]
             if timed:
-                cells.append(f"{mine[0]['times1'] or '-'} / {mine[0]['times64'] or '-'}")
+                cells.append(f"{mine[0].get('times1') or '-'} / {mine[0].get('times64') or '-'}")
             lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} |")
         missing = [name for name in (HEADS if part == "heads" else SCRATCH) if name not in names]
         lines += ["", f"Not measured yet: {', '.join(missing)}." if missing else "All methods.", ""]
-    if any(row["times64"] for row in read(RESULTS)):
+    if any(row.get("times64") for row in read(RESULTS)):
         lines += ["![Accuracy against the time of an answer](images/methods.svg)", ""]
     return "\n".join(lines)
 
@@ -204,7 +204,7 @@ def plot() -> None:
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "methods"
-    rows = [row for row in read(RESULTS) if row["part"] == "scratch" and row["times64"]]
+    rows = [row for row in read(RESULTS) if row["part"] == "scratch" and row.get("times64")]
     figure = Figure(figsize=(7, 5), layout="constrained")
     axis = figure.subplots()
     points = []
@@ -226,7 +226,7 @@ def plot() -> None:
 
 def write_page() -> None:
     write_between(PAGE, "<!-- results -->", "<!-- end of results -->", f"\n{table()}")
-    if any(row["times64"] for row in read(RESULTS)):
+    if any(row.get("times64") for row in read(RESULTS)):
         plot()
 
 

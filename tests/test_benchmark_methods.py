@@ -28,7 +28,7 @@ def test_a_part_of_the_results_is_a_table_that_names_what_is_missing(methods: An
     ):
         methods.append(methods.RESULTS, cell | own)
     text = methods.table()
-    assert "| `ce` | 2 | 55.0 ± 63.5 | 100.0 ± 0.0 | 100.0 ± 0.0 | - | 100.0 ± 0.0 |" in text
+    assert "| `ce` | 2 | 55.0 (50.0, 60.0) | 100.0 (100.0, 100.0) |" in text
     assert "| `crt` | 1 | 50.0 |" in text
     methods.append(methods.RESULTS, cell | {"part": "scratch", "method": "ride", "all": "0.5", "times1": "2"})
     assert "| 2 / 1 |" in methods.table()
