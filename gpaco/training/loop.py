@@ -172,8 +172,8 @@ def synced_last(wrapped: nn.Module, chunks: list[Any]) -> Iterator[Any]:
 def check_step(loss: Tensor, norm: Tensor, signal: int, *, may_overflow: bool) -> tuple[float, bool, int]:
     """Return the loss, whether to skip the step, and the signal to stop for, agreed on by all processes.
 
-    This waits for the device. If gradients may overflow (float16), an infinite norm is
-    not bad: the scaler skips that step itself, and lowers its scale.
+    This waits for the device. If gradients may overflow (float16), an infinite norm is not bad: the scaler skips that
+    step itself, and lowers its scale.
     """
     finite = loss.isfinite() if may_overflow else loss.isfinite() & norm.isfinite()
     agreed = distributed.maximum(torch.stack([(~finite).float(), torch.full_like(loss, signal)]))

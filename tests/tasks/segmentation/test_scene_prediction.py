@@ -65,7 +65,7 @@ def table(path: Path) -> list[dict[str, str]]:
 @pytest.mark.slow
 def test_the_run_has_its_figures_and_evaluating_again_gives_them_again(run: Path, data: Path) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
-    assert metrics["miou"] > 0.3  # all of the most frequent class: 0.2
+    assert metrics["miou"] > 0.4  # all of the most frequent class: 0.2
     assert (metrics["evaluated_on"], metrics["selected_on"]) == ("test", "val")
     again = gpaco.evaluate(run)
     assert again["confusion"] == metrics["confusion"]
