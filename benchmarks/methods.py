@@ -144,7 +144,8 @@ def scratch(data: str, out: Path, method: str, seed: int, until: float) -> None:
     study = Study(data, out, "all", (*common, "method.fuse=false", *COMMON), RESULTS)
     given = [f"method.name={method}", f"train.seed={seed}"]
     if method in CONTINUE:
-        given.append(f"method.first={out / 'scratch' / 'ce' / f'seed-{seed}'}")
+        first = train(study, out / "scratch" / "ce" / f"seed-{seed}", ["method.name=ce", f"train.seed={seed}"])
+        given.append(f"method.first={first.folder}")
     run = train(study, out / "scratch" / method / f"seed-{seed}", given)
     add("scratch", method, seed, [], run)
 
