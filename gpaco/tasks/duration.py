@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable
 
+import torch
+
+from gpaco.system.precision import bf16_is_fast
 from gpaco.system.words import plural
 
 LONG = 30 * 60  # seconds from which a faster alternative is suggested
@@ -27,7 +30,9 @@ def rounded(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
 
 
-def format_time(seconds: float, faster: str) -> str:
+def format_time(seconds: float, faster: str, device: torch.device, amp: str) -> str:
     """Return a line about the training time; if it is long, with faster options."""
+    if amp == "off" and bf16_is_fast(device):
+        faster = f"--amp bf16, {faster}"
     text = f"estimated time on this machine: about {rounded(seconds) if seconds >= 90 else 'a minute'}"
     return f"{text}; faster: {faster}" if seconds > LONG else text

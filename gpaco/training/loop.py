@@ -7,7 +7,6 @@ bit-identical results. A step waits for the device only once, in `check_step` (w
 import copy
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpaco.errors import Diverged
 from gpaco.system import distributed
 from gpaco.system.files import append_jsonl
+from gpaco.system.precision import autocast
 from gpaco.system.progress import Show, quiet
 from gpaco.system.signals import Stopped, catch_signals
 from gpaco.training.resume import Position, resume, save
@@ -47,8 +47,6 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
         show({"note": note})
 
     wrapped = wrap(model, compiled=settings.compile)
-    amp = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.amp)
-    autocast = torch.autocast(device.type, dtype=amp) if amp else nullcontext()
     buffers = list(model.buffers())
     kept = [buffer.clone() for buffer in buffers]  # batch-norm statistics without skipped steps
     bad_steps, now = 0, time.perf_counter
@@ -83,7 +81,7 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
                 optimizer.zero_grad(set_to_none=True)
                 total = torch.zeros((), device=device)
                 for chunk in synced_last(wrapped, batch.chunks(settings.accumulate)):
-                    with autocast:
+                    with autocast(device, settings.amp):
                         part = learner.loss(wrapped, chunk) * (len(chunk) / len(batch))
                     scaler.scale(part).backward()
                     total += part.detach()

@@ -92,7 +92,7 @@ def suggestions(splits: Splits, device: torch.device) -> tuple[list[str], dict[s
         splits = in_memory(splits, recipe.data.in_memory)
     recipe = resolve(recipe, set(), splits, device, quiet)
     with suppress(UserError):  # the image that is measured may be unreadable
-        start.append(format_estimate(estimate_seconds(recipe, splits, device), recipe))
+        start.append(format_estimate(estimate_seconds(recipe, splits, device), recipe, device))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 

@@ -12,6 +12,7 @@ from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
+from gpaco.system.precision import autocast
 from gpaco.tasks.classification.batches import FeatureSource, cached_kinds, caches, views_of_recipe
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.heads import FOLDS, fit_head, folds_used
@@ -37,14 +38,20 @@ def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> fl
 
     @torch.inference_mode()
     def embed() -> None:
-        model.eval().pooled(pixels)
+        with autocast(device, recipe.train.amp):
+            model.eval().pooled(pixels)
+
+    def train() -> None:
+        with autocast(device, recipe.train.amp):
+            total = model.train()(pixels)[0].sum()
+        total.backward()
 
     forward = seconds_of(embed) / _IMAGES
     trains = recipe.method.name not in methods.UNTRAINED
     if not caches(recipe):
         if not trains:
             return (images + tested) * (forward + reading)
-        step = seconds_of(lambda: model.train()(pixels)[0].sum().backward()) / _IMAGES
+        step = seconds_of(train) / _IMAGES
         each = max(views * step, reading)
         return recipe.train.epochs * images * each + tested * (forward + reading)
     embedded = images * (1 + recipe.train.cached_views * trains) + tested
@@ -73,9 +80,9 @@ def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) 
     return seconds_of(lambda: fit_head(short, some, card, source, device, Earlier())) / _STEPS
 
 
-def format_estimate(seconds: float, recipe: Recipe) -> str:
+def format_estimate(seconds: float, recipe: Recipe, device: torch.device) -> str:
     """Return a line about the time; if it is long, with a faster alternative."""
     faster = "--set train.cached_views=1" if caches(recipe) else "--weights auto --train head, or fewer --epochs"
     if recipe.method.name in methods.NEED_IMAGES:
         faster = "fewer --epochs"
-    return format_time(seconds, faster)
+    return format_time(seconds, faster, device, recipe.train.amp)

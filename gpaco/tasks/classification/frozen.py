@@ -29,6 +29,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
+from gpaco.system.precision import autocast
 from gpaco.system.progress import Say, as_progress
 from gpaco.system.signals import Stopped, catch_signals
 from gpaco.tasks.classification.card import Card
@@ -132,9 +133,8 @@ class Frozen:
 
     @torch.inference_mode()
     def _backbone(self, pixels: Tensor) -> Tensor:
-        precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.amp)
         images = normalize(pixels.to(self.device), self.card.mean, self.card.std)
-        with torch.autocast(self.device.type, dtype=precision) if precision else nullcontext():
+        with autocast(self.device, self.amp):
             features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
         return features.float()
 

@@ -69,7 +69,7 @@ class Classification:
             check_closed_form(stage)
         if not begun:
             seconds = sum(estimate_seconds(stage, splits, device) for stage in stages)
-            say(format_estimate(seconds, last))
+            say(format_estimate(seconds, last, device))
         say(task.plan(last))
         return task
 

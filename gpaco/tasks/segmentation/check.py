@@ -93,7 +93,7 @@ def suggestions(splits: SceneSplits, device: torch.device) -> tuple[list[str], d
     start: list[str] = []
     recipe = resolve(choose_start(Recipe(), start.append), set(), splits, device, quiet)
     with suppress(UserError):  # the image that is measured may be unreadable
-        start.append(format_estimate(estimate_seconds(recipe, splits, device)))
+        start.append(format_estimate(estimate_seconds(recipe, splits, device), recipe, device))
     return start, {key: value for key, (_, value) in recipes.diff(Recipe(), recipe).items()}
 
 

@@ -100,9 +100,8 @@ class Segmentation:
             say(f"WARNING: {problem}")
         task = cls(resolved, replace(splits, pixels=tuple(pixels.tolist())), device, say)
         if not has_begun(folder):
-            say(
-                format_estimate(sum(estimate_seconds(stage, task.splits, device) for stage in recipes.stages(resolved)))
-            )
+            seconds = sum(estimate_seconds(stage, task.splits, device) for stage in recipes.stages(resolved))
+            say(format_estimate(seconds, resolved, device))
         return task
 
     @staticmethod

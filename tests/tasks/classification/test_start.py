@@ -19,6 +19,7 @@ from gpaco.models.weights import packaged
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.recipes.validation import SETTINGS
+from gpaco.tasks import duration
 from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.defaults import suggest
 from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate, head_step
@@ -209,10 +210,20 @@ def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> N
         if part == "head":
             tuned = recipes.fill(task.recipe, {"train.tune": 20.0})
             assert 1200 < estimate_seconds(tuned, task.splits, CPU) < 1200 + 600
-    assert format_estimate(20, recipe) == "estimated time on this machine: about a minute"
-    assert format_estimate(3600, recipe).endswith(
-        "about 60 minutes; faster: --weights auto --train head, or fewer --epochs"
-    )
+
+
+def test_a_long_estimate_suggests_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.change(Recipe(), {"train.part": "all"})
+    reduced = recipes.change(recipe, {"train.amp": "bf16"})
+    others = "--weights auto --train head, or fewer --epochs"
+    for fast, some, faster in (
+        (False, recipe, others),
+        (True, recipe, f"--amp bf16, {others}"),
+        (True, reduced, others),
+    ):
+        monkeypatch.setattr(duration, "bf16_is_fast", lambda device, fast=fast: fast)
+        assert format_estimate(20, some, CPU) == "estimated time on this machine: about a minute"
+        assert format_estimate(3600, some, CPU).endswith(f"about 60 minutes; faster: {faster}")
 
 
 def test_the_time_of_a_step_of_a_head_includes_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
