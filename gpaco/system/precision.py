@@ -14,5 +14,5 @@ def autocast(device: torch.device, amp: str) -> AbstractContextManager[object]:
 
 def bf16_is_fast(device: torch.device) -> bool:
     """Return whether bf16 takes about half the time of float32: on a CPU with matrix units for it (Intel AMX)."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older versions of torch
-    return device.type == "cpu" and bool(capabilities.get("amx_bf16", False))
+    find = getattr(torch.cpu, "get_capabilities", None)  # not in older versions of torch
+    return device.type == "cpu" and find is not None and bool(find().get("amx_bf16"))
