@@ -34,6 +34,7 @@ HEAD: dict[str, Any] = {
     "views.second": "plain",
 }
 _POSITIVES = 90  # as the largest class of ImageNet-LT has in the paper's memory of 8192
+_ALPHA, _SHARE = 0.05, 1 / 3  # of the paper; least share of a class center: docs/benchmarks.md, "Alpha"
 _HEAD_STEPS = 1_700  # more do not help on 10,000 images; small data sets need 60 epochs
 
 
@@ -57,12 +58,26 @@ def memory_for(counts: NDArray[np.int64]) -> int:
     return int(min(8192, 2 ** round(math.log2(wanted))))
 
 
+def alpha_for(counts: NDArray[np.int64], memory: int, batch_size: int) -> float:
+    """Return the weight of a positive for so many images per class, with one significant digit: at most 0.05.
+
+    At the optimum, a class center gets the share 1 / (1 + alpha P) of the target, with P positives among two views of
+    the batch and the memory. For the most frequent class, that is about a third or more.
+
+    >>> alpha_for(np.array([6000, 3000, 60]), 128, 128), alpha_for(np.full(1000, 1300), 8192, 128)
+    (0.008, 0.05)
+    """
+    share = float(counts.max(initial=0)) / max(int(counts.sum()), 1)
+    positives = share * (2 * batch_size + memory)
+    return min(_ALPHA, float(f"{(1 / _SHARE - 1) / max(positives, 1):.0e}"))
+
+
 def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = False) -> dict[str, Any]:
-    """Return settings for these training images by "section.key": model, sizes, epochs, memory, views, learning rate.
+    """Return settings for these training images by "section.key": model, sizes, epochs, memory, alpha, views, rate.
 
     They depend on the number of images, their typical size, whether they are in memory, the part to train, and `gpu`.
     The learning rate depends on a given batch size, and so do the epochs, except those of a head; views depend on a
-    given number of steps.
+    given number of steps, alpha on a given batch size and memory.
     """
     images, side = len(samples), usual_side(samples)
     small = side <= SMALL
@@ -106,6 +121,9 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
         found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}
         return found | {"train.epochs": 1, "views.first": "plain", "views.second": ""}
     shown = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
+    if "alpha" in used(recipe.method.name, recipe.method.first):
+        memory = recipe.method.memory if "method.memory" in given else found["method.memory"]
+        found["method.alpha"] = alpha_for(samples.counts, memory, shown)
     return found | {"optimizer.lr": round(rate * shown / 128, 5)}
 
 

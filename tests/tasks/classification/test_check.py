@@ -179,8 +179,9 @@ def in_memory_set(images: int, side: int) -> Splits:
 @pytest.mark.parametrize(
     ("images", "side", "gpu", "expected"),
     [
-        (10_847, 32, False, {"model.name": "resnet8", "model.size": 32, "method.memory": 128, "optimizer.lr": 0.05}),
+        (10_847, 32, False, {"model.name": "resnet8", "model.size": 32, "method.memory": 128, "method.alpha": 0.01}),
         (10_847, 32, True, {"model.name": "resnet32", "train.batch_size": 128, "train.epochs": 200}),
+        (10_847, 32, True, {"optimizer.lr": 0.05}),
         (10_847, 32, True, {"views.first": "cifar_regular", "views.second": "cifar_aug"}),
         (500, 8, False, {"model.size": 8, "views.first": "plain", "method.memory": 128, "train.batch_size": 16}),
         (500, 8, True, {"model.name": "resnet8"}),
