@@ -62,7 +62,8 @@ def alpha_for(counts: NDArray[np.int64], memory: int, batch_size: int) -> float:
     """Return the weight of a positive for so many images per class, with one significant digit: at most 0.05.
 
     At the optimum, a class center gets the share 1 / (1 + alpha P) of the target, with P positives among two views of
-    the batch and the memory. For the most frequent class, that is about a third or more.
+    the batch and the memory. For the most frequent class, that is about a third or more. Heads on frozen features do as
+    well with 0.05.
 
     >>> alpha_for(np.array([6000, 3000, 60]), 128, 128), alpha_for(np.full(1000, 1300), 8192, 128)
     (0.008, 0.05)
@@ -121,7 +122,7 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
         found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}
         return found | {"train.epochs": 1, "views.first": "plain", "views.second": ""}
     shown = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
-    if "alpha" in used(recipe.method.name, recipe.method.first):
+    if "alpha" in used(recipe.method.name, recipe.method.first) and recipe.train.part != "head":
         memory = recipe.method.memory if "method.memory" in given else found["method.memory"]
         found["method.alpha"] = alpha_for(samples.counts, memory, shown)
     return found | {"optimizer.lr": round(rate * shown / 128, 5)}

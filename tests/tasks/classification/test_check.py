@@ -15,6 +15,7 @@ from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.metrics.groups import gini, imbalance_factor
+from gpaco.metrics.optimum import optimal_probabilities
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines
@@ -192,6 +193,18 @@ def in_memory_set(images: int, side: int) -> Splits:
 def test_settings_for_images_in_memory(images: int, side: int, gpu: bool, expected: dict[str, object]) -> None:
     found = suggest(SCRATCH, set(), in_memory_set(images, side).train, gpu=gpu)
     assert {key: found[key] for key in expected} == expected
+
+
+def test_alpha_leaves_the_center_of_the_most_frequent_class_a_third_of_the_target() -> None:
+    data = in_memory_set(10_000, 32).train
+    for given, part, alpha in (({}, "all", 0.01), ({"method.memory": 8192}, "all", 0.0005), ({}, "head", None)):
+        recipe = recipes.change(SCRATCH, {"train.part": part, **given})
+        found = suggest(recipe, set(given), data)
+        assert found.get("method.alpha") == alpha
+        if alpha is not None:
+            memory = given.get("method.memory", found.get("method.memory"))
+            center = optimal_probabilities(data.counts, alpha=alpha, memory=memory, batch=128).center
+            assert 0.28 < center.min() < 0.4
 
 
 def test_a_head_has_a_hidden_layer_unless_its_centers_start_as_means_of_features() -> None:
