@@ -62,6 +62,10 @@ def compare(
     if seeds < 1:
         raise UserError(f"seeds must be at least 1, got {seeds}", "--seeds 3 gives a mean with its interval")
     parsed = [parse(method) for method in methods]
+    changed = {one.partition("=")[0].strip() for one in [*settings, *(one for *_, own in parsed for one in own)]}
+    for key, instead in {"train.seed": "--seeds N", "method.name": "--methods A,B"}.items():
+        if key in changed | {FLAGS.get(flag) for flag in flags}:
+            raise UserError(f"compare sets {key} for each run", f"use {instead} instead")
     folder = output_folder(out, MARK, data=[data, flags.get("root")])
     short = {key: value for key, value in flags.items() if key in FLAGS}
     shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
@@ -74,7 +78,7 @@ def compare(
             own.append(f"train.features={folder / 'features'}")  # images are embedded once for all cells
         if "method.fuse" not in given:
             own.append("method.fuse=false")
-    if read_splits(recipe).reported(recipe.data.evaluate_on)[1] is None:
+    if recipe.data.evaluate_on != "val" and read_splits(recipe).reported("test")[1] is None:  # val is held out later
         raise no_test_images("a comparison on this data")
     mark_folder(folder, MARK)
     distributed.start(distributed.choose_device(flags.get("device")), recipe.train.timeout)

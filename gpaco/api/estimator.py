@@ -153,6 +153,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         number = int(self.counts_.sum())
         batch_size = min(self.batch_size, max(number // 8, 8), number)
+        positives = batch_size * ((self.counts_ / number) ** 2).sum()  # of a vector in its batch
         values = head_settings(self.counts_) | {
             "method.name": self.method,
             "model.name": "resnet8",  # not built: vectors are features
@@ -169,6 +170,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "optimizer.weight_decay": self.weight_decay,
             "method.alpha": self.alpha,
             "method.temperature": self.temperature,
+            "method.start": "balanced" if positives >= 2 else "released",  # to balance, a batch needs positives
             "method.fuse": self.fuse,
         }
         return recipes.fill(Recipe(), values)

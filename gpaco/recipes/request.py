@@ -8,7 +8,7 @@ from typing import Any
 
 from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
-from gpaco.recipes.settings import METHODS, TWO_STAGES, Recipe, Stage
+from gpaco.recipes.settings import METHODS, TWO_STAGES, MethodSettings, Recipe, Stage, used
 from gpaco.recipes.validation import SETTINGS
 from gpaco.system.words import printable
 
@@ -86,6 +86,8 @@ def requested(
             )
         values["data.path"] = path
     changed = recipes.change(_with_stages(base, values), values, sources)
+    if "method.name" in values:
+        changed = _without_leftovers(changed)
     if changed.data.root:
         changed = replace(changed, data=replace(changed.data, root=_absolute(changed.data.root)))
     weights = Path(changed.model.weights)
@@ -103,6 +105,12 @@ def _with_stages(recipe: Recipe, values: dict[str, Any]) -> Recipe:
         return recipe
     own = ("classifier",) if name in TWO_STAGES and first not in METHODS else ("features", "classifier")
     return replace(recipe, stage=tuple(map(Stage, own)))
+
+
+def _without_leftovers(recipe: Recipe) -> Recipe:
+    """Return the recipe without settings of another method: those in [method] that none of its stages uses."""
+    kept = {key for one in recipes.stages(recipe) for key in used(one.method.name, one.method.first)}
+    return replace(recipe, method=MethodSettings(**{key: getattr(recipe.method, key) for key in kept}))
 
 
 def check_is_list(name: str, words: Sequence[str]) -> None:

@@ -57,12 +57,16 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
         ({"methods": "ce"}, r"methods must be a list of strings, got one string, 'ce'\nmethods=\['ce'\]"),
         ({"settings": "method.alpha=0.1"}, "settings must be a list of strings, got one string, 'method.alpha=0.1'"),
         ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is given twice"),
+        ({"settings": ["train.seed=1"]}, r"compare sets train.seed for each run\nuse --seeds N instead"),
+        ({"methods": ["ce+train.seed=1"]}, "compare sets train.seed for each run"),
+        ({"seed": 1}, "compare sets train.seed for each run"),
+        ({"settings": ["method.name=ce"]}, "compare sets method.name for each run"),
     ],
 )
 def test_a_word_for_a_list_and_a_method_given_twice_are_refused(given: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         gpaco.compare("digits", **({"methods": ["ce"], "out": tmp_path / "out"} | given))
-    if "settings" in given:
+    if isinstance(given.get("settings"), str):
         with pytest.raises(UserError, match=message):
             gpaco.train("digits", out=tmp_path / "out", **given)
     assert not list(tmp_path.iterdir())

@@ -175,3 +175,12 @@ def test_probabilities_are_calibrated() -> None:
         gaps.append(abs(p.max(1).mean() - (model.predict(fresh) == labels).mean()))
     assert gaps[0] < 0.1
     assert gaps[0] < gaps[1]
+
+
+def test_data_with_two_vectors_of_each_class_is_fitted() -> None:
+    """A batch may then have no positive, so that its start cannot be balanced."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(60), 2)
+    vectors = rng.normal(size=(60, 8))[labels] + 0.1 * rng.normal(size=(120, 8))
+    for seed in range(3):
+        assert TailClassifier(epochs=2, random_state=seed).fit(vectors, labels).score(vectors, labels) > 0.5

@@ -18,7 +18,7 @@ from gpaco.recipes.listing import method
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
 from gpaco.recipes.request import overrides, requested
-from gpaco.recipes.settings import METHODS, SECTIONS, Recipe, used
+from gpaco.recipes.settings import METHODS, SECTIONS, MethodSettings, Recipe, used
 from gpaco.recipes.validation import SETTINGS
 
 IMAGENET_LT = """
@@ -500,3 +500,16 @@ def test_every_option_that_a_message_names_is_one_of_the_command() -> None:
     known = {word for option in get_command(app).commands["train"].params for word in option.opts}  # type: ignore[attr-defined]
     for key in SETTINGS:
         assert overrides(key).split()[0] in known, key
+
+
+def test_a_recipe_with_another_method_has_nothing_left_of_its_own() -> None:
+    """Otherwise recipe.toml, which has only what a method uses, would be another recipe."""
+    for name in names():
+        if load(name).stage or load(name).train.task == "segmentation":
+            continue
+        for other in ("ce", "bcl", "crt", "paco"):
+            recipe, _ = requested("digits", name, [], {"method": other})
+            assert loads(dumps(recipe)) == recipe
+    mixed = change(Recipe(), {"method.mixup": 0.5, "method.alpha": 0.2})
+    recipe, _ = requested("digits", mixed, ["method.name=bcl"], {})
+    assert recipe.method == MethodSettings(name="bcl")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Frozen:
             planned = [(block, block) for block in blocks]
             return views_of(samples, views, planned, seed=0, epoch=0, workers=self.workers)
 
-        return self._features(samples, {"views": [asdict(view) for view in views]}, len(views), images)
+        return self._features(samples, {"views": [asdict(view) for view in views]}, len(views), images, self.amp)
 
     def of_tested(self, samples: Samples) -> Features:
         """Return the features of images in the test view."""
@@ -69,16 +70,17 @@ class Frozen:
         def images(blocks: list[Indices]) -> Iterator[list[Tensor]]:
             return ([pixels] for pixels in images_as_tested(samples, self.card.view, blocks))
 
-        return self._features(samples, {"tested": {key: getattr(self.card, key) for key in _TESTED}}, 1, images)
+        tested = {"tested": {key: getattr(self.card, key) for key in _TESTED}}
+        return self._features(samples, tested, 1, images, "off")  # as the finished model does
 
-    def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images) -> Features:
+    def _features(self, samples: Samples, seen_as: dict[str, Any], views: int, images: Images, amp: str) -> Features:
         """Return the features of all samples. Each process computes a share of the missing ones, which are stored."""
         key = seen_as | {
             "gpaco": __version__,
             "model": self.card.model,
             "architecture": hashlib.sha256(repr(self.backbone).encode()).hexdigest(),
             "weights": self.weights,
-            "amp": self.amp,
+            "amp": amp,
             "input": {name: getattr(self.card, name) for name in _SEEN},
             "images": fingerprint(samples),
         }
@@ -90,13 +92,13 @@ class Frozen:
                     features.begin()
                     check_room(features)
                 distributed.barrier()
-                self._embed(features, images)
+                self._embed(features, images, amp)
                 distributed.barrier()
             if features.done() < len(features):
                 raise EnvironmentProblem(f"features in {features.path} are incomplete after writing", "check the disk")
         return features
 
-    def _embed(self, features: Features, images: Images) -> None:
+    def _embed(self, features: Features, images: Images, amp: str) -> None:
         """Compute and write missing features, block by block; a signal stops it between blocks."""
         total, views, _ = features.shape
         first = features.done()
@@ -112,7 +114,7 @@ class Frozen:
         progress(first, total)
         with catch_signals() as received, self._pool() as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
-                own = self._forward(pixels, pool)[: len(distributed.own_share(len(block)))].contiguous()
+                own = self._forward(pixels, pool, amp)[: len(distributed.own_share(len(block)))].contiguous()
                 rows = distributed.in_order(own, len(block)).cpu()
                 if distributed.rank() == 0:
                     features.append(rows)
@@ -124,17 +126,17 @@ class Frozen:
     def _pool(self) -> AbstractContextManager[ThreadPoolExecutor]:
         return one_thread_each() if self.device.type == "cpu" else ThreadPoolExecutor(1)
 
-    def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor) -> Tensor:
+    def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor, amp: str) -> Tensor:
         """Return features (B, views, width) of images, (B, 3, S, S) in each view."""
         cpu = self.device.type == "cpu"
         few = max(4, 2**17 // self.card.size**2) if cpu else BLOCK  # images that fit in the CPU cache
-        parts = pool.map(self._backbone, [part for pixels in views for part in pixels.split(few)])
+        parts = pool.map(partial(self._backbone, amp=amp), [part for pixels in views for part in pixels.split(few)])
         return torch.cat(list(parts)).view(len(views), -1, self.width).transpose(0, 1)
 
     @torch.inference_mode()
-    def _backbone(self, pixels: Tensor) -> Tensor:
+    def _backbone(self, pixels: Tensor, amp: str) -> Tensor:
         images = normalize(pixels.to(self.device), self.card.mean, self.card.std)
-        with autocast(self.device, self.amp):
+        with autocast(self.device, amp):
             features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
         return features.float()
 

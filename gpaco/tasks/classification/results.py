@@ -178,6 +178,8 @@ def calibrated(
             held = trained_logits(learner, gaussian, predictor.head)
         held = without_small_classes(held, learner.splits.train.counts)
     elif val is None or not card.classifies:
+        if gaussian is not None and used_part(learner.recipe) == "fused":
+            say("the closed-form classifier is not added: there are no validation images to weigh it on")
         return {}
     elif gaussian is not None and isinstance(source, FeatureSource):
         held, held_out = HeldOut(val.labels, source.answers(gaussian, val), source.answers(predictor.head, val)), True

@@ -30,7 +30,7 @@ from gpaco.tasks.classification.results import write_results
 from gpaco.tasks.classification.splits import check_tuning, held_out, read_splits
 from gpaco.tasks.classification.start import choose_start
 from gpaco.tasks.classification.tuning import check_tunable, retuned, tuned_settings
-from gpaco.tasks.classification.two_stages import first_run, with_first_run
+from gpaco.tasks.classification.two_stages import check_first_run, first_run, with_first_run
 from gpaco.training import checkpoint
 from gpaco.training.run import Run, has_begun
 from gpaco.training.task import Before
@@ -61,11 +61,12 @@ class Classification:
         if len(recipe.stage) > 1 and not recipe.train.features:  # shared by all stages
             recipe = recipes.fill(recipe, {"train.features": str(folder.absolute() / "features")})
         task = cls(recipe, splits, device, say)
+        check_tunable(recipe)
+        check_first_run(recipe, splits)
         *_, last = stages = recipes.stages(task.recipe)
         for stage in stages:
             check_pixels(stage)
             check_projector(stage, len(splits.train))
-            check_tunable(stage)
             check_closed_form(stage)
         if not begun:
             seconds = sum(estimate_seconds(stage, splits, device) for stage in stages)

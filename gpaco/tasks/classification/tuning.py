@@ -33,24 +33,30 @@ _MOST = 200  # candidates
 
 
 def check_tunable(recipe: Recipe) -> None:
-    """Raise an error if a search is requested for a model that is too slow to train."""
+    """Raise an error if a search is requested for a model that is too slow to train, or has nothing to search."""
     if not recipe.train.tune:
         return
-    if not caches(recipe) or recipe.method.name in methods.UNTRAINED:
+    if len(recipe.stage) > 1:
+        raise UserError(f"--tune does not work with the stages of {recipe.method.name}", "leave out --tune")
+    (stage,) = recipes.stages(recipe)
+    if stage.method.name in methods.UNTRAINED:
+        raise UserError(f"{stage.method.name} has no settings to tune", "leave out --tune")
+    if not caches(stage):
         raise UserError("--tune searches the settings of a head that trains on cached features", "add --train head")
-    if recipe.stage:
-        raise UserError("--tune does not work with stages", "leave out --tune")
 
 
 def candidates(recipe: Recipe) -> list[dict[str, float]]:
     """Return the candidates by "section.key": the settings of the recipe, then random ones with a fixed seed."""
     ranges = _ALL if recipe.method.name not in methods.PARAMETRIC else _ALL | _CONTRASTIVE
+    if recipe.method.center_temperature:  # it is part of the network, which all candidates share
+        ranges = {key: factors for key, factors in ranges.items() if key != "method.temperature"}
     usual = {key: getattr(getattr(recipe, key.split(".")[0]), key.split(".")[1]) for key in ranges}
     draws = np.random.RandomState(0).uniform(size=(_MOST - 1, len(ranges)))
     found = [usual]
     for row in draws:
         factors = [low * (high / low) ** u for (low, high), u in zip(ranges.values(), row, strict=True)]
-        found.append({key: float(f"{usual[key] * f:.3g}") for key, f in zip(ranges, factors, strict=True)})
+        values = {key: float(f"{usual[key] * f:.3g}") for key, f in zip(ranges, factors, strict=True)}
+        found.append(values | {"optimizer.lr": max(values["optimizer.lr"], recipe.schedule.min_lr)})
     return found
 
 
@@ -126,6 +132,7 @@ def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> Classific
     recipe = recipes.fill(learner.recipe, values)
     card = replace(learner.card, alpha=recipe.method.alpha)
     source = learner.source.with_recipe(recipe)
+    torch.manual_seed(recipe.train.seed)  # a memory that starts random does not depend on the search
     other = ClassificationLearner(
         recipe, learner.splits, learner.model, card, source, select=learner.select, before=learner.before
     )

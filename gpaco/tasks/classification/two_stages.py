@@ -71,14 +71,20 @@ def first_run(stage: Recipe, splits: Splits, say: Say) -> Before | None:
         if not card.classifies:
             raise _no_classifier(stage.method.name, str(run.folder))
         _check_linear(stage.method.name, str(run.folder), card.network)
+    return Before(merged(weights_of(run, found)), card.weights)
+
+
+def check_first_run(recipe: Recipe, splits: Splits) -> None:
+    """Raise an error if the run that a recipe starts from has other held-out images: it may have trained on these."""
+    if not starts_from_run(recipe):
+        return
     for name in ("val", "test"):
         try:
-            check_split(run, splits, name)
+            check_split(as_run(recipe.method.first), splits, name)
         except UserError as error:
             raise UserError(
                 error.cause, "hold out the same images as that run: use its --validation, --long-tail and data.seed"
             ) from None
-    return Before(merged(weights_of(run, found)), card.weights)
 
 
 def with_default_stages(recipe: Recipe) -> Recipe:

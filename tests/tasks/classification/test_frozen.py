@@ -375,3 +375,12 @@ def test_a_run_waits_for_another_one_that_embeds_the_same_images(weights: Path, 
         assert process.returncode == 0, errors
     one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
     assert one["per_class"] == two["per_class"]
+
+
+@pytest.mark.slow
+def test_with_mixed_precision_the_metrics_are_those_of_the_finished_model(weights: Path, tmp_path: Path) -> None:
+    run = head(weights, tmp_path / "run", [], amp="bf16", method="ce")
+    again = gpaco.evaluate(run, say=quiet)
+    for key in ("top1", "few", "macro"):
+        assert again[key] == run.metrics[key], key
+    assert again["ece"] == pytest.approx(run.metrics["ece"], abs=0.005)

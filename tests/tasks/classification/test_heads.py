@@ -300,8 +300,22 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123
+
+
+def test_a_search_is_refused_where_it_would_find_nothing(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--tune searches the settings of a head"):
         train("digits", out=tmp_path / "no", tune=1.0, say=lambda _: None)
+    for method, message in {"supcon": "with the stages of supcon", "gaussian": "gaussian has no settings"}.items():
+        with pytest.raises(UserError, match=f"{message}.*\nleave out --tune"):
+            head(weights, tmp_path / "no", tune=1.0, method=method)
+
+
+def test_candidates_keep_to_what_the_recipe_can_have() -> None:
+    changes = {"optimizer.lr": 0.05, "schedule.min_lr": 0.04}
+    changes |= {"method.start": "released", "method.center_temperature": True}
+    found = candidates(recipes.change(Recipe(), changes))
+    assert min(one["optimizer.lr"] for one in found) == 0.04
+    assert set(found[0]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha"}
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import gpaco
 from gpaco.api.compare import shared_settings
+from gpaco.api.train import dry_run
 from gpaco.errors import UserError
 from gpaco.models import backbones, heads
 from gpaco.models.classifier import Classifier
@@ -271,3 +272,17 @@ def test_two_streams_need_parts_of_equal_size_and_count_twice(monkeypatch: pytes
         seconds = estimate.estimate_seconds(recipe, splits, torch.device("cpu")) - tested
         found[name] = seconds / len(splits.train) / 5
     assert found == {"ce": 1, "bcl": 3, "bbn": 2}
+
+
+@pytest.mark.slow
+def test_a_dry_run_from_a_run_accepts_what_training_accepts(first: Run) -> None:
+    needs = dry_run("digits", settings=["method.name=tau-norm", f"method.first={first.folder}"], say=lambda line: None)
+    assert needs["hours"] >= 0
+
+
+@pytest.mark.slow
+def test_without_validation_images_a_second_stage_says_that_the_closed_form_is_not_added(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = train(tmp_path / "run", "supcon", validation=0.0, epochs=2, say=said.append)
+    assert "the closed-form classifier is not added: there are no validation images to weigh it on" in said
+    assert run.metrics["parts"] == {}
