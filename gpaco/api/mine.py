@@ -59,7 +59,7 @@ def mine(
     (predictor,) = load_classifiers([run], device=where)
     card = predictor.card
     wanted = chosen_classes(classes, card)
-    files = find_files([pool] if isinstance(pool, Path | str) else pool)
+    files = list(dict.fromkeys(find_files([pool] if isinstance(pool, Path | str) else pool)))  # each image once
     found, errors = look_at(predictor, files, progress=progress)
     if len(errors) == len(files):
         raise UserError(f"no image could be read: {next(iter(errors.values()))}", "give images that can be opened")

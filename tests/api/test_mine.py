@@ -66,6 +66,8 @@ def test_the_command_writes_a_table_and_a_page_of_thumbnails(digits: Run, pool: 
         assert [int(row["rank"]) for row in ranks] == list(range(1, len(ranks) + 1))
         assert [row["probability"] for row in ranks] == sorted((row["probability"] for row in ranks), reverse=True)
     assert len(gpaco.mine(digits, pool, classes=f"{wanted[0]}, {wanted[1]}", n=3)) == 3
+    twice = gpaco.mine(digits, [pool, pool / "000.png"], n=100)  # every image is offered, each once
+    assert len(twice) == len({row["path"] for row in twice}) == 61
 
 
 def test_candidates_are_probable_different_and_offered_once() -> None:
