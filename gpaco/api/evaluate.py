@@ -45,7 +45,8 @@ def evaluate(
 
     Args:
         data: data to use instead of the run's test split; for a segmenter, a folder of images and masks.
-        root: folder that the paths in a table or list are relative to; by default that of the run (data.root).
+        root: folder that the paths in a table or list are relative to; by default its own folder, or if they are not
+            there, that of the run (data.root).
         prior: class distribution expected at test time: "uniform", "train" or a CSV file.
         unbiased: correct a model trained with the paper's prior for the bias of the loss against frequent classes.
         tune_prior: first select tau * log prior on the validation data of each run, and store it with the run.

@@ -163,7 +163,7 @@ def train(
 @app.command()
 def evaluate(
     paths: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(metavar="RUN... [DATA]", help="One run, or several as an ensemble; optionally, other data."),
     ],
     root: options.Root = None,
@@ -192,8 +192,8 @@ def evaluate(
     from gpaco.tasks.classification.priors import describe_tuned, read_tuned
     from gpaco.training.run import as_run, is_run, unfinished
 
-    runs = [path for path in paths if is_run(path)]
-    others = [path for path in paths if not is_run(path)]
+    runs = [Path(path) for path in paths if is_run(Path(path))]
+    others = [path for path in paths if not is_run(Path(path))]
     if not runs:
         as_run(paths[0])  # raises an error that says what is wrong
     if len(others) > 1:
@@ -427,7 +427,7 @@ def report(
 def robustness(
     run: options.Run,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
             help="Images to corrupt, instead of the run's own; or ImageNet-C, -R, -A, -V2, -Sketch or CIFAR-C."
         ),

@@ -1,6 +1,8 @@
 """The `gpaco` command: runs a subcommand, prints its error, if any, and exits with a code."""
 
+import os
 import sys
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import typer
@@ -24,6 +26,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in words  # before or after the command
     words = [word for word in words if word != "--debug"]
     end_with_first_signal()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a command
     try:
         try:
             code = _run(words)
@@ -36,6 +40,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be printed
+        code = 141
     except SystemExit as error:  # 1: typer does this if the reader of a pipe is gone, as in `gpaco recipes | head -1`
         code = 141 if error.code == 1 else int(error.code or 0)
     except Exception as error:

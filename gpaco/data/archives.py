@@ -51,7 +51,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
                     images[name] = one.offset_data, one.size
                 elif suffix in _LABELS:
                     file = archive.extractfile(one)
-                    text = file.read().decode() if file else ""
+                    text = file.read().decode("utf-8-sig") if file else ""
                     label = _json_label(text) if suffix == ".json" else text.strip()
                     if label and labels[suffix].setdefault(sample_key(name), label) != label:
                         raise UserError(

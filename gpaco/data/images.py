@@ -51,7 +51,7 @@ class BadImageError(UserError):
     def __init__(self, path: str | File, reason: str) -> None:
         super().__init__(
             f"cannot read image {str(path)!r}: {reason}",
-            "repair or remove the file (`gpaco check` lists all); --on-bad-image skip trains without them",
+            "repair or remove the file (`gpaco check` lists all); with `train`, --on-bad-image skip leaves them out",
         )
         self.path = path
         self.reason = reason

@@ -187,7 +187,8 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     if len(splits.train) == 0:
         raise UserError(
             f"no training images; read as {splits.reader}",
-            "check that the path is the right folder or file, and that some images belong to the split train",
+            "check that the path is the right folder or file, and that some images belong to the split train "
+            "(shards: train-000.tar)",
         )
     if allow_empty_classes:
         return splits

@@ -36,7 +36,7 @@ def disk_problem(error: Exception, then: str = "") -> Problem | None:
     text = " ".join(str(error).split())
     found = re.search(r"os error (\d+)", text)  # as reported by safetensors
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-    if number is None:
+    if number is None or isinstance(error, BrokenPipeError):  # the reader of the output has gone
         return None
     about = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
     reason = os.strerror(number).lower()

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from helpers.commands import ENVIRONMENT, run
+from helpers.commands import ENVIRONMENT, run, start
 from helpers.images import class_folders, drawing, save, tree_hash
 from PIL import Image
 from typer.main import get_command
@@ -480,3 +480,20 @@ def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
     assert "left out: train/cat/7.jpg: " in text
     assert Run(tmp_path / "run").metrics["counts"] == [79, 30, 10]
     assert tree_hash(data) == before
+
+
+@pytest.mark.process
+def test_a_terminal_that_is_not_utf8_gets_every_line(tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "d", {"k\u00e4fer": 3, "owl": 3})
+    assert "k\\xe4fer 3" in run("check", data, more={"PYTHONIOENCODING": "ascii"})
+
+
+@pytest.mark.process
+def test_a_closed_pipe_is_neither_a_bug_nor_a_fault_of_the_disk(tmp_path: Path) -> None:
+    with start("train", "digits", "--epochs", 1, "--out", tmp_path / "run") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 141
+    assert "error" not in errors

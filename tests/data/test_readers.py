@@ -299,3 +299,22 @@ def test_digits_are_real_and_always_split_alike() -> None:
 def test_a_url_is_not_looked_for_among_files() -> None:
     with pytest.raises(UserError, match="gpaco downloads no images"):
         find_files(["https://example.com/a.jpg"])
+
+
+def test_a_split_without_images_is_left_out_with_a_note(tmp_path: Path) -> None:
+    class_folders(tmp_path / "d" / "train", {"a": 3, "b": 2})
+    class_folders(tmp_path / "d" / "test", {"a": 1, "b": 1})
+    for name in ("a", "b"):
+        (tmp_path / "d" / "val" / name).mkdir(parents=True)
+    splits = read(tmp_path / "d")
+    assert splits.val is None
+    assert "left out: val has no images" in splits.notes
+    assert splits.test is not None
+
+
+def test_the_word_digits_is_not_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(tmp_path / "digits", {"a": 3, "b": 2})
+    monkeypatch.chdir(tmp_path)
+    assert len(read("digits").classes) == 10
+    for folder in ("./digits", Path("digits"), tmp_path / "digits"):
+        assert read(folder).classes == ("a", "b")

@@ -141,13 +141,21 @@ def test_class_names_in_shards_are_those_of_folders(tmp_path: Path) -> None:
     assert read(tmp_path / "train.tar").classes == ("a", "c")
 
 
+def test_shards_of_a_test_split_alone_can_be_evaluated_on(tmp_path: Path) -> None:
+    write(tmp_path / "test-0.tar", **{"1_png": png(1), "1_cls": "\ufeffa", "2_png": png(2), "2_cls": "a"})
+    splits = read(tmp_path, needs_training=False)
+    assert splits.test is not None
+    assert (len(splits.train), len(splits.test)) == (0, 2)
+    assert splits.classes == ("a",)  # without the byte order mark
+
+
 def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
     cases = {
         "no class for '1.png'": {"train-0.tar": {"1_png": png()}},
         "no image in": {"train-0.tar": {"1_cls": "a"}},
         "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
         "two classes for the sample '/x'": {"train-0.tar": {"x_1_png": png(), "x_1_cls": "a", "x_2_cls": "b"}},
-        "only shards of 'val'": {"val-0.tar": {"a__1_png": png()}},
+        "no training images; read as tar shards": {"val-0.tar": {"a__1_png": png()}},
     }
     for number, (message, shards) in enumerate(cases.items()):
         folder = tmp_path / str(number)

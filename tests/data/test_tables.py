@@ -40,6 +40,8 @@ def test_odd_but_clear_tables_are_read_with_a_note(tmp_path: Path) -> None:
         (b'"path","label"\n"a.png","x"\n"b.png","y"\n', "path = 'path'"),
         (b"Image File Path,Class Name\na.png,x\nb.png,y\n", "path = 'Image File Path', label = 'Class Name'"),
         (b"filename,TARGET\na.png,x\nb.png,y\n", "label = 'TARGET'"),
+        (b"image_class,image_name\nx,a.png\ny,b.png\n", "path = 'image_name', label = 'image_class'"),
+        (b"path\tlabel\na.png\tx\nb.png\ty\n", "separated by tabs"),
         (b"path,label\na.png,x\nb.png,y\na.png,x\n./a.png,x\n", "dropped: 2 rows that repeat another"),
     ):
         splits = watched(table(tmp_path, text))
@@ -82,7 +84,8 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
         ('path,label\n"a.png,x\nb.png,y\n', "labels.csv: unexpected end of data"),
         ("", "is empty"),
         ("path,label\n", "lists no images"),
-        ("a.png,x\nb.png,y\n", "no column with paths among 'a.png', 'x'"),
+        ("a.png,x\nb.png,y\n", "the first line of labels.csv is an image: 'a.png', 'x'"),
+        ("img_0.png,class_cat\nimg_1.png,class_dog\n", "the first line of labels.csv is an image"),
     ):  # fmt: skip
         assert cause in refused(table(tmp_path, text)).cause
     utf_16 = refused(table(tmp_path, "path,label\na.png,x\n".encode("utf-16")))
@@ -196,6 +199,13 @@ def test_a_train_list_finds_its_siblings(tmp_path: Path) -> None:
     assert [(name, len(part)) for name, part in splits.parts()] == [("train", 2), ("val", 1), ("test", 1)]
     assert splits.notes == ("val list: x_val.txt", "test list: x_test.txt")
     assert watched(tmp_path / "x_test.txt").test is None
+
+
+def test_lists_named_by_longer_words_or_in_capitals_are_siblings_too(tmp_path: Path) -> None:
+    lists(tmp_path, train="n 01/0 x.png 0\nn 01/1 x.png 1\n", val="n 01/2 x.png 1\n", test="n 01/3 x.png 0\n")
+    for split, name in {"train": "Training.txt", "val": "Validation.txt", "test": "Testing.txt"}.items():
+        (tmp_path / f"x_{split}.txt").rename(tmp_path / name)
+    assert watched(tmp_path / "Training.txt").notes == ("val list: Validation.txt", "test list: Testing.txt")
 
 
 def test_the_counts_of_published_lists_are_checked_by_name(tmp_path: Path) -> None:

@@ -546,6 +546,7 @@ def test_runs_on_other_images_or_counts_are_compared_with_a_note(tail: Run, tmp_
     data = page_data(gpaco.report([tail, elsewhere], tmp_path / "page.html"))
     assert data["differences"] == [None, None]
     assert any("not tested on the same images" in note for note in data["notes"])
+    assert data["sentence"].endswith("They were tested on different images, so this is not a comparison.")
     one = known(tail)
     more = write_run(tmp_path / "more", one.logits, one.labels, one.counts * 2)
     data = page_data(gpaco.report([tail, more], tmp_path / "page.html"))

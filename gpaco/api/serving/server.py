@@ -4,6 +4,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import threading
@@ -44,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         elsewhere = error.errno == errno.EADDRNOTAVAIL
         other = port + 1 if 1024 <= port < 65535 else 8080
-        reason = (error.strerror or str(error)).lower()
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
         raise UserError(
             f"cannot listen on port {port} of {host}: {reason}", _OWN if elsewhere else f"for example --port {other}"
         ) from None

@@ -50,8 +50,10 @@ def read_folder(path: Path) -> Splits:
         more = [name for name, inside in new.items() if any(_images_below(folder / one, Counter()) for one in inside)]
         classes = tuple(sorted([*classes, *more]))  # those without a training image are refused later
     parts = {name: _samples(path, folder, classes, skipped) for name, folder in found.items()}
+    notes += [f"left out: {found[name].name} has no images" for name, part in parts.items() if not part]
     notes += _left_out(skipped)
-    return Splits(parts["train"], parts.get("val"), parts.get("test"), "folder with splits", tuple(notes))
+    val, test = (parts.get(name) or None for name in ("val", "test"))
+    return Splits(parts["train"], val, test, "folder with splits", tuple(notes))
 
 
 def _split_folders(path: Path) -> dict[str, Path] | None:

@@ -12,7 +12,7 @@ from gpaco.data.readers.rows import ListedImage, ListedImages, find, read_text
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
 
-_SIBLINGS = {"val": ("val", "valid", "validation"), "test": ("test",)}
+_SIBLINGS = {"val": ("val", "valid", "validation"), "test": ("test", "testing")}
 _MAX_CLASSES = 1_000_000
 
 
@@ -40,13 +40,14 @@ def read_list(path: Path, root: Path, allow_outside: bool) -> Splits:
 
 def _siblings(path: Path) -> dict[str, Path]:
     """Return the lists whose names differ from this one only in the last `train`."""
-    match = re.search(r"train(?!.*train)", path.name)
+    match = re.search(r"train(ing)?(?!.*train)", path.name, re.IGNORECASE)
     if match is None:
         return {}
+    beside = {file.name.lower(): file for file in sorted(path.parent.iterdir()) if file.is_file()}
     found = {}
     for split, words in _SIBLINGS.items():
-        names = [path.name[: match.start()] + word + path.name[match.end() :] for word in words]
-        if there := [path.with_name(name) for name in names if path.with_name(name).is_file()]:
+        names = [f"{path.name[: match.start()]}{word}{path.name[match.end() :]}".lower() for word in words]
+        if there := [beside[name] for name in names if name in beside]:
             found[split] = there[0]
     return found
 

@@ -45,7 +45,7 @@ def read(
         needs_training: refuse data without training images.
         index: file that stores the index of tar shards; without it, they are scanned every time.
     """
-    if str(path) == "digits":
+    if path == "digits":  # not Path("digits"), which may have been ./digits
         return read_digits()
     place = Path(path).expanduser().absolute()
     start = None if root is None else Path(root).expanduser().absolute()

@@ -44,15 +44,12 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
     if index is not None and found != known and distributed.rank() == 0:
         index.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(index, json.dumps(found))
-    rows: dict[str, list[tuple[Member, str]]] = {}
+    rows: dict[str, list[tuple[Member, str]]] = {"train": []}
     for shard, entry in zip(shards, found.values(), strict=True):
         split = SPLIT_WORDS.get(re.split(r"[^a-z]", shard.name.lower())[0], "train")
         own = rows.setdefault(split, [])
         for name, offset, size, label in entry["images"]:
             own.append((Member(shard, name, offset, size, entry["modified"]), label))
-    if "train" not in rows:
-        remedy = "name those for training train-000.tar and so on"
-        raise UserError(f"there are only shards of {some(sorted(rows))}", remedy)
     labels = {label for split in rows.values() for _, label in split}
     classes = sorted(labels, key=int) if all(label.isdecimal() for label in labels) else sorted(labels)
     parts = {split: _samples(own, classes) for split, own in rows.items()}

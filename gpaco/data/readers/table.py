@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.rows import ListedImage, find, read_text
 from gpaco.data.samples import SPLIT_WORDS, Splits
 from gpaco.errors import UserError, installing, nearest
@@ -66,7 +67,10 @@ def _columns(lines: Iterator[_Cells], path: Path) -> tuple[_Columns, str]:
     if not cells:
         raise UserError(f"{str(path)!r} is empty", "it needs a row per image: path,label")
     words = [re.sub(r"[\s\-.]+", "_", cell.lower()) for cell in cells]
-    file, label, split = (_place(words, known) for known in (_PATH, _LABEL, _SPLIT))
+    if any(Path(cell).suffix.lower() in SUFFIXES for cell in cells):
+        raise UserError(f"the first line of {path.name} is an image: {some(cells)}", "add a first line: path,label")
+    label, split = (_place(words, known) for known in (_LABEL, _SPLIT))
+    file = _place([word if i != label else "" for i, word in enumerate(words)], _PATH)
     if file is None or label is None:
         what, known = ("paths", _PATH) if file is None else ("labels", _LABEL)
         typo = next((hint for name in known[:6] if (hint := nearest(name, words))), "")
@@ -93,8 +97,9 @@ def _text_lines(path: Path) -> tuple[Iterator[_Cells], list[str]]:
     if path.suffix.lower() == ".tsv":
         return _csv_lines(text, "\t", path), notes
     head = text.split("\n", 1)[0]
-    mark = ";" if head.count(";") > head.count(",") else ","
-    return _csv_lines(text, mark, path), [*notes, "columns are separated by ';'"] if mark == ";" else notes
+    mark = max(",;\t", key=head.count)
+    said = {";": ["columns are separated by ';'"], "\t": ["columns are separated by tabs"]}
+    return _csv_lines(text, mark, path), [*notes, *said.get(mark, [])]
 
 
 def _csv_lines(text: str, mark: str, path: Path) -> Iterator[_Cells]:

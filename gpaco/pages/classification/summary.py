@@ -114,6 +114,9 @@ def _compared(found: Sequence[Evidence]) -> str:
     key = next(key for key in ("few", "medium", "many") if found[0].metrics[key] is not None)
     what = {"few": "rare classes", "medium": "classes of medium frequency", "many": "the classes"}[key]
     best = max(found, key=lambda one: one.metrics[key] or 0)
+    if any(paired(one, best) is None for one in found):
+        each = join_words([f"{one.name} recognizes {percent(one.metrics[key], 0)}%" for one in found])
+        return f"On {what}, {each}. They were tested on different images, so this is not a comparison."
     gains = [(one, _gain(one, best, key)) for one in found if one is not best]
     behind = [(one, gain) for one, gain in gains if gain["low"] > 0]
     tied = [one for one, gain in gains if gain["low"] <= 0]

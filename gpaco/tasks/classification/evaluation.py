@@ -82,7 +82,7 @@ def evaluation_part(
     """
     if data is None:
         if gone := _gone(run):
-            raise UserError(f"the data of the run is no longer at {gone!r}", "give data: gpaco evaluate RUN DATA")
+            raise UserError(f"the data of the run is no longer at {gone!r}", "give the data after the run")
         splits = splits_of(run.recipe, run=run.folder)
         name, samples = splits.reported(run.recipe.data.evaluate_on)
     else:

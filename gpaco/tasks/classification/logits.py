@@ -63,7 +63,7 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
         what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"CSV: {error}"
         raise UserError(f"{path} is not {what}", "write class,probability rows as CSV in UTF-8") from None
     for line, row in enumerate(rows, 1):
-        if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior")):
+        if not row or (line == 1 and row[-1].strip().lower() in ("probability", "count", "prior", "share")):
             continue
         name = normalize("NFC", row[0])  # as class names are
         if name in shares:

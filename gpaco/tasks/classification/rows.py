@@ -135,13 +135,23 @@ def output_table(out: Path | str, data: Iterable[object] = ()) -> Path:
 def table_writer(path: Path | None, top: int, *, marked: bool) -> Iterator[Write]:
     """Yield a function that writes a row to a file: CSV, JSON lines or Parquet, depending on its suffix.
 
-    `marked`: whether rows have a column "uncertain".
+    The file is replaced when all rows are written. `marked`: whether rows have a column "uncertain".
     """
     if path is None:
         yield lambda row: None
         return
-    suffix = path.suffix.lower()
     path.parent.mkdir(parents=True, exist_ok=True)
+    work = path.with_name(f".{path.name}.writing")
+    try:
+        with _rows_to(work, path.suffix.lower(), top, marked=marked) as write:
+            yield write
+        os.replace(work, path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+@contextmanager
+def _rows_to(path: Path, suffix: str, top: int, *, marked: bool) -> Iterator[Write]:
     tops = [f"{what}_{k}" for k in range(1, top + 1) for what in ("class", "probability")]
     names = [*COLUMNS, *tops, *(["uncertain"] if marked else []), "error"]
 

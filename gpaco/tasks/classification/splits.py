@@ -108,12 +108,17 @@ def _repeated(splits: Splits, say: Say) -> list[str] | None:
 def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:
     """Read other data to evaluate on, unchanged.
 
-    Paths in a table or list are relative to `root`, or else to the root of the recipe.
+    Paths in a table or list are relative to `root`, or else to its own folder, or if nothing is there, to the recipe's
+    root.
     """
-    if root is None and recipe.data.root and Path(path).is_file():  # a folder needs no root, which may no longer exist
-        root = recipe.data.root
     settings = recipe.data
-    splits = read(path, root=root, allow_outside=settings.allow_outside, needs_training=False)
+    look = partial(read, path, allow_outside=settings.allow_outside, needs_training=False)
+    try:
+        splits = look(root=root)
+    except UserError:
+        if root is not None or not settings.root or not Path(path).is_file():
+            raise
+        splits = look(root=settings.root)
     return in_memory(splits, settings.in_memory)
 
 

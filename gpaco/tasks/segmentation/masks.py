@@ -103,7 +103,18 @@ def write_masks(
                     write([row[column] for column in columns])
             if progress is not None:
                 progress(len(rows), len(files))
+        if folder is not None and work.first:
+            _remove_earlier(folder, rows)
     return rows
+
+
+def _remove_earlier(folder: Path, rows: Sequence[Row]) -> None:
+    """Remove the masks of earlier predictions in the same folder."""
+    for kind, ending in KINDS.items():
+        own = {row[kind] for row in rows}
+        for file in (folder / kind).rglob(f"*{ending}"):
+            if printable(file) not in own:
+                file.unlink()
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def test_what_is_evaluated_on_is_said_and_that_most_of_it_was_trained_on(tmp_pat
     assert told[1].endswith(f"held-out images (once its data is back at {data})")
     with pytest.raises(UserError, match="is no longer at") as error:
         gpaco.evaluate(run)
-    assert error.value.remedy == "give data: gpaco evaluate RUN DATA"
+    assert error.value.remedy == "give the data after the run"
 
 
 @pytest.mark.slow
@@ -235,6 +235,9 @@ def test_the_paths_of_a_list_start_from_the_root_of_the_run_or_from_another(tmp_
         images = other_data(tmp_path / "list.txt", recipe, root).train.images
         expected = [np.asarray(Image.open(tmp_path / home / "ant" / f"{i}.png")) for i in range(2)]
         np.testing.assert_array_equal(images, expected)
+    beside = tmp_path / "other" / "list.txt"  # its images are there, whatever the root of the run is
+    beside.write_text("ant/0.png 0\nant/1.png 0\n")
+    np.testing.assert_array_equal(other_data(beside, recipe).train.images, expected)
     gone = override(Recipe(), [f"data.root={tmp_path / 'gone'}"])
     assert len(other_data(tmp_path / "own", gone).train) == 2  # a folder has no need of it
     with pytest.raises(UserError, match="gone' is not a folder"):

@@ -137,6 +137,25 @@ def test_a_wrong_prior_leaves_earlier_predictions_alone(trained: Run, images: Pa
     assert out.read_text().endswith("of yesterday")
 
 
+def test_earlier_predictions_are_replaced_only_when_all_new_ones_are_there(
+    trained: Run, images: Path, tmp_path: Path
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Killed
+
+    for suffix in ("csv", "jsonl", "parquet"):
+        out = tmp_path / f"rows.{suffix}"
+        gpaco.predict(trained, images, out=out)
+        before = out.read_bytes()
+        with pytest.raises(Killed):
+            gpaco.predict(trained, images, out=out, progress=stop)
+        assert out.read_bytes() == before
+        assert not list(tmp_path.glob(".*"))
+
+
 def test_a_folder_without_images_is_refused(trained: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no image in"):
         gpaco.predict(trained, tmp_path)

@@ -130,6 +130,9 @@ def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
         assert read_image(out / "overlay" / f"{k}.jpg").shape == (40, 56, 3)
         assert float(row["probability"]) == pytest.approx(probability.mean(), abs=1e-5)
     assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
+    command("predict", run, data / "images" / "test" / "0.png", "--out", out)
+    for kind, name in (("mask", "0.png"), ("colors", "0.png"), ("overlay", "0.jpg")):
+        assert [file.name for file in (out / kind).iterdir()] == [name]  # nothing of the earlier predictions
 
 
 @pytest.mark.process
