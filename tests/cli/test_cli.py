@@ -475,7 +475,7 @@ def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
     words = ("train", data, *PHOTOS, "--validation", 0, "--out", tmp_path / "run")
     cause, remedy = refuses(*words).splitlines()
     assert "cat/7.jpg" in cause
-    assert "--on-bad-image skip trains without them" in remedy
+    assert "with `train`, --on-bad-image skip leaves them out" in remedy
     text = prints(*words, "--on-bad-image", "skip")
     assert "left out: train/cat/7.jpg: " in text
     assert Run(tmp_path / "run").metrics["counts"] == [79, 30, 10]

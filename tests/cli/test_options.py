@@ -44,7 +44,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         "evaluate RUN DATA --root R --prior uniform --unbiased --tune-prior --many 50 --few 10 --restrict "
         f"--checkpoint last --device cpu --out OUT {INFERENCE}",
         "gpaco.evaluate",
-        {"runs": [Path("RUN")], "data": Path("DATA"), "root": "R", "prior": "uniform", "unbiased": True}
+        {"runs": [Path("RUN")], "data": "DATA", "root": "R", "prior": "uniform", "unbiased": True}
         | {"tune_prior": True, "many": 50, "few": 10, "restrict": True, "which": "last", "device": "cpu"}
         | {"out": Path("OUT")}
         | INFERRED,
@@ -81,7 +81,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
         "gpaco.robustness",
         {
             "run": Path("RUN"),
-            "data": Path("DATA"),
+            "data": "DATA",
             "baseline": "alexnet",
             "clean": Path("CLEAN"),
             "subset": 9,

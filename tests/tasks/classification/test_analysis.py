@@ -197,7 +197,7 @@ def test_training_leaves_an_analysis_with_all_that_the_method_has(method: str, r
     for key in ("center", "together", "each", "positives"):
         assert (None not in mass[key]) if parametric else set(mass[key]) == {None}
     assert all(0 <= x <= 1 for key in ("center", "together") for x in mass[key] if x is not None)
-    settings = {"alpha": 0.05, "memory": 64, "batch": 32, "views": 2}
+    settings = {"alpha": runs[method].recipe.method.alpha, "memory": 64, "batch": 32, "views": 2}
     assert found["settings"] == (settings if parametric else None)
     again = analyze(runs[method].folder)
     if method == "supcon":  # its second stage was measured on cached features, which are rounded
