@@ -35,10 +35,15 @@ def rare(run: Run) -> float:
 @pytest.mark.extensive
 @pytest.mark.timeout(1200)
 def test_rare_classes_are_better_than_with_cross_entropy(tmp_path: Path) -> None:
-    base = rare(gpaco.train("digits", out=tmp_path / "ce", method="ce", **BUDGET))
-    found = {name: rare(gpaco.train("digits", out=tmp_path / name, method=name, **BUDGET)) for name in OTHERS}
-    worse = {name: value for name, value in found.items() if value <= base}
-    assert set(worse) <= set(NO_GAIN), (base, found)
+    def mean(name: str, seeds: int) -> float:
+        options = [{**BUDGET, "out": tmp_path / f"{name}-{seed}", "seed": seed} for seed in range(seeds)]
+        return float(np.mean([rare(gpaco.train("digits", method=name, **one)) for one in options]))
+
+    base = mean("ce", 1)
+    found = {name: mean(name, 1) for name in OTHERS}
+    worse = {name for name, value in found.items() if value <= base} - set(NO_GAIN)
+    # One seed says little about a gain as small as that of focal: it depends on the processor.
+    assert all(mean(name, 3) > mean("ce", 3) for name in worse), (base, found)
 
 
 @pytest.mark.extensive
