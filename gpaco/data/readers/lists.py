@@ -1,6 +1,7 @@
 """List files: lines of `relative/path.jpg 17`, as for ImageNet-LT, Places-LT and iNaturalist 2018."""
 
 import io
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,11 +44,11 @@ def _siblings(path: Path) -> dict[str, Path]:
     match = re.search(r"train(ing)?(?!.*train)", path.name, re.IGNORECASE)
     if match is None:
         return {}
-    beside = {file.name.lower(): file for file in sorted(path.parent.iterdir()) if file.is_file()}
+    beside = {name.lower(): path.with_name(name) for name in sorted(os.listdir(path.parent))}
     found = {}
     for split, words in _SIBLINGS.items():
         names = [f"{path.name[: match.start()]}{word}{path.name[match.end() :]}".lower() for word in words]
-        if there := [beside[name] for name in names if name in beside]:
+        if there := [beside[name] for name in names if name in beside and beside[name].is_file()]:
             found[split] = there[0]
     return found
 

@@ -34,7 +34,7 @@ HEAD: dict[str, Any] = {
     "views.second": "plain",
 }
 _POSITIVES = 90  # as the largest class of ImageNet-LT has in the paper's memory of 8192
-_ALPHA, _SHARE = 0.05, 1 / 3  # of the paper; least share of a class center: docs/benchmarks.md, "Alpha"
+_ALPHA, _SHARE = 0.05, 1 / 3  # of the paper; least share of a class center: docs/benchmarks.md, "Memory, alpha ..."
 _HEAD_STEPS = 1_700  # more do not help on 10,000 images; small data sets need 60 epochs
 
 
