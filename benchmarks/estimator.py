@@ -149,7 +149,7 @@ def methods(seed: int) -> dict[str, tuple[Pipeline, dict[str, list[Any]]]]:
         ),
         "LogisticRegression": (pipeline(linear), {"model__C": [1e-3, 3e-2, 1.0, 30.0]}),
         "LinearSVC": (
-            pipeline(LinearSVC(class_weight="balanced", dual="auto", tol=0.01, max_iter=100, random_state=seed)),
+            pipeline(LinearSVC(class_weight="balanced", dual=True, tol=0.01, max_iter=100, random_state=seed)),
             {"model__C": [1e-5, 3e-4, 1e-2, 3e-1]},
         ),
         "balanced bagging": (

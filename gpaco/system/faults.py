@@ -45,7 +45,7 @@ def disk_problem(error: Exception, then: str = "") -> Problem | None:
     if number == ENAMETOOLONG:  # wrong input on any machine
         return UserError(f"{reason}{about}", "check the path, or choose a shorter one")
     if number in (EACCES, EPERM, EROFS):
-        return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another --out{then}")
+        return EnvironmentProblem(f"{reason}{about}", f"change the permissions, or choose another place{then}")
     return EnvironmentProblem(f"{reason}{about}", f"check that the path exists and can be read and written{then}")
 
 

@@ -4,10 +4,11 @@ It recognizes its files by a string in each of them, and its folders by a file i
 """
 
 import mmap
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpaco.errors import UserError, nearest
+from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.system.faults import explained
 from gpaco.system.locks import HOLDER, LOCK
 
@@ -56,10 +57,15 @@ def mark_folder(path: Path, mark: str) -> None:
 
 
 def _check_place(path: Path, data: Data) -> None:
-    """Raise an error if the path is inside labeled data, or below a file."""
-    for place in path.absolute().parents:
-        if place.exists() and not place.is_dir():
-            raise UserError(f"{place} is a file, not a folder", "choose another --out")
+    """Raise an error if the path is inside labeled data, below a file, or where nothing can be written."""
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise UserError(f"{above} is a file, not a folder", "choose another --out")
+    for folder in (path, above):
+        if folder.is_dir() and not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise EnvironmentProblem(
+                f"cannot write to {folder}: permission denied", "change the permissions, or choose another --out"
+            )
     for one in data:
         if isinstance(one, str | Path) and str(one) not in ("", "digits"):
             images = Path(one).expanduser().resolve()

@@ -12,7 +12,7 @@ from helpers.saving import hidden, largest_file, tree, without_rights
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.system.locks import HOLDER, LOCK
-from gpaco.system.outputs import output_folder
+from gpaco.system.outputs import output_file, output_folder
 
 
 def test_a_full_disk_leaves_single_files_as_they_were(tmp_path: Path) -> None:
@@ -101,3 +101,18 @@ def test_a_folder_in_which_only_the_mark_was_begun_is_still_free(tmp_path: Path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match="is not empty and was not written by this command"):
         output_folder(tmp_path, "recipe.toml")
+
+
+def test_a_place_without_permission_is_an_error_before_any_work() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        for action in (
+            lambda: output_file(folder / "metrics.json", {".json": "mark"}),
+            lambda: output_file(folder / "new" / "metrics.json", {".json": "mark"}),
+            lambda: output_folder(folder),
+        ):
+            with without_rights(), pytest.raises(EnvironmentProblem, match="cannot write to .*permission denied"):
+                action()
+        folder.chmod(0o755)
+        assert output_file(folder / "new" / "metrics.json", {".json": "mark"})
