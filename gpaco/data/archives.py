@@ -8,6 +8,7 @@ from typing import Any
 
 from gpaco.data.images import SUFFIXES
 from gpaco.data.members import Member
+from gpaco.data.samples import SPLIT_WORDS
 from gpaco.data.walk import entries
 from gpaco.errors import UserError
 
@@ -17,12 +18,16 @@ _KEYS = ("label", "cls", "class")  # of a JSON file
 
 
 def shards_at(path: Path) -> list[Path]:
-    """Return the shards at a path: one archive, or those in a folder without subfolders."""
-    if path.is_dir():
-        inside = entries(path)
-        found = [] if any(one.is_dir() for one in inside) else [Path(one.path) for one in inside]
-        return sorted(file for file in found if file.suffix.lower() == ".tar")
-    return [path] if path.suffix.lower() == ".tar" and path.is_file() else []
+    """Return the shards at a path: one archive, those in a folder, or those in its folders train, val and test."""
+    if not path.is_dir():
+        return [path] if path.suffix.lower() == ".tar" and path.is_file() else []
+    inside = entries(path)
+    if folders := [one for one in inside if one.is_dir()]:
+        splits = all(one.name.lower() in SPLIT_WORDS for one in folders)
+        inside = [file for one in folders for file in entries(one.path)] if splits else folders
+    if any(one.is_dir() for one in inside):
+        return []
+    return sorted(Path(file.path) for file in inside if file.name.lower().endswith(".tar"))
 
 
 def images_in(shard: Path) -> list[Member]:
@@ -51,7 +56,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
                     images[name] = one.offset_data, one.size
                 elif suffix in _LABELS:
                     file = archive.extractfile(one)
-                    text = file.read().decode("utf-8-sig") if file else ""
+                    text = _text(file.read(), f"{shard}/{name}") if file else ""
                     label = _json_label(text) if suffix == ".json" else text.strip()
                     if label and labels[suffix].setdefault(sample_key(name), label) != label:
                         raise UserError(
@@ -59,7 +64,7 @@ def scan(shard: Path) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
                             "a sample is named up to the first dot: use other names, without dots",
                         )
             _check_end(shard, archive.offset)
-    except (tarfile.TarError, UnicodeDecodeError) as error:
+    except tarfile.TarError as error:
         raise UserError(
             f"{shard} is not a tar archive, or damaged: {error}",
             "shards are not compressed; make them again, for example with tar --create",
@@ -88,6 +93,13 @@ def sample_key(name: str) -> str:
     """Return the name of a sample: the path of its files up to the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     return f"{folder}/{file.split('.')[0]}"
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"the text of {name} is not UTF-8", "save it as UTF-8, or leave it out") from None
 
 
 def _json_label(text: str) -> str:

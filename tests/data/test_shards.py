@@ -113,6 +113,18 @@ def test_classes_come_from_texts_json_or_folders_and_splits_from_names(tmp_path:
     np.testing.assert_array_equal(splits.train.load(0), read_image(save(tmp_path / "y.png", 2)))
     assert len(set(fingerprints(splits.train.paths or ()))) == 3
     assert [file.name for file in find_files([tmp_path / "train-0.tar"])] == ["10/z.png", "x.png", "y.png"]  # type: ignore[union-attr]
+    for file, split in (("train-0.tar", "train"), ("val_0.tar", "valid"), ("test.tar", "test")):
+        place = tmp_path / "folders" / split / "000.tar"
+        place.parent.mkdir(parents=True)
+        shutil.copyfile(tmp_path / file, place)
+    by_folder = read(tmp_path / "folders")
+    assert [part.names for _, part in by_folder.parts()] == [part.names for _, part in splits.parts()]
+
+
+def test_an_archive_beside_the_folders_it_was_unpacked_to_is_not_data(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "photos" / "train", {"a": 3, "b": 2}).parent
+    write(folder / "photos.tar", c__1_png=png())
+    assert read(folder).train.counts.tolist() == [3, 2]
 
 
 def test_links_in_an_archive_are_the_images_they_lead_to(tmp_path: Path) -> None:
@@ -156,6 +168,7 @@ def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
         "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
         "two classes for the sample '/x'": {"train-0.tar": {"x_1_png": png(), "x_1_cls": "a", "x_2_cls": "b"}},
         "no training images; read as tar shards": {"val-0.tar": {"a__1_png": png()}},
+        r"the text of .*train-0.tar/1.txt is not UTF-8": {"train-0.tar": {"1_png": png(), "1_txt": b"caf\xe9"}},
     }
     for number, (message, shards) in enumerate(cases.items()):
         folder = tmp_path / str(number)

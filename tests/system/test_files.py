@@ -112,7 +112,7 @@ def test_a_place_without_permission_is_an_error_before_any_work() -> None:
             lambda: output_file(folder / "new" / "metrics.json", {".json": "mark"}),
             lambda: output_folder(folder),
         ):
-            with without_rights(), pytest.raises(EnvironmentProblem, match="cannot write to .*permission denied"):
+            with without_rights(), pytest.raises(EnvironmentProblem, match=r"cannot write to .*permission denied"):
                 action()
         folder.chmod(0o755)
         assert output_file(folder / "new" / "metrics.json", {".json": "mark"})

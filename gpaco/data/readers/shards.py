@@ -2,7 +2,7 @@
 
     train-000.tar    cat/1.jpg cat/1.cls dog/7.jpg dog/7.cls ...
     train-001.tar    ...
-    val-000.tar      ...
+    val-000.tar      ...       or train/000.tar, train/001.tar, val/000.tar
 
 The class of an image is the text of its `.cls` file, or else "label", "cls" or "class" in its `.json`, or else the text
 of its `.txt`; without any of them, the folder that the image is in. An archive is scanned once, for an index of names,
@@ -36,7 +36,8 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
     """Return the images of shards, sorted by class and name across all shards.
 
     Args:
-        shards: archives. The first word of a name is its split, as in train-000.tar; other names are training data.
+        shards: archives. The first word of a name is its split, as in train-000.tar; or else its folder, if they are in
+            several; all others are training data.
         index: JSON file that stores the index of all archives, if any.
     """
     known = _stored(index)
@@ -45,8 +46,10 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
         index.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(index, json.dumps(found))
     rows: dict[str, list[tuple[Member, str]]] = {"train": []}
+    several = len({shard.parent for shard in shards}) > 1
     for shard, entry in zip(shards, found.values(), strict=True):
-        split = SPLIT_WORDS.get(re.split(r"[^a-z]", shard.name.lower())[0], "train")
+        by_folder = SPLIT_WORDS.get(shard.parent.name.lower(), "train") if several else "train"
+        split = SPLIT_WORDS.get(re.split(r"[^a-z]", shard.name.lower())[0], by_folder)
         own = rows.setdefault(split, [])
         for name, offset, size, label in entry["images"]:
             own.append((Member(shard, name, offset, size, entry["modified"]), label))
