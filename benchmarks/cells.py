@@ -1,7 +1,7 @@
 """What the long-tailed benchmarks share: every number comes from a run folder, tuning sees validation data only.
 
 A method is tuned on the training images of one long tail, of which a part is held back: each of its settings is trained
-once, and macro recall on the held-back part selects one. It also selects tau, the factor by which the log frequencies
+once, and macro recall on the held-out part selects one. It also selects tau, the factor by which the log frequencies
 of the classes are subtracted from the logits afterwards. Then the method trains on all images with several seeds, and
 the last epoch is tested, as it is and with tau. Everything can be stopped and resumed: finished runs are not repeated.
 """

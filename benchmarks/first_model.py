@@ -1,6 +1,6 @@
 """The first model of a new user: `gpaco train DATA` with its defaults, against what they would do otherwise.
 
-    python benchmarks/first_model.py DATA --out DIR [--name NAME] [--long-tail 100] [--weights auto] [--seeds 3]
+    python benchmarks/first_model.py DATA --out DIR [--name NAME] [--long-tail 100] [--weights package] [--seeds 3]
     python benchmarks/first_model.py --table
 
     gpaco                  the default command, with its own time: reading, embedding, training, calibration, report

@@ -177,7 +177,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def table(rows: list[dict[str, object]]) -> str:
     """The rows as Markdown, with the ratio to the released formula where that was run."""
     lines = [
-        "| anchors + references, classes | contestant | seconds | MB | released / this, time | memory |",
+        "| anchors + references, classes | implementation | seconds | MB | released / this, time | memory |",
         "|---|---|---|---|---|---|",
     ]
     base = {

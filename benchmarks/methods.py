@@ -182,9 +182,9 @@ def table() -> str:
                 cells.append(f"{mine[0].get('times1') or '-'} / {mine[0].get('times64') or '-'}")
             lines.append(f"| `{name}` | {len(mine)} | {' | '.join(cells)} |")
         missing = [name for name in (HEADS if part == "heads" else SCRATCH) if name not in names]
-        lines += ["", f"Not measured yet: {', '.join(missing)}." if missing else "All methods.", ""]
+        lines += ["", f"Not measured yet: {', '.join(missing)}.", ""] if missing else [""]
     if any(row.get("times64") for row in read(RESULTS)):
-        lines += ["![Accuracy against the time of an answer](images/methods.svg)", ""]
+        lines += ["![Accuracy against inference time](images/methods.svg)", ""]
     return "\n".join(lines)
 
 

@@ -58,7 +58,9 @@ def settings() -> str:
         "# Settings",
         "",
         "Change any of them with `--set section.key=value`, or in a [recipe](../recipes.md). `gpaco show default`",
-        "prints the same list, `gpaco show RUN` the settings of a run.",
+        "prints the same list, `gpaco show RUN` the settings of a run. Without a recipe, `gpaco train` replaces some",
+        "defaults with values chosen from the data: model, epochs, batch size, learning rate, memory, alpha and views.",
+        "`gpaco check DATA` prints them.",
         "",
     ]
     for section, kind in SECTIONS.items():

@@ -85,7 +85,8 @@ def evaluate(
     else:
         if how:
             raise UserError(
-                f"a classifier does not take {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
+                f"a classifier does not support --{sorted(how)[0]}",
+                "--scales, --flip and --window are for segmentation",
             )
         if tune_prior:
             if which != "best":

@@ -27,7 +27,7 @@ def open_model(
         *((name, True, "leave it out, or give the run instead of the file") for name in how),
     ):
         if given:
-            raise UserError(f"an exported file does not take {option}", remedy)
+            raise UserError(f"an exported file does not support --{option}", remedy)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("an exported file runs in one process", "start it without torchrun")
     file = open_onnx(Path(path))

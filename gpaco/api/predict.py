@@ -59,10 +59,12 @@ def predict(
     paths = [paths] if isinstance(paths, Path | str) else paths
     if several[0].recipe.train.task == "segmentation":
         if len(several) > 1 or prior is not None or unbiased:
-            raise UserError("segmenters predict one at a time, without --prior and --unbiased", "leave them out")
+            raise UserError(
+                "a segmenter does not support ensembles, --prior and --unbiased", "pass one run, without these options"
+            )
         return predict_masks(several[0], paths, device=where, **given, **how)
     if how:
         raise UserError(
-            f"a classifier does not take {sorted(how)[0]}", "scales, flip, window and stride are for segmentation"
+            f"a classifier does not support --{sorted(how)[0]}", "--scales, --flip and --window are for segmentation"
         )
     return predict_classes(several, paths, device=where, **given, **for_classes)

@@ -58,7 +58,7 @@ def demo(
 ) -> None:
     """Compare three methods on long-tailed handwritten digits, in about a minute.
 
-    Prints a table and writes a page about the runs.
+    Prints a table and writes an HTML report that compares the runs.
     """
     from gpaco.api.demo import run_demo
 
@@ -75,7 +75,7 @@ def check(
     task: options.Task = None,
     settings: Annotated[
         list[str],
-        typer.Option("--set", metavar="data.allow_outside=true", help="Allow paths that lead out of the data folder."),
+        typer.Option("--set", metavar="data.allow_outside=true", help="Allow paths outside the data folder."),
     ] = [],  # noqa: B006 - typer makes a new one for each call
     as_json: options.Json = False,
 ) -> None:
@@ -102,7 +102,7 @@ def train(
     task: options.Task = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"One of {', '.join(METHODS)}; `gpaco show METHOD` explains it."),
+        typer.Option(help=f"One of {', '.join(METHODS)}; `gpaco show METHOD` explains it. Default: gpaco."),
     ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
@@ -113,9 +113,9 @@ def train(
     long_tail: options.LongTail = None,
     validation: options.Validation = None,
     part: options.Part = None,
-    amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16.")] = None,
+    amp: Annotated[str | None, typer.Option(help="Mixed precision: off, bf16 or fp16. Default: off.")] = None,
     on_bad_image: Annotated[
-        str | None, typer.Option(help="Unreadable images: error stops, skip leaves them out and lists them.")
+        str | None, typer.Option(help="Unreadable images: error (default) stops, skip leaves them out.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of processes that load images. Default: chosen from the data.")
@@ -171,10 +171,10 @@ def evaluate(
     unbiased: options.Unbiased = False,
     tune_prior: options.TunePrior = False,
     many: Annotated[
-        float | None, typer.Option(help="Classes with more training images than this are many-shot.")
+        float | None, typer.Option(help="Classes with more training images than this are many-shot. Default: 100.")
     ] = None,
     few: Annotated[
-        float | None, typer.Option(help="Classes with fewer training images than this are few-shot.")
+        float | None, typer.Option(help="Classes with fewer training images than this are few-shot. Default: 20.")
     ] = None,
     restrict: options.Restrict = False,
     checkpoint: options.Checkpoint = "best",
@@ -338,7 +338,7 @@ def mine(
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Find the images that are most worth labeling for the rare classes.
+    """Find images in an unlabeled pool that probably belong to rare classes.
 
     Candidates are predicted as the class when all classes are equally likely; near-duplicates are skipped.
     """

@@ -65,7 +65,7 @@ def show(
     name: Annotated[str, typer.Argument(help="Name or file of a recipe, a run, a method, or the word default.")],
     paper: options.Paper = False,
 ) -> None:
-    """Print every setting of a recipe or a run, each with a short explanation; or those of a method."""
+    """Print the settings of a recipe, run or method, each with a short explanation."""
     if paper and (name in METHODS or name == "default"):
         raise UserError(f"{name} is not a recipe of the paper", "leave out --paper")
     if name in METHODS:

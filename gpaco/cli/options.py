@@ -33,8 +33,8 @@ Model = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="Pretrained weights: a .safetensors file, hub (download timm's), package (installed), none (from scratch) "
-        "or auto. Default: auto."
+        help="Pretrained weights: a .safetensors file, hub (download timm's), package (installed) or none (from "
+        "scratch). Default: package for photos, none for small images."
     ),
 ]
 Size = Annotated[int | None, typer.Option(help="Width and height of input images. Default: chosen from the data.")]
@@ -44,15 +44,17 @@ BatchSize = Annotated[
 ]
 Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate. Default: chosen from the data.")]
 LongTail = Annotated[
-    float | None, typer.Option(help="Subsample training data to this ratio between largest and smallest class.")
+    float | None,
+    typer.Option(help="Subsample training data to this ratio between largest and smallest class. Default: all."),
 ]
 Validation = Annotated[
-    float | None, typer.Option(help="Fraction of the training data held out to select the best epoch.")
+    float | None,
+    typer.Option(help="Fraction of the training data held out to select the best epoch. Default: 0.1, 0 for heads."),
 ]
 Part = Annotated[
     str | None, typer.Option("--train", help="Layers to train: all, last-block, head, lora or auto. Default: auto.")
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of weights, data order and augmentation.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of weights, data order and augmentation. Default: 0.")]
 Set = Annotated[
     list[str],
     typer.Option(
@@ -69,13 +71,19 @@ Tune = Annotated[
 
 # Inference
 Prior = Annotated[
-    str | None, typer.Option("--prior", help="Class distribution expected at test time: uniform, train, or a CSV file.")
+    str | None,
+    typer.Option(
+        "--prior",
+        help="Class distribution expected at test time: uniform, train, or a CSV file. Default: as trained.",
+    ),
 ]
 Unbiased = Annotated[
-    bool, typer.Option("--unbiased", help="Remove the bias of the paper's prior from a run trained with it.")
+    bool,
+    typer.Option("--unbiased", help="Remove the bias that the paper's prior (method.prior=counts) leaves."),
 ]
 TunePrior = Annotated[
-    bool, typer.Option("--tune-prior", help="Tune tau * log prior on the validation data and store it with the run.")
+    bool,
+    typer.Option("--tune-prior", help="Fit a correction of the class prior on validation data; store it in the run."),
 ]
 Restrict = Annotated[bool, typer.Option("--restrict", help="Predict only classes that occur in the data.")]
 Scales = Annotated[

@@ -17,7 +17,7 @@ def serve(
     run: Annotated[Path, typer.Argument(help="The folder of a trained run, or an exported .onnx file.")],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free one.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Default: only this machine can reach the server.")
+        str, typer.Option(help="Address to listen on. The default can be reached only from this machine.")
     ] = "127.0.0.1",
     prior: options.Prior = None,
     unbiased: options.Unbiased = False,

@@ -27,7 +27,7 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
         elif shards:
             continue
         elif str(path).startswith(("http:/", "https:/")):
-            raise UserError(f"{str(path)!r} is not a file: gpaco downloads no images", "download it first")
+            raise UserError(f"{str(path)!r} is not a file: gpaco does not download images", "download it first")
         elif not path.exists():
             beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UserError(f"{str(path)!r} does not exist{nearest(path.name, beside)}", ACCEPTED)

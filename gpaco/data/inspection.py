@@ -146,7 +146,7 @@ def read_bad(path: Path) -> list[BadImage]:
     except (ValueError, TypeError, csv.Error):
         pass
     raise UserError(
-        f"{path} was changed after it was written", "restore it from a copy, or start over with another --out"
+        f"{path} was changed after it was written", "restore it from a backup, or start over with another --out"
     )
 
 

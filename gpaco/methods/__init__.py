@@ -51,7 +51,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
 }
 # Methods whose raw logits assume the class distribution that training shows; the others assume a uniform one.
 ASSUMES_TRAIN = {"ce", "focal", "crt", "lws", "mislas", "oltr"}
-WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay unchanged
+WITHOUT_CLASSIFIER = {"supcon"}  # trains the features only; the class centers stay as they are
 CLOSED_FORM = {"gaussian"}  # computed from the features of a frozen backbone
 UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no training steps
 PARAMETRIC = {"gpaco", "paco"}  # one softmax over class centers and samples

@@ -121,6 +121,9 @@ class SupCon(Method):
         log_prior = log_frequencies(setup.class_counts, setup.num_classes).float()
         self.register_buffer("log_prior", log_prior, persistent=False)
         self.register_buffer("class_weights", class_balanced_weights(setup.class_counts, beta=settings.beta))
+        if settings.name == "supcon":
+            for parameter in setup.model.centers.parameters():
+                parameter.weight_decay = 0.0  # they wait for a later stage
 
     def forward(self, model: nn.Module, views: list[Tensor], labels: Tensor) -> Tensor:
         seen = self.see(model, views, labels)

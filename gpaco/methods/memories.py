@@ -29,7 +29,8 @@ class Oltr(LogitMethod):
     Departures: features are those of the backbone, or of `model.hidden` (released: 512 numbers after a new layer); the
     attention is new and trains at the full rate; `--train` selects the layers of both stages, by default all (on
     Places-LT, the released code trains only attention and new layers); the distance to a centroid has a lower bound;
-    all images belong to known classes (released: a probability below 0.1 is an unknown class).
+    the learning rate follows a cosine (released: a tenth after each third of the epochs); all images belong to known
+    classes (released: a probability below 0.1 is an unknown class).
     Assumed: R also moves the centroids; the classifier starts uniform.
     """
 

@@ -26,7 +26,7 @@ class Cosine(nn.Module):
         self.weight = nn.Parameter(unit(torch.empty(num_classes, num_features).uniform_(-1, 1)))
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.scale * F.linear(unit(features), unit(self.weight))
+        return self.scale * _products(unit(features), unit(self.weight))
 
 
 class Scaled(nn.Linear):
@@ -66,7 +66,7 @@ class NearestMean(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         u = unit(features - self.mean)
         squares = u.square().sum(1, keepdim=True) + self.centroids.square().sum(1)
-        return 2 * F.linear(u, self.centroids) - squares
+        return 2 * _products(u, self.centroids) - squares
 
 
 class CausalHead(nn.Module):
@@ -105,7 +105,7 @@ class CausalHead(nn.Module):
     def _logits(self, x: Tensor) -> Tensor:
         w = self.weight.view(len(self.weight), self.pieces, -1)
         w = w / (w.norm(dim=-1, keepdim=True) + self.gamma)
-        return self.scale / self.pieces * F.linear(x.flatten(1), w.flatten(1))
+        return self.scale / self.pieces * _products(x.flatten(1), w.flatten(1))
 
 
 class Shared(nn.Linear):
@@ -138,7 +138,8 @@ class ExpertCosines(nn.Module):
 
     def parts(self, features: Tensor) -> Tensor:
         x = unit(features.unflatten(1, (len(self.weight), -1)))
-        return self.scale * torch.einsum("nef,ecf->nec", x, unit(self.weight))
+        with no_autocast(x):
+            return self.scale * torch.einsum("nef,ecf->nec", x, unit(self.weight))
 
     def forward(self, features: Tensor) -> Tensor:
         return self.parts(features).mean(1)
@@ -172,7 +173,7 @@ class MetaEmbedding(nn.Module):
         recalled = self.hallucinator(features).softmax(1).to(f) @ memory
         nearest = _squares(f, memory).min(1, keepdim=True).values
         v = 10 / nearest.clamp_min(1e-12).sqrt() * (f + torch.tanh(self.selector(features)) * recalled)
-        return self.scale * F.linear(v / (1 + v.norm(dim=1, keepdim=True)), unit(self.directions))
+        return self.scale * _products(v / (1 + v.norm(dim=1, keepdim=True)), unit(self.directions))
 
 
 def _squares(x: Tensor, centroids: Tensor) -> Tensor:
@@ -181,3 +182,9 @@ def _squares(x: Tensor, centroids: Tensor) -> Tensor:
         x, centroids = at_least_float32(x), at_least_float32(centroids)
         both = x.square().sum(1, keepdim=True) + centroids.square().sum(1)
         return (both - 2 * F.linear(x, centroids)).clamp_min(0)
+
+
+def _products(x: Tensor, centers: Tensor) -> Tensor:
+    """Return the product of each row with each center, without autocast: half precision has few values near 1."""
+    with no_autocast(x):
+        return F.linear(x, centers)

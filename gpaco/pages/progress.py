@@ -24,7 +24,7 @@ def write_progress(runs: Sequence[Run], page: Path, names: Sequence[str] | None)
     """Write the page about runs that have not all finished."""
     found = [about_run(run, name) for run, name in zip(runs, names or short_names(runs), strict=True)]
     if not any(run["rows"] for run in found):
-        raise UserError(f"{runs[0].folder} has not finished its first epoch", "try again after it")
+        raise UserError(f"{runs[0].folder} has not finished its first epoch", "try again after the first epoch")
     charts = [one for title, columns in CHARTS.items() if (one := chart(found, title, columns))]
     header = list(dict.fromkeys(name for run in found for row in run["rows"] for name in row))
     rows = [[run["name"], *(row.get(name) for name in header)] for run in found for row in run["rows"]]

@@ -53,7 +53,7 @@ def checked(section: str, key: str, raw: Any) -> Any:
         expected += ", " + " and ".join(f"{word} {bound:g}" for word, bound in bounds.items())
     if isinstance(raw, str) and (hint := nearest(raw, map(str, choices))):
         raise UserError(f"{section}.{key} cannot be {show(raw)}{hint}", f"it must be {expected}")
-    raise UserError(f"{section}.{key} must be {expected}, got {show(raw)}", f"this setting is: {meta['about']}")
+    raise UserError(f"{section}.{key} must be {expected}, got {show(raw)}", f"what it sets: {meta['about']}")
 
 
 def check_exists(section: str, key: str | None = None) -> None:
@@ -130,7 +130,7 @@ def check_combinations(recipe: Recipe, stage: str, sources: dict[str, str] | Non
             got = show(getattr(getattr(recipe, section), key)) + (f" in stage {stage!r}" if stage else "")
             with named((sources or {}).get(name, "")):
                 raise UserError(
-                    f"{name} {message}, got {got}", f"this setting is: {FIELDS[section][key].metadata['about']}"
+                    f"{name} {message}, got {got}", f"what it sets: {FIELDS[section][key].metadata['about']}"
                 )
 
 

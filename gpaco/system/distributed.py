@@ -237,7 +237,7 @@ def choose_device(name: str | None = None) -> torch.device:
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"there is no device {name!r} here: {one_line(error)}", "--device cpu") from error
+        raise UserError(f"device {name!r} is not available here: {one_line(error)}", "--device cpu") from error
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if device.type == "cpu":

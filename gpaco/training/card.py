@@ -28,7 +28,7 @@ def read_card(kind: type[Card], found: dict[str, Any], where: str) -> Card:
     for name in names:
         value = _typed(found[name], hints[name])
         if value is _WRONG:
-            raise UserError(f"{where} has a wrong value for {name}: {found[name]!r}", "restore it from a copy")
+            raise UserError(f"{where} has a wrong value for {name}: {found[name]!r}", "restore it from a backup")
         values[name] = value
     return kind(**values)
 

@@ -117,7 +117,7 @@ def load(path: Path, parts: Sequence[str] | None = None) -> Checkpoint:
             warnings.append(error.cause)
     if warnings:
         raise UserError(
-            f"all checkpoints in {path} are damaged: {'; '.join(warnings)}", "restore it from a copy, or train again"
+            f"all checkpoints in {path} are damaged: {'; '.join(warnings)}", "restore it from a backup, or train again"
         )
     raise UserError(f"there is no checkpoint in {path}", "give the folder of a run that has saved at least once")
 
@@ -219,7 +219,7 @@ def _step(path: Path) -> int:
 def _damaged(path: Path, reason: str) -> DamagedError:
     return DamagedError(
         f"the checkpoint {path} is damaged: {reason}",
-        "restore it from a copy, or delete that folder to use the previous checkpoint",
+        "restore it from a backup, or delete that folder to use the previous checkpoint",
     )
 
 

@@ -122,7 +122,7 @@ def select_checkpoint(run: Run, which: str = "best", parts: Sequence[str] = ()) 
     if not path.is_dir():
         raise UserError(
             f"{run.folder} no longer has its best checkpoint, {path.name}",
-            "restore it from a copy, or use the newest with evaluate or export: --checkpoint last",
+            "restore it from a backup, or use the newest with evaluate or export: --checkpoint last",
         )
     return checkpoint.load(path, parts)
 
@@ -141,9 +141,9 @@ def weights_of(run: Run, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{run.folder} has no backbone.safetensors", "restore it from a copy") from None
+        raise UserError(f"{run.folder} has no backbone.safetensors", "restore it from a backup") from None
     if hashlib.sha256(content).hexdigest() != backbone:
-        raise UserError(f"{path} is damaged: its contents have changed", "restore it from a copy")
+        raise UserError(f"{path} is damaged: its contents have changed", "restore it from a backup")
     return weights | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
 
 
@@ -155,7 +155,7 @@ def newest(run: Run) -> checkpoint.Checkpoint:
     found = checkpoint.load(folder, ())
     if found.warnings and found.path.name != checkpoint.latest_name(folder):  # training has not continued past it
         raise checkpoint.DamagedError(
-            found.warnings[0], f"restore it from a copy, or delete that folder to use {found.path.name}"
+            found.warnings[0], f"restore it from a backup, or delete that folder to use {found.path.name}"
         )
     return found
 
@@ -173,7 +173,7 @@ def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) 
         raise UserError(
             f"the {name} split, held out from training images, is not the one that {run.folder} held out, so "
             "the run may have been trained on some of it",
-            "restore the data, or train again; to evaluate on other data: RUN DATA",
+            "restore the data, or train again; to evaluate on other data: gpaco evaluate RUN DATA",
         )
     say(f"the {name} split of the data has changed since the run was trained")
 

@@ -73,7 +73,8 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, An
     depth 0, block i (from 0) at i + 1, everything after the blocks at the full rate. A method may give parameters their
     own `rate`, a further factor, and `weight_decay`.
     """
-    depth_of, last = _depths(model) if settings.layer_decay != 1 else ({}, 0)
+    cached = isinstance(getattr(model, "backbone", None), nn.Identity)  # only a head trains, on stored features
+    depth_of, last = _depths(model) if settings.layer_decay != 1 and not cached else ({}, 0)
     groups: dict[tuple[int, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -264,7 +264,7 @@ def test_the_backbone_of_narrow_experts_is_not_written(tmp_path: Path) -> None:
 def test_a_segmenter_takes_no_prior_and_no_size_of_nothing(segmenter: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="for classifiers"):
         gpaco.export(segmenter, tmp_path / "model.onnx", prior="uniform")
-    with pytest.raises(UserError, match="images of 0 x 8 pixels are empty"):
+    with pytest.raises(UserError, match="--size must be at least 1x1, got 0x8"):
         gpaco.export(segmenter, tmp_path / "model.onnx", size=(0, 8))
 
 

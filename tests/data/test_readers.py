@@ -297,7 +297,7 @@ def test_digits_are_real_and_always_split_alike() -> None:
 
 
 def test_a_url_is_not_looked_for_among_files() -> None:
-    with pytest.raises(UserError, match="gpaco downloads no images"):
+    with pytest.raises(UserError, match="gpaco does not download images"):
         find_files(["https://example.com/a.jpg"])
 
 

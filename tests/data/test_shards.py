@@ -165,7 +165,7 @@ def test_shards_that_cannot_be_used_say_what_is_wrong(tmp_path: Path) -> None:
     cases = {
         "no class for '1.png'": {"train-0.tar": {"1_png": png()}},
         "no image in": {"train-0.tar": {"1_cls": "a"}},
-        "two shards have 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
+        "more than one shard has 'a/1.png'": {"train-0.tar": {"a__1_png": png()}, "train-1.tar": {"a__1_png": png()}},
         "two classes for the sample '/x'": {"train-0.tar": {"x_1_png": png(), "x_1_cls": "a", "x_2_cls": "b"}},
         "no training images; read as tar shards": {"val-0.tar": {"a__1_png": png()}},
         r"the text of .*train-0.tar/1.txt is not UTF-8": {"train-0.tar": {"1_png": png(), "1_txt": b"caf\xe9"}},

@@ -74,7 +74,7 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
         ("path,label\na.png,x\nabsent.png,x\n", "1 of 2 images in labels.csv do not exist; the first is 'absent.png'"),
         ("path,label\nabsent.png,x\n", "none of the images in labels.csv exists"),
         ("path,label\na.png,x\nb.png,y\n\na.png,y\n", "lines 2 and 5 of labels.csv give 'a.png' two labels: 'x' and"),
-        ("path,label\na.png,x\n../a.png,x\n", "line 3 of labels.csv leads out of the data folder: '../a.png'"),
+        ("path,label\na.png,x\n../a.png,x\n", "line 3 of labels.csv points outside the data folder: '../a.png'"),
         ("path,label\n/etc/passwd,x\n", "line 2 of labels.csv leads out"),
         ("path,label,split\na.png,x,train\nb.png,x,trian\n", "not train, val or test; did you mean 'train'?"),
         ("path,label,split\na.png,x,train\nb.png,y,test\n", "class without a training image: 'y' (only in val"),
@@ -98,7 +98,7 @@ def test_absolute_paths_below_the_folder_or_root_are_inside_and_check_may_allow_
     assert labeled(watched(path).train) == [("a.png", "x"), ("b.png", "y")]
     (tmp_path / "other").mkdir()
     moved = path.rename(tmp_path / "other" / "labels.csv")
-    with pytest.raises(UserError, match="leads out of the data folder"):
+    with pytest.raises(UserError, match="points outside the data folder"):
         check(str(moved))
     for more in ({"root": str(tmp_path / "in")}, {"settings": ["data.allow_outside=true"]}):
         assert check(str(moved), **more)[0]["images"] == {"train": 2}

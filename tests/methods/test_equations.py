@@ -289,6 +289,20 @@ def test_every_method_has_its_equation_tested() -> None:
     assert set(EQUATIONS) | BEFORE == set(METHODS)
 
 
+def test_under_autocast_cosine_classifiers_compute_in_float32() -> None:
+    torch.manual_seed(0)
+    for head in (
+        heads.Cosine(64, 10, 30.0),
+        heads.CausalHead(64, 10, 2, 16.0, 3.0),
+        heads.ExpertCosines(32, 10, 2, 30.0),
+        heads.NearestMean(64, 10),
+    ):
+        features = torch.randn(20, 64)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = head(features)
+        torch.testing.assert_close(found, head(features), rtol=1e-6, atol=1e-6)
+
+
 def test_under_autocast_distances_of_oltr_and_similarities_of_bcl_are_taken_in_float32() -> None:
     head, x = heads.MetaEmbedding(64, 4, 16.0), 1 + 0.02 * torch.randn(7, 64)
     torch.nn.init.constant_(head.centroids, 1.0)

@@ -381,6 +381,8 @@ def test_class_centers_stay_as_they_were_in_methods_without_a_classifier_and_onl
     optimizer.step()
     moved = [not torch.equal(now, was) for now, was in zip(model.centers.parameters(), before, strict=True)]
     assert any(moved) == (name not in WITHOUT_CLASSIFIER)
+    decays = {group["weight_decay"] for group in parameter_groups(model.centers, settings.Optimizer())}
+    assert name not in WITHOUT_CLASSIFIER or decays == {0.0}
 
 
 def test_what_raw_logits_assume_is_known_for_every_method() -> None:

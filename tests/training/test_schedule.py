@@ -197,6 +197,13 @@ def test_layer_decay_refuses_models_that_are_no_vits(name: str) -> None:
     assert "layer_decay = 1" in error.value.remedy
 
 
+def test_a_head_on_cached_features_trains_at_the_full_rate_whatever_the_layer_decay() -> None:
+    head = nn.ModuleDict({"backbone": nn.Identity(), "centers": nn.Linear(4, 3)})
+    head.backbone = head["backbone"]
+    groups = parameter_groups(head, Optimizer(lr=0.1, layer_decay=0.75))
+    assert {group["lr_scale"] for group in groups} == {1.0}
+
+
 def test_position_bias_tables_of_a_swin_are_spared_with_the_biases() -> None:
     model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0, depths=(1, 1, 1, 1))
     groups = parameter_groups(model, Optimizer(lr=0.1, weight_decay=0.01, decay_bias=False))

@@ -87,7 +87,7 @@ def serve_model(
         return len(server.server_state.connections)
 
     with signals_stop(server):
-        say(f"serving {model.name} on http://{shown}:{port} (Ctrl+C stops it)")
+        say(f"serving {model.name} on http://{shown}:{port} (Ctrl-C stops it)")
         if not local:
             say("anyone who can reach this address can use the model: there is no password")
         still_open = asyncio.run(run())

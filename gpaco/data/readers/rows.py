@@ -71,9 +71,9 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
         row = replace(row, path=_below(row.path, roots), label=normalize("NFC", row.label))
         if not allow_outside and (os.path.isabs(row.path) or ".." in Path(row.path).parts):
             raise UserError(
-                f"line {row.line} of {source.name} leads out of the data folder: {row.path!r}",
+                f"line {row.line} of {source.name} points outside the data folder: {row.path!r}",
                 "write all paths relative to one folder, and give that folder: --root FOLDER; "
-                "training also allows it: --set data.allow_outside=true",
+                "or allow it: --set data.allow_outside=true",
             )
         key = row.split, os.path.normpath(row.path)
         earlier = first.setdefault(key, row)

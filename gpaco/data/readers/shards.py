@@ -64,7 +64,7 @@ def _samples(rows: list[tuple[Member, str]], classes: list[str]) -> Samples:
     rows = sorted(rows, key=lambda row: (number[row[1]], row[0].name))
     twice = [name for name, count in Counter(member.name for member, _ in rows).items() if count > 1]
     if twice:
-        raise UserError(f"two shards have {some(twice, 3)}", "give every image a unique name")
+        raise UserError(f"more than one shard has {some(twice, 3)}", "give every image a unique name")
     return Samples(
         np.array([number[label] for _, label in rows]),
         tuple(map(printable, classes)),

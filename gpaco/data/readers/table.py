@@ -12,7 +12,7 @@ import numpy as np
 from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.rows import ListedImage, find, read_text
 from gpaco.data.samples import SPLIT_WORDS, Splits
-from gpaco.errors import UserError, installing, nearest
+from gpaco.errors import EnvironmentProblem, UserError, installing, nearest
 from gpaco.system.words import one_line, some
 
 # Column names, the most likely first.
@@ -125,7 +125,7 @@ def _parquet_lines(path: Path) -> Iterator[_Cells]:
     try:
         from pyarrow import parquet, types  # type: ignore[import-untyped]
     except ImportError:
-        raise UserError("Parquet tables need pyarrow, which is not installed", installing("tables")) from None
+        raise EnvironmentProblem("Parquet tables need pyarrow, which is not installed", installing("tables")) from None
     try:
         with parquet.ParquetFile(path) as file:
             plain = [field.name for field in file.schema_arrow if _is_plain(field.type, types)]

@@ -70,7 +70,7 @@ def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gauss
     try:
         found = read_card(Calibration, json.loads(path.read_text()), str(path))
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged", "restore it from a copy, or train again") from error
+        raise UserError(f"{path} is damaged", "restore it from a backup, or train again") from error
     if found.step != step:
         return None, None
     if not found.sha256:
@@ -78,5 +78,5 @@ def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gauss
     stored = folder / GAUSSIAN
     content = stored.read_bytes() if stored.is_file() else b""
     if hashlib.sha256(content).hexdigest() != found.sha256:
-        raise UserError(f"{stored} is missing or has changed since it was written", "restore it from a copy")
+        raise UserError(f"{stored} is missing or has changed since it was written", "restore it from a backup")
     return found, gaussian_from(load(content))

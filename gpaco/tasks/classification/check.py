@@ -103,7 +103,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
         text.append(f"imbalance factor: {facts['imbalance_factor']:.4g}; Gini: {facts['gini']:.3f}")
     rules = {"many": f"> {MANY}", "medium": f"{FEW} to {MANY}", "few": f"< {FEW}"}
     groups = [(f"{name} ({rule})", facts["groups"][name]) for name, rule in rules.items()]
-    text.append("training images per class:")
+    before = "" if len(facts["images"]) > 1 else ", before any are held out"
+    text.append(f"training images per class{before}:")
     text += [f"  {title:<20}{_size(group)}" for title, group in groups if group["classes"]]
     ranked = sorted(facts["counts"]["train"].items(), key=lambda one: -one[1])
     shown = [f"{name} {number:,}" for name, number in ranked]

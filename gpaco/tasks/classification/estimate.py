@@ -82,7 +82,7 @@ def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) 
 
 def format_estimate(seconds: float, recipe: Recipe, device: torch.device) -> str:
     """Return a line about the time; if it is long, with a faster alternative."""
-    faster = "--set train.cached_views=1" if caches(recipe) else "--weights auto --train head, or fewer --epochs"
+    faster = "--set train.cached_views=1" if caches(recipe) else "--weights package --train head, or fewer --epochs"
     if recipe.method.name in methods.NEED_IMAGES:
         faster = "fewer --epochs"
     return format_time(seconds, faster, device, recipe.train.amp)

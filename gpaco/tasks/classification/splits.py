@@ -102,7 +102,7 @@ def _repeated(splits: Splits, say: Say) -> list[str] | None:
     """Return digests for keeping all copies of an image in training."""
     if not _is_small(splits) or splits.train.paths is None:
         return None
-    return fingerprints(splits.train.paths, as_progress(say, "looking for copies"))
+    return fingerprints(splits.train.paths, as_progress(say, "looking for duplicates"))
 
 
 def other_data(path: Path | str, recipe: Recipe, root: Path | str | None = None) -> Splits:
@@ -149,7 +149,7 @@ def check_readable(splits: Splits, say: Say) -> None:
         if part is not None and bad:
             index, reason = bad[0]
             raise UserError(
-                f"{len(bad)} of the {name} images cannot be read, first {part.names[index]}: {reason}",
+                f"{len(bad)} images in {name} cannot be read; the first is {part.names[index]}: {reason}",
                 "fix or remove them (gpaco check lists all), or leave them out: --on-bad-image skip",
             )
 

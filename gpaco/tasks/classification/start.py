@@ -31,9 +31,8 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
     asked, name, part = recipe.model.weights, recipe.model.name, recipe.train.part
     weights = asked
     if asked == "auto" and name == "auto":
-        by_flag = "model.weights" in given and "model.name" not in given  # a recipe sets both
         whole = part in ("auto", "all") and recipe.method.name not in methods.CLOSED_FORM
-        weights = NONE if small and not by_flag and whole else PACKAGE
+        weights = NONE if small and whole else PACKAGE
     elif asked == "auto":
         weights = PACKAGE if package_of(name) else NONE
     if name == "auto" and weights != NONE:
@@ -54,7 +53,7 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
             reason += "; --weights hub downloads timm's" if name not in ("auto", *SMALL_IMAGES) else ""
         say(_describe_start(weights, name, part, reason, gpu, recipe.method.name))
         if weights == NONE and small and has_color(samples) and asked == "auto":
-            say(f"--weights auto: a pretrained backbone for these images, enlarged to {ENLARGED} pixels; often better")
+            say(f"--weights package: a pretrained backbone for these images, scaled to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
 
 

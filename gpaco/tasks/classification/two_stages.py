@@ -24,6 +24,7 @@ from gpaco.training.task import Before
 # 76% with ten).
 _EPOCHS = {"crt": 10, "lws": 5, "mislas": 10}
 _LONG = 90
+_SCHEDULE: dict[str, Any] = {"schedule.name": "cosine", "schedule.warmup": 0.0, "schedule.steps": ()}
 _ANOTHER = "start from another method: --set method.first=ce"
 
 
@@ -114,16 +115,17 @@ def _with_classifier(recipe: Recipe) -> tuple[Stage, ...]:
     """Return the stages of a method that trains only features."""
     linear = {"method.name": "balanced-softmax", "train.part": "head", "train.epochs": max(recipe.train.epochs // 3, 1)}
     plain = {"views.second": "", "views.erase": 0.0, "method.mixup": 0.0, "method.cutmix": 0.0}
-    return Stage("features"), _stage("classifier", linear | plain)
+    return Stage("features"), _stage("classifier", linear | plain | _SCHEDULE)
 
 
 def _two(recipe: Recipe) -> tuple[Stage, ...]:
     """Return the stages of a method that continues another one; only the second if the first is an existing run."""
     settings = recipe.method
-    name, epochs = settings.name, recipe.train.epochs
+    name = settings.name
+    before = recipes.stages(as_run(settings.first).recipe)[-1] if starts_from_run(recipe) else recipe
+    epochs = before.train.epochs
     second: dict[str, Any] = {"train.part": recipe.train.part if name == "oltr" else "head"}
-    second |= {"train.sampler": "balanced", "views.second": "", "views.erase": 0.0}
-    second |= {"schedule.name": "cosine", "schedule.warmup": 0.0, "schedule.steps": ()}
+    second |= {"train.sampler": "balanced", "views.second": "", "views.erase": 0.0, **_SCHEDULE}
     second |= {f"method.{key}": 0.0 for key in ("mixup", "cutmix") if getattr(settings, key)}
     if name in methods.UNTRAINED:
         second |= {"train.epochs": 1, "train.sampler": "shuffle"}

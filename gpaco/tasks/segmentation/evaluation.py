@@ -128,7 +128,7 @@ def evaluation_part(
             what = "it" if known == len(scenes) else f"{known:,} of these {plural(len(scenes), 'image')}"
             say(f"the run was trained on {what}: `gpaco evaluate {run.folder}` alone uses only held-out images")
     if not scenes:
-        raise UserError(f"there are no images in the {name} split to evaluate on", "give other data: RUN DATA")
+        raise UserError(f"the {name} split has no images to evaluate on", "give other data: gpaco evaluate RUN DATA")
     return name, in_order_of(scenes, classes)
 
 

@@ -23,7 +23,7 @@ def exportable(runs: Sequence[Run], *, prior: str | None, unbiased: bool, size: 
     card = predictor.card
     height, width = size or card.window or fitted_size(card)
     if height < 1 or width < 1:
-        raise UserError(f"images of {height} x {width} pixels are empty", "for example --size 360x480")
+        raise UserError(f"--size must be at least 1x1, got {height}x{width}", "for example --size 360x480")
     groups = share_groups(card.counts, card.many, card.few).tolist()
     about = describe_export(run.recipe, card, groups, (height, width), ["N", "C", "H", "W"]) | {
         "steps": [

@@ -85,8 +85,8 @@ def check_options(settings: RobustnessSettings) -> None:
     given = settings.clean or settings.restrict or settings.prior or settings.unbiased or settings.workers is not None
     if given or settings.preprocessing != "official" or settings.on_bad_image != "error":
         raise UserError(
-            "robustness of a segmenter has no --clean, --restrict, --prior, --unbiased, --on-bad-image, --workers "
-            "or preprocessing",
+            "for a segmenter, robustness does not support --clean, --restrict, --prior, --unbiased, --on-bad-image, "
+            "--workers or preprocessing",
             "leave them out",
         )
 

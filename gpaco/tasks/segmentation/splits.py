@@ -28,7 +28,7 @@ def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None, s
     if not recipe.data.path:
         raise UserError("there is no data to train on", "give a folder of images and masks")
     splits = read_scenes(recipe.data.path, as_progress(say, "reading classes from masks"), shared=shared)
-    splits = with_parts(splits, recipe.data, as_progress(say, "looking for copies"))
+    splits = with_parts(splits, recipe.data, as_progress(say, "looking for duplicates"))
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
     return without(splits, left_out(recipe, run) or ())
@@ -85,7 +85,7 @@ def _hold_back(splits: SceneSplits, name: str, share: float, seed: int, copies: 
         remedy = ", or leave validation out: --validation 0" if name == "val" else ""
         raise UserError(
             f"{total} {'image is' if total == 1 else 'images are'} too few to hold some back for the "
-            f"{name} split" + (", as copies stay together" if copies else ""),
+            f"{name} split" + (", as duplicates stay together" if copies else ""),
             f"add images, or give the splits as folders{remedy}",
         )
     return hold_back(splits, name, held, f"{name}: {len(held)} of {total} training images held back, seed {seed}")
@@ -113,7 +113,7 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     if same and not splits.published and not recipe.data.allow_leakage:
         raise UserError(
             f"more than one split has {plural(len(same), 'image')}, such as {some(same[0], 3)}",
-            "remove all copies but one, or allow it: --set data.allow_leakage=true",
+            "keep only one of them, or allow it: --set data.allow_leakage=true",
         )
     if problem := color_problem(found["train"]):
         say(f"WARNING: {problem}")

@@ -62,7 +62,8 @@ def chosen(side: int, settings: dict[str, object], device: torch.device = CPU) -
         (32, {"train.part": "all"}, CPU, "auto", "none", "all"),
         (32, {"train.part": "head"}, CPU, BACKBONE, "package", "head"),
         (32, {"method.name": "gaussian"}, CPU, BACKBONE, "package", "head"),
-        (32, {"model.weights": "auto"}, CPU, BACKBONE, "package", "head"),
+        (32, {"model.weights": "auto"}, CPU, "auto", "none", "all"),
+        (32, {"model.weights": "package"}, CPU, BACKBONE, "package", "head"),
         (32, {"model.weights": "x.safetensors", "model.name": "resnet32"}, CPU, "resnet32", "x.safetensors", "head"),
     ],
 )
@@ -90,11 +91,11 @@ def test_the_printed_line_says_how_to_change_it() -> None:
         "training a head on the features of an untrained network"
     )
     assert "--weights hub downloads timm's" in chosen(PHOTOS, {"model.name": "resnet18"})[1][0]
-    assert "--weights auto: a pretrained backbone for these images" in chosen(32, {})[1][1]
+    assert "--weights package: a pretrained backbone for these images" in chosen(32, {})[1][1]
     gray: list[str] = []
     choose_start(Recipe(), set(), samples(32, color=False), CPU, gray.append)
     assert len(gray) == 1
-    assert chosen(32, {"model.weights": "auto"})[0].model.size == 96
+    assert chosen(32, {"model.weights": "package"})[0].model.size == 96
 
 
 def test_better_backbones_take_images_of_224_pixels() -> None:
@@ -215,7 +216,7 @@ def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> N
 def test_a_long_estimate_suggests_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipes.change(Recipe(), {"train.part": "all"})
     reduced = recipes.change(recipe, {"train.amp": "bf16"})
-    others = "--weights auto --train head, or fewer --epochs"
+    others = "--weights package --train head, or fewer --epochs"
     for fast, some, faster in (
         (False, recipe, others),
         (True, recipe, f"--amp bf16, {others}"),

@@ -107,6 +107,24 @@ def test_a_second_stage_has_the_long_tail_of_its_first_run_on_the_same_data(firs
         assert recipe.data.long_tail == expected
 
 
+def test_the_length_of_a_second_stage_follows_the_first_wherever_that_was_trained(first: Run, tmp_path: Path) -> None:
+    long = tmp_path / "long"
+    long.mkdir()
+    (long / "recipe.toml").write_text(dumps(override(first.recipe, ["train.epochs=400"])))
+    for name, short, published in (("crt", 3, 10), ("lws", 3, 5), ("oltr", 6, 800)):
+        for run, epochs in ((first.folder, short), (long, published)):
+            *_, last = stages(two(f"method.name={name}", f"method.first={run}"))
+            assert last.train.epochs == epochs
+        *_, last = stages(two(f"method.name={name}", "train.epochs=400"))
+        assert last.train.epochs == published
+
+
+def test_second_stages_have_a_schedule_of_their_own() -> None:
+    for name in (*TWO_STAGES, "supcon"):
+        *_, last = stages(two(f"method.name={name}", "schedule.name=step", "schedule.steps=[20]", "train.epochs=30"))
+        assert (last.schedule.name, last.schedule.warmup, last.schedule.steps) == ("cosine", 0, ())
+
+
 def test_a_second_stage_says_if_its_first_run_has_not_finished(tmp_path: Path) -> None:
     def stop(row: dict[str, Any]) -> None:
         if row.get("epoch") == 2:

@@ -133,7 +133,7 @@ def read_pascal(folder: Path) -> SceneSplits | None:
 def _existing(paths: list[Path]) -> tuple[Path, ...]:
     missing = [path for path in paths if not path.is_file()]
     if missing:
-        raise UserError(f"missing: {plural(len(missing), 'file')}, such as {missing[0]}", "complete the data set")
+        raise UserError(f"missing: {plural(len(missing), 'file')}, such as {missing[0]}", "add the missing files")
     return tuple(paths)
 
 

@@ -120,7 +120,7 @@ def pairs(images: Path, masks: Path, suffix: str | None = None) -> tuple[Paths, 
     `suffix` is what the name of a mask adds to that of its image, such as "_mask"; detected unless given.
     """
     if not images.is_dir():
-        raise UserError(f"there is no folder {images}", "complete the data set")
+        raise UserError(f"there is no folder {images}", "add the missing files")
     if not masks.is_dir():
         raise UserError(f"there are images in {images} but no masks in {masks}", "put a mask for each image there")
     by_image, by_mask = _by_name(images), _by_name(masks)
@@ -143,7 +143,7 @@ def _common_suffix(images: list[str], masks: list[str]) -> str:
     if len(fitting) > 1 and "" not in fitting:
         raise UserError(
             f"there are several masks for each image, with {fitting[0]!r} and {fitting[1]!r} after its name",
-            "keep only one kind of masks in that folder",
+            "keep only one kind of mask in that folder",
         )
     return "" if "" in fitting or not fitting else fitting[0]
 
