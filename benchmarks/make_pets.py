@@ -28,7 +28,9 @@ def make(images: Path, out: Path) -> int:
                 name = f"{row['breed']}_{number}.jpg"
                 with Image.open(images / name) as photo:
                     scale = SHORTER / min(photo.size)
-                    small = photo.convert("RGB").resize([round(scale * side) for side in photo.size], Image.LANCZOS)
+                    small = photo.convert("RGB").resize(
+                        [round(scale * side) for side in photo.size], Image.Resampling.LANCZOS
+                    )
                 small.save(folder / name, quality=QUALITY)
                 written += 1
     return written
