@@ -1,6 +1,7 @@
 """TailClassifier: the head of `--train head` as a scikit-learn estimator, for feature vectors."""
 
 import math
+import random
 import signal
 import threading
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calibrate: fit the probabilities on held-out vectors, which takes up to five more training runs. Without it,
             the network is used alone, uncalibrated. "gaussian" is always calibrated.
         device: "cpu", "cuda" and so on; None: a GPU if available.
-        random_state: seed of the initial weights, the order of the data, and the folds.
+        random_state: seed of the initial weights, the order of the data, and the folds; None: another one in every fit.
 
     Attributes:
         classes_: the classes, sorted.
@@ -81,7 +82,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fuse: bool = True,
         calibrate: bool = True,
         device: str | None = None,
-        random_state: int = 0,
+        random_state: int | None = 0,
     ) -> None:
         self.method = method
         self.hidden = hidden
@@ -153,6 +154,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         number = int(self.counts_.sum())
         batch_size = min(self.batch_size, max(number // 8, 8), number)
+        seed = random.getrandbits(32) if self.random_state is None else self.random_state
         positives = batch_size * ((self.counts_ / number) ** 2).sum()  # of a vector in its batch
         values = head_settings(self.counts_) | {
             "method.name": self.method,
@@ -163,8 +165,8 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "train.cached_views": 1,
             "train.epochs": self.epochs,
             "train.batch_size": batch_size,
-            "train.seed": self.random_state,
-            "data.seed": self.random_state,
+            "train.seed": seed,
+            "data.seed": seed % 2**32 if isinstance(seed, int) else seed,
             "schedule.warmup": min(5, self.epochs // 6),
             "optimizer.lr": self.learning_rate * batch_size / 128,
             "optimizer.weight_decay": self.weight_decay,

@@ -42,6 +42,8 @@ def push(
     partial.mkdir()
     write_model_folder(run, partial)
     write_model_card(run, name, partial)
+    if folder.exists():
+        _keep_own(folder, partial, say)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
@@ -52,6 +54,17 @@ def push(
     return {"folder": str(folder), "files": files, "address": address}
 
 
+def _keep_own(folder: Path, new: Path, say: Say) -> None:
+    """Carry over what a person has added to the folder, and their model card if it differs from ours."""
+    for path in folder.iterdir():
+        if not (new / path.name).exists():
+            path.rename(new / path.name)
+    card = folder / "README.md"
+    if card.is_file() and card.read_bytes() != (new / "README.md").read_bytes():
+        card.replace(new / "README.md")
+        say(f"{card} is kept as it is; to have it written again, remove it")
+
+
 def upload(folder: Path, name: str, private: bool) -> str:
     """Upload a folder to the hub, and return its address."""
     from huggingface_hub import HfApi
@@ -59,7 +72,11 @@ def upload(folder: Path, name: str, private: bool) -> str:
     try:
         hub = HfApi()
         address = hub.create_repo(name, private=private, exist_ok=True)
+        if private and not hub.repo_info(name).private:
+            raise UserError(f"{name} already exists and is public", "make it private there, or choose another name")
         hub.upload_folder(repo_id=name, folder_path=folder, commit_message=f"gpaco {__version__}")
+    except UserError:
+        raise
     except Exception as error:  # network errors differ between versions of the library
         raise EnvironmentProblem(
             f"cannot upload to {name}: {one_line(error)}",

@@ -88,6 +88,8 @@ def requested(
     changed = recipes.change(_with_stages(base, values), values, sources)
     if "method.name" in values:
         changed = _without_leftovers(changed)
+    if changed.data.path not in ("", "digits"):
+        changed = replace(changed, data=replace(changed.data, path=_absolute(changed.data.path)))
     if changed.data.root:
         changed = replace(changed, data=replace(changed.data, root=_absolute(changed.data.root)))
     weights = Path(changed.model.weights)

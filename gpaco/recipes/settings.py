@@ -167,7 +167,9 @@ class Data:
     validation: float = setting(
         0.1, "fraction of training data held out if there is no validation split; 0: none", low=0, below=1
     )
-    seed: int = setting(0, "seed of the long-tailed subset and the validation split, not of training", low=0)
+    seed: int = setting(
+        0, "seed of the long-tailed subset and the validation split, not of training", low=0, below=2**32
+    )
     evaluate_on: str = setting(
         "auto", "split that the final metrics are computed on; auto: test, else val", choices=("auto", "test", "val")
     )

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
-from gpaco.system.progress import Say
 
 LOCK, HOLDER = "run.lock", "in-use.txt"  # a separate file names the holder, since Windows cannot read a locked file
 
 
-@contextmanager
-def lock(folder: Path, waiting: Say | None = None) -> Iterator[None]:
-    """Keep other processes from writing to a run folder. The system releases the lock when this process ends.
+class InUseError(UserError):
+    """Another process has the folder."""
 
-    If another process has it, raise an error; or with `waiting`, print that and wait.
-    """
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to a run folder. The system releases the lock when this process ends."""
     from filelock import FileLock, Timeout  # imported here, since exported files are used without it
 
     holder, held = folder / HOLDER, FileLock(folder / LOCK)
@@ -29,11 +29,8 @@ def lock(folder: Path, waiting: Say | None = None) -> Iterator[None]:
             held.acquire(timeout=0)
         except Timeout:
             who = holder.read_text() if holder.exists() else "another process"
-            if waiting is None:
-                remedy = "wait for it, stop it, or choose another --out"
-                raise UserError(f"{folder} is in use by {who}", remedy) from None
-            waiting(f"waiting: {folder} is in use by {who}")
-            held.acquire()
+            remedy = "wait for it, stop it, or choose another --out"
+            raise InUseError(f"{folder} is in use by {who}", remedy) from None
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}")
     try:

@@ -11,15 +11,17 @@ from pathlib import Path
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.system.faults import explained
 from gpaco.system.locks import HOLDER, LOCK
+from gpaco.system.words import printable
 
+Mark = str | tuple[str, ...] | None
 Data = Iterable[object]  # labeled images: paths; anything else, such as None or "digits", is ignored
 
 
-def output_file(out: Path | str, marks: Mapping[str, str | None], data: Data = ()) -> Path:
+def output_file(out: Path | str, marks: Mapping[str, Mark], data: Data = ()) -> Path:
     """Return the path if results may go there, or raise an error.
 
-    `marks` has the allowed suffixes, each with a string that is in every such file that the command writes; None if the
-    command never replaces a file.
+    `marks` has the allowed suffixes, each with a string, or several, in every such file that the command writes; None
+    if the command never replaces a file.
     """
     path = Path(out)
     suffix = path.suffix.lower()
@@ -58,14 +60,16 @@ def mark_folder(path: Path, mark: str) -> None:
 
 def _check_place(path: Path, data: Data) -> None:
     """Raise an error if the path is inside labeled data, below a file, or where nothing can be written."""
-    above = next(place for place in path.absolute().parents if place.exists())
+    if printable(str(path)) != str(path):
+        raise UserError(f"the name {printable(str(path))!r} is not UTF-8", "choose another --out")
+    above = next((place for place in path.absolute().parents if place.exists()), path)
     if not above.is_dir():
         raise UserError(f"{above} is a file, not a folder", "choose another --out")
-    for folder in (path, above):
-        if folder.is_dir() and not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise EnvironmentProblem(
-                f"cannot write to {folder}: permission denied", "change the permissions, or choose another --out"
-            )
+    folder = path if path.is_dir() else above
+    if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise EnvironmentProblem(
+            f"cannot write to {folder}: permission denied", "change the permissions, or choose another --out"
+        )
     for one in data:
         if isinstance(one, str | Path) and str(one) not in ("", "digits"):
             images = Path(one).expanduser().resolve()
@@ -73,9 +77,10 @@ def _check_place(path: Path, data: Data) -> None:
                 raise UserError(f"{path} is inside the data, {images}", "choose an --out outside the data")
 
 
-def has_mark(path: Path, mark: str | None) -> bool:
+def has_mark(path: Path, mark: Mark) -> bool:
     """Return whether a file contains a mark; an empty file may be replaced too."""
+    words = (mark,) if isinstance(mark, str) else mark
     if not path.is_file() or path.stat().st_size == 0:
         return path.is_file()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return mark is not None and content.find(mark.encode()) >= 0
+        return words is not None and all(content.find(word.encode()) >= 0 for word in words)

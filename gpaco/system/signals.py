@@ -16,10 +16,10 @@ _ending = False
 
 
 class Stopped(Exception):
-    """The run was stopped by a signal after saving; rerun the same command to resume."""
+    """The run was stopped by a signal; rerun the same command to resume."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} after saving")
+    def __init__(self, number: int, *, saved: bool = True) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}{' after saving' if saved else ''}")
         self.number = number
         self.exit_code = 130 if number == signal.SIGINT else 143
 

@@ -115,7 +115,7 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
                 show(where | {"loss": loss, "lr": rate})
                 if signal:
                     save_now()
-                    raise Stopped(signal)
+                    raise Stopped(signal, saved=folder is not None)
 
             seconds = max(now() - began, 1e-9)
             speed = distributed.world_size() * (position.images - images_before) / seconds

@@ -137,14 +137,19 @@ def weights_of(run: Run, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
     weights = checkpoint.load(found.path, [part]).tensors[part]
     if backbone is None:
         return weights
-    path = run.folder / "backbone.safetensors"
+    return weights | {f"backbone.{name}": value for name, value in frozen_backbone(run.folder, backbone).items()}
+
+
+def frozen_backbone(folder: Path, sha256: str) -> dict[str, Tensor]:
+    """Read the weights of the backbone of a run that trained only a head; raise an error if they have changed."""
+    path = folder / "backbone.safetensors"
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{run.folder} has no backbone.safetensors", "restore it from a backup") from None
-    if hashlib.sha256(content).hexdigest() != backbone:
+        raise UserError(f"{folder} has no backbone.safetensors", "restore it from a backup") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise UserError(f"{path} is damaged: its contents have changed", "restore it from a backup")
-    return weights | {f"backbone.{name}": value for name, value in load_tensors(content).items()}
+    return load_tensors(content)
 
 
 def newest(run: Run) -> checkpoint.Checkpoint:

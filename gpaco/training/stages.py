@@ -96,6 +96,7 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
                 if is_run(folder) and (folder / RECIPE).read_text(encoding="utf-8") != text:
                     (folder / TUNING).unlink(missing_ok=True)  # of a run that did not get to its first checkpoint
                 write_atomic(folder / RECIPE, text)
+                (folder / BAD_IMAGES).unlink(missing_ok=True)
                 if recipe.data.on_bad_image == "skip":
                     write_bad(folder / BAD_IMAGES, task.splits.bad)
         distributed.barrier()
@@ -147,13 +148,13 @@ def check_same_run(folder: Path, recipe: Recipe, splits: Any = None) -> None:
         )
     differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
     differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
-    if not differs:
-        return
     if not any(key.startswith("data.") for key in differs) and splits and _has_changed(splits, folder):
         raise UserError(
             f"the data of the run in {folder} has changed since it started",
             "restore the data, or start over with another --out",
         )
+    if not differs:
+        return
     key = min(
         differs, key=lambda key: key not in FLAGS.values()
     )  # prefer settings with an option over those derived from them

@@ -4,8 +4,10 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.images import class_folders
 from helpers.ranks import Results, run_ranks
 from scipy import stats
 
@@ -113,6 +115,16 @@ def test_given_again_it_trains_nothing_and_says_the_same(compared: Path) -> None
     assert len(before) > 20
     assert all(list(row) == ["title"] for row in shown)
     assert again == result
+
+
+@pytest.mark.slow
+def test_runs_on_other_images_are_not_compared(tmp_path: Path) -> None:
+    data = class_folders(tmp_path / "data", {"a": 12, "b": 8})
+    common: dict[str, Any] = {"seeds": 1, "out": tmp_path / "out", "model": "resnet8", "epochs": 1}
+    gpaco.compare(data, ["ce"], **common)
+    class_folders(data, {"c": 6})
+    with pytest.raises(UserError, match=r"the data of the run in .* has changed since it started"):
+        gpaco.compare(data, ["ce", "balanced-softmax"], **common)
 
 
 def compared_together(folder: Path) -> Results:

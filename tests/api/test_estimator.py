@@ -74,7 +74,7 @@ def test_every_parameter_reaches_the_training_and_every_method_is_fitted() -> No
 
 
 def test_a_fit_in_a_thread_is_that_of_its_seed() -> None:
-    def probabilities(seed: int) -> NDArray[np.float64]:
+    def probabilities(seed: int | None) -> NDArray[np.float64]:
         return (
             TailClassifier(epochs=3, hidden=8, calibrate=False, random_state=seed).fit(*tail()).predict_proba(tail()[0])
         )
@@ -82,6 +82,8 @@ def test_a_fit_in_a_thread_is_that_of_its_seed() -> None:
     alone = [probabilities(seed) for seed in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
         np.testing.assert_array_equal(list(threads.map(probabilities, (0, 1))), alone)
+    assert not np.array_equal(probabilities(None), probabilities(None))
+    assert probabilities(2**32).shape == alone[0].shape
 
 
 def test_it_works_in_a_pipeline_a_grid_search_a_clone_and_a_file(fitted: TailClassifier) -> None:

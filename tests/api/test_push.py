@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,9 +119,14 @@ def test_the_folder_is_uploaded_to_its_name(trained: Run, monkeypatch: pytest.Mo
     calls: list[Any] = []
 
     class Hub:
+        public = False
+
         def create_repo(self, name: str, **options: Any) -> str:
             calls.append((name, options))
             return f"https://hub/{name}"
+
+        def repo_info(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(private=not self.public)
 
         def upload_folder(self, **options: Any) -> None:
             calls.append(options)
@@ -131,6 +137,25 @@ def test_the_folder_is_uploaded_to_its_name(trained: Run, monkeypatch: pytest.Mo
     (name, options), uploaded = calls
     assert (name, options["private"]) == ("me/digits", True)
     assert (uploaded["repo_id"], str(uploaded["folder_path"])) == ("me/digits", result["folder"])
+    Hub.public = True  # it was there before, and the hub then ignores the wish
+    with pytest.raises(UserError, match="me/digits already exists and is public"):
+        gpaco.push(trained, "me/digits", private=True)
+    assert len(calls) == 3  # nothing was uploaded
+
+
+def test_what_a_person_adds_to_the_folder_is_kept(trained: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(trained.folder, tmp_path / "run", ignore=shutil.ignore_patterns("hub")))
+    folder, said = run.folder / "hub", []
+    gpaco.push(run, "me/digits", dry_run=True, say=said.append)
+    gpaco.push(run, "me/digits", dry_run=True, say=said.append)
+    assert not said
+    card = (folder / "README.md").read_text() + "License: mine\n"
+    (folder / "README.md").write_text(card)
+    (folder / "LICENSE").write_text("mine")
+    gpaco.push(run, "me/digits", dry_run=True, say=said.append)
+    assert (folder / "README.md").read_text() == card
+    assert (folder / "LICENSE").read_text() == "mine"
+    assert "README.md is kept as it is" in said[0]
 
 
 def test_what_cannot_be_shared_or_loaded_is_an_error(

@@ -239,13 +239,14 @@ def test_predictions_without_a_name_replace_only_earlier_ones_and_few_of_them_ar
     images = f"{row['group']}: {row['train']} training image{'s' * (row['train'] != 1)}"
     line = f"one.png: {row['class']} {share} ({images}); {second[0]} {100 * second[1]:.0f}%"
     assert prints("predict", trained, "one.png") == f"{line}\n1 image: predictions.csv\n"
-    written = Path("predictions.csv").read_text()
+    written = Path("predictions.csv").read_bytes()
     assert "no image could be read: cannot read image 'bad.png'" in refuses("predict", trained, "bad.png")
-    assert Path("predictions.csv").read_text().splitlines()[1].startswith("bad.png,")
-    Path("predictions.csv").write_text("my own table")
-    refuses("predict", trained, "one.png")
-    assert Path("predictions.csv").read_text() == "my own table"
-    Path("predictions.csv").write_text(written)
+    assert Path("predictions.csv").read_bytes() == written, "a failed command loses nothing"
+    for own in (b"my own table", written.replace(b",error\r\n", b",error,my notes\r\n")):
+        Path("predictions.csv").write_bytes(own)
+        refuses("predict", trained, "one.png")
+        assert Path("predictions.csv").read_bytes() == own
+    Path("predictions.csv").write_bytes(written)
     text = prints("predict", trained, "one.png", "bad.png")
     assert text.splitlines()[0] == line
     assert text.splitlines()[1].startswith("cannot read image 'bad.png': not a JPEG")

@@ -75,7 +75,8 @@ def test_trouble_in_a_table_is_named_with_its_line(tmp_path: Path) -> None:
         ("path,label\nabsent.png,x\n", "none of the images in labels.csv exists"),
         ("path,label\na.png,x\nb.png,y\n\na.png,y\n", "lines 2 and 5 of labels.csv give 'a.png' two labels: 'x' and"),
         ("path,label\na.png,x\n../a.png,x\n", "line 3 of labels.csv points outside the data folder: '../a.png'"),
-        ("path,label\n/etc/passwd,x\n", "line 2 of labels.csv leads out"),
+        ("path,label\n..\\a.png,x\n", "line 2 of labels.csv points outside the data folder: '../a.png'"),
+        ("path,label\n/etc/passwd,x\n", "line 2 of labels.csv points outside"),
         ("path,label,split\na.png,x,train\nb.png,x,trian\n", "not train, val or test; did you mean 'train'?"),
         ("path,label,split\na.png,x,train\nb.png,y,test\n", "class without a training image: 'y' (only in val"),
         ("path,label,split\na.png,x,test\n", "no training images; read as CSV table"),
@@ -104,6 +105,13 @@ def test_absolute_paths_below_the_folder_or_root_are_inside_and_check_may_allow_
         assert check(str(moved), **more)[0]["images"] == {"train": 2}
     with pytest.raises(UserError, match="check has no setting"):
         check(str(moved), settings=["data.seed=1"])
+
+
+def test_a_table_may_be_written_on_windows(tmp_path: Path) -> None:
+    save(tmp_path / "small" / "a" / "0.png")
+    save(tmp_path / "back\\slash.png")
+    path = table(tmp_path, "path,label\nsmall\\a\\0.png,x\nback\\slash.png,y\n")
+    assert labeled(watched(path).train) == [("small/a/0.png", "x"), ("back\\slash.png", "y")]
 
 
 def test_a_table_may_lead_outside_if_that_is_allowed(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_trouble_in_a_list_is_named_with_its_line(tmp_path: Path) -> None:
         ("n 01/0 x.png cat\n", "the label 'cat' is not a class index"),
         ("n01/0x.png\n", "it needs a path and a label"),
         ("n 01/0 x.png 0\nn 01/9 x.png 0\n", "1 of 2 images in x_train.txt do not exist; the first is 'n 01/9 x.png'"),
-        ("../n 01/0 x.png 0\n", "line 1 of x_train.txt leads out"),
+        ("../n 01/0 x.png 0\n", "line 1 of x_train.txt points outside"),
         ("n 01/0 x.png 0\nn 01/0 x.png 1\n", "lines 1 and 2 of x_train.txt give 'n 01/0 x.png' two labels"),
         ("\n\n", "lists no images"),
     ):  # fmt: skip

@@ -18,7 +18,7 @@ from gpaco.recipes.listing import method
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.recipe import change, diff, dumps, load, loads, override, stages
 from gpaco.recipes.request import overrides, requested
-from gpaco.recipes.settings import METHODS, SECTIONS, MethodSettings, Recipe, used
+from gpaco.recipes.settings import METHODS, SECTIONS, Data, MethodSettings, Recipe, used
 from gpaco.recipes.validation import SETTINGS
 
 IMAGENET_LT = """
@@ -365,6 +365,13 @@ def test_a_file_with_a_base_holds_only_what_it_changes() -> None:
         f'base = "{base}"\n[data]\nfew = 200': "mine: data.few must not be above data.many",
     }.items():
         assert words in refused(text).cause
+
+
+def test_a_run_finds_its_data_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('[data]\npath = "photos"\n')
+    for what in ("photos", "mine.toml", Recipe(data=Data(path="photos"))):
+        assert requested(what, None, [], {})[0].data.path == str(tmp_path / "photos")
 
 
 def test_files_that_are_no_recipes_are_refused_with_their_path(tmp_path: Path) -> None:

@@ -116,3 +116,10 @@ def test_a_place_without_permission_is_an_error_before_any_work() -> None:
                 action()
         folder.chmod(0o755)
         assert output_file(folder / "new" / "metrics.json", {".json": "mark"})
+        inner = folder / "volume"
+        inner.mkdir()
+        os.chown(inner, 65534, -1) if os.geteuid() == 0 else None
+        folder.chmod(0o555)
+        with without_rights():
+            assert output_folder(inner) == inner  # a volume in a folder of somebody else
+        folder.chmod(0o755)

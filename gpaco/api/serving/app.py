@@ -99,7 +99,8 @@ def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL
 
 def answerer(model: Model, limits: Limits) -> Callable[[Upload, Any], Any]:
     """Return a coroutine function that answers for one image, with a limit on decoded images in memory."""
-    pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decode")
+    # A large image takes hundreds of megabytes while it is decoded.
+    pool = ThreadPoolExecutor(min(max(2, os.cpu_count() or 1), 4), thread_name_prefix="decode")
 
     async def in_pool(work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)

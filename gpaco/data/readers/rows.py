@@ -68,6 +68,8 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     roots = {os.path.abspath(root), os.path.realpath(root)}
     for row in rows:
         seen += 1
+        if "\\" in row.path and there(root, row.path) is None:  # written on Windows
+            row = replace(row, path=row.path.replace("\\", "/"))
         row = replace(row, path=_below(row.path, roots), label=normalize("NFC", row.label))
         if not allow_outside and (os.path.isabs(row.path) or ".." in Path(row.path).parts):
             raise UserError(

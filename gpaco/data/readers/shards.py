@@ -54,7 +54,8 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
         for name, offset, size, label in entry["images"]:
             own.append((Member(shard, name, offset, size, entry["modified"]), label))
     labels = {label for split in rows.values() for _, label in split}
-    classes = sorted(labels, key=int) if all(label.isdecimal() for label in labels) else sorted(labels)
+    numbers = all(label.isdecimal() for label in labels)
+    classes = sorted(labels, key=lambda name: (int(name), name) if numbers else (0, name))
     parts = {split: _samples(own, classes) for split, own in rows.items()}
     return Splits(parts["train"], parts.get("val"), parts.get("test"), "tar shards")
 

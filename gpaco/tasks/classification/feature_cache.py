@@ -31,7 +31,7 @@ BLOCK = 64  # images embedded and written at a time
 
 
 def fingerprint(samples: Samples) -> str:
-    """Return a SHA-256 of the pixels of images in memory, or of the names, sizes and modification times of files."""
+    """Return a SHA-256 of the pixels of images in memory, or of the paths, sizes and modification times of files."""
     digest = hashlib.sha256()
     if samples.paths is None:
         images = np.ascontiguousarray(samples.images)
@@ -40,14 +40,15 @@ def fingerprint(samples: Samples) -> str:
         return digest.hexdigest()
     for name, path in zip(samples.names, samples.paths, strict=True):
         if isinstance(path, Member):
-            digest.update(json.dumps([name, path.size, path.modified]).encode())
+            where = [os.path.realpath(path.archive), path.name, path.offset]
+            digest.update(json.dumps([*where, path.size, path.modified]).encode())
             continue
         try:
             found = os.stat(path)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"cannot read {name}: {reason}", "check that the file exists") from error
-        digest.update(json.dumps([name, found.st_size, found.st_mtime_ns]).encode())
+        digest.update(json.dumps([os.path.abspath(path), found.st_size, found.st_mtime_ns]).encode())
     return digest.hexdigest()
 
 

@@ -6,9 +6,10 @@ different methods and seeds share the features of the same list of images.
 
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpaco.models.classifier import Classifier
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
-from gpaco.system.locks import lock
+from gpaco.system.locks import InUseError, lock
 from gpaco.system.precision import autocast
 from gpaco.system.progress import Say, as_progress
 from gpaco.system.signals import Stopped, catch_signals
@@ -87,7 +88,7 @@ class Frozen:
         features = Features(self.folder, key, (len(samples), views, self.width))
         (missing,) = distributed.agree(len(features) - features.done())
         if missing:
-            with lock(features.path, self.say) if distributed.rank() == 0 else nullcontext():
+            with _locked(features.path, self.say):
                 if distributed.rank() == 0:
                     features.begin()
                     check_room(features)
@@ -139,6 +140,28 @@ class Frozen:
         with autocast(self.device, amp):
             features: Tensor = self.backbone(images.contiguous(memory_format=torch.channels_last))
         return features.float()
+
+
+@contextmanager
+def _locked(folder: Path, say: Say) -> Iterator[None]:
+    """Lock a folder in the first process. While another run has it, all processes wait, without a time limit."""
+    with ExitStack() as stack:
+        said = False
+        while True:
+            cause = ""
+            if distributed.rank() == 0:
+                try:
+                    stack.enter_context(lock(folder))
+                except InUseError as error:
+                    cause = error.cause
+            (busy,) = distributed.agree(int(bool(cause)))
+            if not busy:
+                break
+            if not said:
+                say(f"waiting: {cause}")
+                said = True
+            time.sleep(1)
+        yield
 
 
 def _share(block: Indices) -> Indices:

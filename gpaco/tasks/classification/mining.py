@@ -22,6 +22,7 @@ from gpaco.tasks.classification.priors import check_correction, final_logits
 
 RARE = "rare"
 _BATCH = 64
+_BLOCK = 4096  # rows of probabilities at a time
 _AHEAD = 2  # consider this many times as many images as wanted, and choose probable and different ones
 
 
@@ -124,10 +125,21 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
     most probable ones are added. An image is a candidate for one class only.
     """
     good = np.flatnonzero(~np.isnan(pool.logits[:, 0]))
-    whole = softmax(pool.logits[good])
-    probabilities, predicted = whole[:, list(classes)], whole.argmax(1)
-    features = pool.features[good] - pool.features[good].mean(0)
-    features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    probabilities = np.zeros((len(good), len(classes)))
+    predicted, highest = np.zeros(len(good), np.int64), np.zeros(len(good))
+    center = np.zeros(pool.features.shape[1])
+    for start in range(0, len(good), _BLOCK):  # of a large pool, nothing else fits into memory twice
+        block, rows = slice(start, start + _BLOCK), good[start : start + _BLOCK]
+        whole = softmax(pool.logits[rows])
+        probabilities[block] = whole[:, list(classes)]
+        predicted[block], highest[block] = whole.argmax(1), whole.max(1)
+        center += pool.features[rows].sum(0, dtype=np.float64) / len(good)
+
+    def directions(chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+        away = pool.features[good[chosen]] - center.astype(np.float32)
+        unit: NDArray[np.float32] = away / np.maximum(np.linalg.norm(away, axis=1, keepdims=True), 1e-12)
+        return unit
+
     free = np.ones(len(good), bool)
     found = []
     for k, label in enumerate(classes):
@@ -137,12 +149,10 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
         last = min(max(int((free & (predicted == label)).sum()), _AHEAD * wanted), int(free.sum()))
         evenly = ((np.arange(min(_AHEAD * wanted, last)) + 0.5) * last / (_AHEAD * wanted or 1)).astype(int)
         evenly = order[:last] if last <= _AHEAD * wanted else order[evenly]
-        picked = evenly[list(_different(own[evenly], features[evenly], wanted))]
+        picked = evenly[list(_different(own[evenly], directions(evenly), wanted))]
         free[picked] = False
         picked = picked[np.argsort(-own[picked], kind="stable")]
-        found += [
-            Candidate(int(good[i]), label, float(own[i]), int(predicted[i]), float(whole[i].max())) for i in picked
-        ]
+        found += [Candidate(int(good[i]), label, float(own[i]), int(predicted[i]), float(highest[i])) for i in picked]
     return found
 
 

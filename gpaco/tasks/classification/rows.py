@@ -19,7 +19,7 @@ import numpy as np
 from gpaco.data.images import Pixels, read_image
 from gpaco.data.members import File
 from gpaco.errors import EnvironmentProblem, Problem, UserError, installing
-from gpaco.system.outputs import output_file
+from gpaco.system.outputs import Mark, output_file
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.system.work import ALONE, Work
@@ -30,8 +30,8 @@ Seen = list[Pixels]  # the test view of an image for each network of an ensemble
 Write = Callable[[Row], object]
 COLUMNS = ("path", "class", "probability", "group", "train")  # then the top classes
 WRITER = "gpaco predict"
-MARKS = {  # strings that are in every file we write, and in no other table
-    ".csv": ",".join([*COLUMNS, "class_1", "probability_1"]),
+MARKS: dict[str, Mark] = {  # strings that are in every file we write, and in no other table
+    ".csv": (",".join([*COLUMNS, "class_1", "probability_1"]), ",error\r\n"),  # not if somebody added a column
     ".jsonl": f'"written_by": "{WRITER}"',
     ".parquet": WRITER,
 }
@@ -135,17 +135,26 @@ def output_table(out: Path | str, data: Iterable[object] = ()) -> Path:
 def table_writer(path: Path | None, top: int, *, marked: bool) -> Iterator[Write]:
     """Yield a function that writes a row to a file: CSV, JSON lines or Parquet, depending on its suffix.
 
-    The file is replaced when all rows are written. `marked`: whether rows have a column "uncertain".
+    The file is replaced when all rows are written, unless no image could be read. `marked`: whether rows have a column
+    "uncertain".
     """
     if path is None:
         yield lambda row: None
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    work = path.with_name(f".{path.name}.writing")
+    work = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
+        readable = not path.exists()
         with _rows_to(work, path.suffix.lower(), top, marked=marked) as write:
-            yield write
-        os.replace(work, path)
+
+            def write_row(row: Row) -> None:
+                nonlocal readable
+                readable = readable or row["error"] is None
+                write(row)
+
+            yield write_row
+        if readable:
+            os.replace(work, path)
     finally:
         work.unlink(missing_ok=True)
 

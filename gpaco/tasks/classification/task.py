@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from gpaco import methods
@@ -32,7 +31,7 @@ from gpaco.tasks.classification.start import choose_start
 from gpaco.tasks.classification.tuning import check_tunable, retuned, tuned_settings
 from gpaco.tasks.classification.two_stages import check_first_run, first_run, with_first_run
 from gpaco.training import checkpoint
-from gpaco.training.run import Run, has_begun
+from gpaco.training.run import Run, frozen_backbone, has_begun
 from gpaco.training.task import Before
 
 
@@ -95,7 +94,8 @@ class Classification:
             before = first_run(stage, self.splits, self.say)
         origin = before.origin if before else None
         if begun:
-            origin = checkpoint.load(folder / "checkpoints", ()).state["card"]["weights"]
+            stored = checkpoint.load(folder / "checkpoints", ()).state["card"]
+            origin = stored["weights"]
         settings = stage.model
         torch.manual_seed(stage.train.seed)
         card = describe(stage, self.splits)
@@ -113,8 +113,8 @@ class Classification:
                 )
             nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
             nn.init.zeros_(model.centers.bias)
-        if begun and (folder / "backbone.safetensors").is_file():  # it was frozen
-            model.backbone.load_state_dict(load_file(folder / "backbone.safetensors"))
+        if begun and stored["backbone"]:
+            model.backbone.load_state_dict(frozen_backbone(folder, stored["backbone"]))
         if stage.train.part != "all":
             freeze(model, stage.train.part, lora_rank=stage.train.lora_rank)
         if stage.train.part == "head" and before is None and settings.weights == backbones.NONE:

@@ -4,6 +4,7 @@ Needs no torch. An unreadable file gets a row with its error.
 """
 
 import csv
+import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,7 @@ def write_masks(
     rows: list[Row] = []
     table: AbstractContextManager[Write | None] = nullcontext()
     if folder is not None and work.first:
-        table = _table(folder, model, columns)
+        table = _table(folder, model, columns, rows)
     rounds = work.rounds(len(files), 1 if work.processes == 1 else _ROUND)
     own = deque(i for one in rounds for i in one)
     with explained(f"cannot write to {folder}", ""), ThreadPoolExecutor(1) as pool, table as write:
@@ -103,33 +104,45 @@ def write_masks(
                     write([row[column] for column in columns])
             if progress is not None:
                 progress(len(rows), len(files))
-        if folder is not None and work.first:
-            _remove_earlier(folder, rows)
+    if folder is not None and work.first:
+        good = [name for (_, name), row in zip(files, rows, strict=True) if row["error"] is None]
+        _forget_earlier(folder, {f"{kind}/{name}{ending}" for name in good for kind, ending in KINDS.items()})
     return rows
 
 
-def _remove_earlier(folder: Path, rows: Sequence[Row]) -> None:
-    """Remove the masks of earlier predictions in the same folder."""
-    for kind, ending in KINDS.items():
-        own = {row[kind] for row in rows}
-        for file in (folder / kind).rglob(f"*{ending}"):
-            if printable(file) not in own:
-                file.unlink()
-
-
 @contextmanager
-def _table(folder: Path, model: ImageSegmenter, columns: Sequence[str]) -> Iterator[Write]:
-    """Yield a function that adds a row to predictions.csv; classes.csv is written beside it."""
+def _table(folder: Path, model: ImageSegmenter, columns: Sequence[str], rows: Sequence[Row]) -> Iterator[Write]:
+    """Yield a function that adds a row to predictions.csv; classes.csv is written beside it.
+
+    They replace earlier ones at the end, unless no image could be read.
+    """
     mark_folder(folder, MARK)
+    table, work = folder / "predictions.csv", folder / f".predictions.{os.getpid()}.writing"
+    try:
+        with work.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            yield writer.writerow
+        if table.exists() and all(row["error"] is not None for row in rows):
+            return
+        os.replace(work, table)
+    finally:
+        work.unlink(missing_ok=True)
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["name", "red", "green", "blue"])
         colors = zip(model.classes, model.palette, strict=True)
         writer.writerows([name, *color] for name, color in colors)
-    with (folder / "predictions.csv").open("w", newline="", encoding="utf-8", buffering=1) as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        yield writer.writerow
+
+
+def _forget_earlier(folder: Path, written: set[str]) -> None:
+    """Remove the masks of earlier predictions, which the mark of the folder lists, and list these instead."""
+    mark = folder / MARK
+    if written:
+        for name in set(os.fsdecode(mark.read_bytes()).split("\0")) - written:
+            if (folder / name).is_file() and (folder / name).resolve().is_relative_to(folder.resolve()):
+                (folder / name).unlink()
+        mark.write_bytes(os.fsencode("\0".join(sorted(written))))
 
 
 def colored(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[np.uint8]:

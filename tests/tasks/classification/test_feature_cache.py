@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,9 @@ def test_a_list_is_known_by_its_pixels_or_by_names_sizes_and_times_of_its_files(
     os.utime(paths[1], ns=(5, 5))
     assert fingerprint(files) != before
     assert fingerprint(files.subset([1, 0])) != fingerprint(files)
+    (tmp_path / "copy").mkdir()
+    copies = tuple(shutil.copy2(path, tmp_path / "copy") for path in paths)  # with their sizes and times
+    assert fingerprint(Samples(np.zeros(2, np.int64), ("a",), paths=tuple(map(Path, copies)))) != fingerprint(files)
     paths[0].unlink()
     with pytest.raises(UserError, match=r"cannot read .*one"):
         fingerprint(files)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from helpers import forked
 from helpers.cards import made_card
 from helpers.commands import checkpoint_files, run, start
 from helpers.images import save, tree_hash
@@ -26,6 +29,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.tasks.classification import frozen
 from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import cached_kinds, chosen_views
 from gpaco.tasks.classification.feature_cache import BLOCK
@@ -202,6 +206,27 @@ def test_other_seeds_and_methods_embed_nothing_and_other_images_views_weights_or
         assert len(caches(tmp_path)) == known, name
 
 
+@pytest.mark.slow
+def test_a_resumed_head_needs_the_backbone_it_was_trained_on(weights: Path, tmp_path: Path) -> None:
+    run = head(weights, tmp_path / "run", [])
+    (run.folder / "metrics.json").unlink()
+    path = run.folder / "backbone.safetensors"
+    content = path.read_bytes()
+    for damaged, message in (
+        (b"", "has no backbone"),
+        (b"x" + content[1:], "is damaged"),
+        (content[:-1], "is damaged"),
+    ):
+        path.unlink()
+        if damaged:
+            path.write_bytes(damaged)
+        with pytest.raises(UserError, match=message):
+            head(weights, tmp_path / "run", [])
+        assert not damaged or path.read_bytes() == damaged
+        path.write_bytes(content)
+    assert head(weights, tmp_path / "run", []).metrics["top1"] == run.metrics["top1"]
+
+
 def test_another_interpolation_or_pooling_is_another_cache(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     samples, device = Samples(np.array([0, 1]), ("a", "b"), images=images), torch.device("cpu")
@@ -357,6 +382,32 @@ def test_a_process_without_an_image_has_the_features_that_the_others_have(tmp_pa
     assert alone.any()
     assert torch.equal(first["features"], alone)
     assert torch.equal(second["features"], alone)
+
+
+def wait_for_lock(folder: Path) -> Results:
+    """The features of one image in a folder that is in use for longer than processes wait for each other."""
+    said: list[str] = []
+    if dist.get_rank() == 0:
+        release = threading.Timer(4, Path(folder / "done").touch)
+        release.start()
+    with frozen._locked(folder / "features", said.append):
+        assert (folder / "done").exists()
+    return {"lines": torch.tensor(len(said))}
+
+
+@pytest.mark.process
+def test_all_processes_wait_for_a_folder_that_another_run_has(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from gpaco.system.locks import lock\n"
+        "with lock(Path(sys.argv[1]) / 'features'):\n"
+        "    print('locked', flush=True)\n"
+        "    while not (Path(sys.argv[1]) / 'done').exists(): time.sleep(0.01)\n"
+    )
+    with forked.python("-c", code, tmp_path, env=forked.ENVIRONMENT, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        results = run_ranks(2, partial(wait_for_lock, tmp_path))
+    assert [int(one["lines"]) for one in results] == [1, 1]
 
 
 @pytest.mark.process

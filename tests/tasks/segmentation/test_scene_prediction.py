@@ -130,9 +130,16 @@ def test_masks_colors_and_overlays_are_written_and_a_bad_file_is_a_row(
         assert read_image(out / "overlay" / f"{k}.jpg").shape == (40, 56, 3)
         assert float(row["probability"]) == pytest.approx(probability.mean(), abs=1e-5)
     assert [row["name"] for row in table(out / "classes.csv")] == ["0", "1", "2"]
+    (out / "mask" / "mine.png").write_bytes(b"corrected by hand")
+    written = tree_hash(out)
+    with pytest.raises(SystemExit):
+        command("predict", run, tmp_path / "broken.jpg", "--out", out)
+    assert tree_hash(out) == written, "a failed command loses nothing"
     command("predict", run, data / "images" / "test" / "0.png", "--out", out)
     for kind, name in (("mask", "0.png"), ("colors", "0.png"), ("overlay", "0.jpg")):
-        assert [file.name for file in (out / kind).iterdir()] == [name]  # nothing of the earlier predictions
+        left = {file.name for file in (out / kind).iterdir()} - {"mine.png"}
+        assert left == {name}  # nothing of the earlier predictions
+    assert (out / "mask" / "mine.png").exists()
 
 
 @pytest.mark.process
