@@ -148,6 +148,8 @@ def check_same_run(folder: Path, recipe: Recipe, splits: Any = None) -> None:
         )
     differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
     differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
+    if not differs and not (folder / "metrics.json").is_file():  # `resume` says what has changed
+        return
     if not any(key.startswith("data.") for key in differs) and splits and _has_changed(splits, folder):
         raise UserError(
             f"the data of the run in {folder} has changed since it started",

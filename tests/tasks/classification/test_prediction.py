@@ -131,7 +131,7 @@ def test_another_name_than_csv_or_jsonl_is_refused_before_anything_is_done(train
 
 def test_a_wrong_prior_leaves_earlier_predictions_alone(trained: Run, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
-    out.write_text("path,class,probability,group,train,class_1,probability_1\nof yesterday")
+    out.write_bytes(b"path,class,probability,group,train,class_1,probability_1,error\r\nof yesterday")
     with pytest.raises(UserError, match=r"no file 'unifrom'; did you mean 'uniform'\?"):
         gpaco.predict(trained, images, out=out, prior="unifrom")
     assert out.read_text().endswith("of yesterday")

@@ -108,7 +108,7 @@ def test_a_run_against_itself_has_an_mce_of_one(run: Run) -> None:
 
 @pytest.mark.parametrize("options", [{"prior": "uniform"}, {"restrict": True}, {"clean": "x"}, {"workers": 2}], ids=str)
 def test_options_of_classifiers_are_refused(options: dict[str, Any], run: Run) -> None:
-    with pytest.raises(UserError, match="robustness of a segmenter has no"):
+    with pytest.raises(UserError, match="for a segmenter, robustness does not support"):
         gpaco.robustness(run, **options)
 
 
