@@ -478,7 +478,8 @@ def test_every_architecture_takes_a_step_with_every_method_at_its_real_size(
         before = [parameter.flatten()[:8].clone() for parameter in stepped]
         optimizer.step()
         moved = sum(not torch.equal(old, new.flatten()[:8]) for old, new in zip(before, stepped, strict=True))
-        assert moved > 0.8 * len(stepped), (name, moved, len(stepped))
+        waiting = len(list(network.centers.parameters())) if load(name).method.name == "supcon" else 0
+        assert moved > 0.8 * (len(stepped) - waiting), (name, moved, len(stepped))
 
 
 def materialise(network: nn.Module) -> None:
