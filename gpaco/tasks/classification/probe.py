@@ -1,11 +1,8 @@
 """Probes a trained model: the gradients and probabilities of single images in the loss of the training run.
 
-A training step is reconstructed with the method of the run: its views, its memory and a batch. All numbers come from
-the gradients of that loss, so a new method needs no code here. Row i of the gradient of the loss, summed over the
-anchors, with respect to the class logits is p_i - t_i: the probabilities of the centers minus their targets. With all
-logits shifted far down, p_i is 0, which leaves the targets. The mass on the positives is measured in the same way: with
-a shift of the similarities between samples of the same class, and with all logits shifted far up. This runs in one
-process.
+A training step is reconstructed with the method of the run: its views, its memory and a batch. Gradients are those of
+its loss, so a new method needs no code here. The masses are probabilities in the softmax of GPaCo and PaCo over class
+centers and samples, computed as a whole matrix, since a step has few anchors. This runs in one process.
 
 Shapes: A anchors (each view of an image; PaCo: the first view), C classes, D the length of an embedding, M references.
 """
@@ -25,7 +22,7 @@ from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Samples
 from gpaco.data.views.views import normalize
 from gpaco.errors import UserError
-from gpaco.losses.contrast import class_counts
+from gpaco.losses.contrast import with_prior
 from gpaco.losses.criterion import GPaCoLoss
 from gpaco.losses.memory import Memory
 from gpaco.losses.pairs import from_pairs, to_pairs
@@ -45,8 +42,6 @@ from gpaco.training.run import Run, select_checkpoint
 Array = NDArray[Any]
 CHUNK = 64  # most images probed in one step
 BATCH = 256  # most other images in a step
-_FAR = 1e4  # logits shifted down by this have no probability; shifted up, all of it
-_SHIFT = 1e-8  # shift of a similarity: too small to matter, large enough for a gradient
 
 
 class Stage(NamedTuple):
@@ -253,35 +248,30 @@ class _Network:
 
     def _masses(self, step: "_Step", held: Tensor, held_labels: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient at the logits, the mass on the own center and on the positives, and their number."""
-        num_classes, labels = step.logits.shape[1], step.anchor_labels
-        classes = step.labels.unique()
-        marks = F.one_hot(classes, num_classes).to(held).t()  # (C, classes of this step)
-        shift = torch.full((len(classes),), _SHIFT, device=self.device, requires_grad=True)
+        self.memory.embeddings, self.memory.labels, self.memory.rows = held, held_labels, len(held)
+        (gradient,) = torch.autograd.grad(self._loss(step), step.logits)
+        labels, (anchors, num_classes) = step.anchor_labels, step.logits.shape
+        criterion = next(part for part in self.method.modules() if isinstance(part, GPaCoLoss))
+        own = [(step.embeddings, labels), *([] if step.keys is None else [(step.keys, step.labels)])]
+        references = torch.cat([*(embeddings for embeddings, _ in own), held])
+        shares = torch.cat([_rows(one, num_classes) for one in (*(one for _, one in own), held_labels)])
+        similarities = step.embeddings @ references.t() / criterion.temperature
+        similarities[:, :anchors].fill_diagonal_(-torch.inf)  # not with itself
+        logits = with_prior(step.logits, criterion._prior(criterion.center_share))
+        masses = torch.cat([logits, similarities], 1).softmax(1)
+        positive = shares[:, labels].t()  # (A, references)
+        same = F.one_hot(labels, num_classes).to(masses)
+        each = (masses[:, num_classes:] * positive).sum(1)
+        together = same @ ((each @ same) / same.sum(0).clamp_min(1))
+        return gradient, masses.gather(1, labels.unsqueeze(1)).squeeze(1), together, positive.sum(1) - 1
 
-        def marked(embeddings: Tensor, labels: Tensor) -> Tensor:
-            """Append a column for each class, such that the products of these columns are the shifts."""
-            if labels.dim() == 1:
-                columns = marks[labels]
-            else:
-                classes, shares = from_pairs(labels)
-                columns = (marks[classes] * shares.unsqueeze(2)).sum(1)
-            return torch.cat([embeddings, columns * shift.sqrt()], 1)
 
-        self.memory.embeddings, self.memory.labels = marked(held, held_labels), held_labels
-        self.memory.rows = len(held)
-        keys = None if step.keys is None else marked(step.keys, step.labels)
-        step = step._replace(embeddings=marked(step.embeddings, labels), keys=keys)
-        gradient, at_shift = torch.autograd.grad(self._loss(step), [step.logits, shift], retain_graph=True)
-        # If the centers have no mass, their targets remain; if they have all of it, the targets of the samples remain.
-        low, high = (self._loss(step._replace(logits=step.logits + far)) for far in (-_FAR, _FAR))
-        (no_center,) = torch.autograd.grad(low, step.logits, retain_graph=True)
-        (no_samples,) = torch.autograd.grad(high, shift)
-        center = (gradient - no_center).gather(1, labels.unsqueeze(1)).squeeze(1)
-        mine = marks[labels]  # (A, classes of this step)
-        together = mine @ (self.settings.temperature * (at_shift - no_samples) / mine.sum(0))
-        everyone = [labels, held_labels] if keys is None else [labels, held_labels, step.labels]
-        counts = class_counts(everyone, num_classes, ignore_index=-100, dtype=torch.float32)
-        return gradient, center, together, counts[labels] - 1
+def _rows(labels: Tensor, num_classes: int) -> Tensor:
+    """Return labels as rows of shares (N, C); those of a memory may be pairs of classes and shares."""
+    if labels.dim() == 1:
+        return F.one_hot(labels, num_classes).float()
+    classes, shares = from_pairs(labels)
+    return torch.zeros(len(labels), num_classes, device=labels.device).scatter_add(1, classes, shares.float())
 
 
 class _Step(NamedTuple):
