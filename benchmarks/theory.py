@@ -11,7 +11,7 @@ of ten classes, from the most to the least frequent:
     knobs       accuracy over alpha and memory: with the prior of the paper, with that prior corrected after training,
                 and trained with the unbiased prior
 
-The same command resumes; theory.svg is drawn from the rows so far. About an hour of one core.
+The same command resumes; theory.svg is drawn from the rows so far. About three hours of one core.
 """
 
 import argparse
