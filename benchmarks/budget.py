@@ -5,8 +5,8 @@
 CIFAR-100-LT with imbalance factor 100, an 8-layer ResNet, two plain views for all methods, a cosine to zero over 30, 60
 and 120 epochs with 3, 2 and 1 seeds. The last epoch is tested, nothing is tuned. Each cell is a run in DIR, which the
 same command resumes; its row goes to benchmarks/results/budget.csv when it is finished, and budget.svg is drawn again.
-With --minutes no cell begins after that time. --amp bf16 takes half of the time on a processor with matrix units for it
-(Intel AMX).
+With --minutes no cell begins after that time. --amp bf16 takes about half of the time on a processor with instructions
+for it.
 """
 
 import argparse

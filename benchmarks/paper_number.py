@@ -6,8 +6,8 @@
 `gpaco train CIFAR --recipe cifar100-lt100-resnet32-gpaco`: temperature 0.05, alpha 0.01, embeddings of length 32, rate
 0.1, a strong and a stronger view. The paper trains for 400 epochs; here it is half of that, with the steps of the
 schedule at half of their epochs and the warm-up unchanged. Balanced softmax has the same views, rate and schedule. One
-seed, one thread: about 6.6 hours for each method, with --amp bf16 on a processor with matrix units for it (Intel AMX)
-less than three. To train both at once, start two processes with one method each. The same command resumes. Every tenth
+seed, one thread: about 6.6 hours for each method, with --amp bf16 on a processor with instructions for it about half
+of that. To train both at once, start two processes with one method each. The same command resumes. Every tenth
 epoch is kept, and tested at the end; nothing is selected on test data. Rows go to benchmarks/results/paper_number.csv,
 curves to paper_number.svg.
 """
