@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.api.report import report
-from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
@@ -22,7 +21,7 @@ MARKS = {".json": '"written_by": "gpaco evaluate"'}
 
 def evaluate(
     runs: Runs,
-    data: Path | str | Samples | None = None,
+    data: Path | str | None = None,
     *,
     root: Path | str | None = None,
     prior: str | None = None,
@@ -72,7 +71,7 @@ def evaluate(
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():
         say, progress = quiet, None
-    if root is not None and (data is None or isinstance(data, Samples)):
+    if root is not None and data is None:
         raise UserError("--root is for a table or list, but none was given", "gpaco evaluate RUN LIST --root FOLDER")
     common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where}
     common |= {"progress": progress, "say": say}

@@ -32,7 +32,6 @@ def robustness(
     restrict: bool = False,
     prior: str | None = None,
     unbiased: bool = False,
-    which: str = "best",
     on_bad_image: str = "error",
     workers: int | None = None,
     device: str | None = None,
@@ -57,7 +56,6 @@ def robustness(
         preprocessing: "official", or "paper" (resize to 256 and crop 224 even if images have 224 pixels).
         restrict: predict only classes of the data; always on for ImageNet-R and -A.
         prior, unbiased: as for `evaluate`.
-        which: "best" or "last" checkpoint.
         on_bad_image: "error", or "skip" to leave out unreadable images and list them.
         workers: processes that load images; by default one per core, at most 8.
         out: folder for `robustness*.json` and `robustness.jsonl`; by default that of the run.

@@ -1,7 +1,7 @@
 """A file inside a tar archive, found by its offset."""
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,6 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.archive}/{self.name}"
-
-    @property
-    def suffix(self) -> str:
-        return PurePosixPath(self.name).suffix
 
     def read_bytes(self) -> bytes:
         with self.archive.open("rb") as file:

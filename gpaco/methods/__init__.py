@@ -42,7 +42,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "tau-norm": TauNorm,
     "ncm": lambda _: Ncm(),
     "mislas": Mislas,
-    "bbn": Bbn,
+    "bbn": lambda _: Bbn(),
     "causal-norm": lambda _: CausalNorm(),
     "reslt": ResLt,
     "ride": Ride,

@@ -20,9 +20,7 @@ class Bbn(Method):
     the second block starts as a copy of the first (released: from other random numbers).
     """
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        self.weight = 1.0
+    weight = 1.0  # a
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         self.weight = 1 - (epoch / epochs) ** 2

@@ -41,7 +41,6 @@ class RobustnessSettings:
     restrict: bool
     prior: str | None
     unbiased: bool
-    which: str
     on_bad_image: str
     workers: int | None
     device: torch.device
@@ -85,7 +84,7 @@ def complete(
     `arguments` has everything that a row depends on besides the model of the run, ready for JSON.
     """
     path = settings.out / "robustness.jsonl"
-    manifest = select_checkpoint(run, settings.which).path / "MANIFEST.json"  # has the SHA-256 of each file
+    manifest = select_checkpoint(run).path / "MANIFEST.json"  # has the SHA-256 of each file
     model = hashlib.sha256(manifest.read_bytes()).hexdigest()
     key = json.loads(json.dumps({"model": model, "arguments": arguments}))
     first = distributed.rank() == 0  # reads and writes the log

@@ -420,38 +420,3 @@ def test_class_names_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             convert(file, tmp_path / "run", counts=tmp_path / "short.csv", say=quiet)
     convert(file, tmp_path / "run", counts=tmp_path / "counts.csv", say=quiet)
     assert gpaco.load(tmp_path / "run").classes == ("a", "b", "c", "e")
-
-
-def test_efficientnet_lite0_of_its_package_gets_the_names_of_timm(tmp_path: Path) -> None:
-    with torch.device("meta"):
-        wanted = backbones.build("tf_efficientnet_lite0").module.state_dict()
-    draw = torch.Generator().manual_seed(0)
-    wanted = {name: torch.rand(value.shape, generator=draw).to(value.dtype) for name, value in wanted.items()}
-    counters = [name for name in wanted if name.endswith("num_batches_tracked")]
-    wanted |= {name: torch.tensor(k) for k, name in enumerate(counters)}
-    wanted |= {"classifier.weight": torch.rand(1000, 1280, generator=draw), "classifier.bias": torch.rand(1000)}
-    torch.save(lite0(wanted), tmp_path / "efficientnet-lite0.pth")
-    result = convert(tmp_path / "efficientnet-lite0.pth", tmp_path / "a.safetensors", say=quiet)
-    assert result["model"] == "tf_efficientnet_lite0"
-    found = load_file(tmp_path / "a.safetensors")
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
-
-
-def lite0(wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """timm's tensors by the names of the package: the other way round, by hand."""
-    blocks = sorted({tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")})
-    found: dict[str, Tensor] = {}
-    outer = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1", "classifier": "_fc"}
-    inner = {"conv_pw": "_expand_conv", "bn1": "_bn0", "conv_dw": "_depthwise_conv", "bn2": "_bn1"}
-    inner |= {"conv_pwl": "_project_conv", "bn3": "_bn2"}
-    first = {"conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"}
-    for name, value in wanted.items():
-        words = name.split(".")
-        if words[0] == "blocks":
-            number = blocks.index((int(words[1]), int(words[2])))
-            found[f"_blocks.{number}.{(inner if number else first)[words[3]]}.{words[4]}"] = value
-        else:
-            found[f"{outer[words[0]]}.{words[1]}"] = value
-    return found

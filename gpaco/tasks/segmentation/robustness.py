@@ -28,7 +28,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     """Return the result of `gpaco.robustness`. Images are corrupted at their own size."""
     check_options(settings)
     run, subset, say = settings.run, settings.subset, settings.say
-    predictor = load_segmenter(run, which=settings.which, device=settings.device)
+    predictor = load_segmenter(run, device=settings.device)
     part, whole = evaluation_part(run, settings.data, predictor.classes, say)
     numbers = np.sort(permutation(settings.seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
@@ -51,7 +51,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
 
     baseline = None
     if settings.baseline is not None:
-        other = load_segmenter(as_run(settings.baseline), which=settings.which, device=settings.device)
+        other = load_segmenter(as_run(settings.baseline), device=settings.device)
         if other.classes != predictor.classes:
             raise UserError(
                 f"{settings.baseline} does not have the same classes", "choose a baseline trained on the same classes"
