@@ -4,7 +4,8 @@
 
 CIFAR-100-LT with imbalance factor 100, an 8-layer ResNet, two plain views for all methods, a cosine to zero over 30, 60
 and 120 epochs with 3, 2 and 1 seeds. The last epoch is tested, nothing is tuned. Each cell is a run in DIR, which the
-same command resumes; its row goes to benchmarks/results/budget.csv when it is finished, and budget.svg is drawn again.
+same command resumes; its row goes to benchmarks/results/budget.csv when it is finished, and budget.svg and the table of
+docs/benchmarks.md are made again.
 With --minutes no cell begins after that time. --amp bf16 takes about half of the time on a processor with instructions
 for it.
 """
@@ -19,12 +20,13 @@ from statistics import mean
 import numpy as np
 import torch
 from cells import fitted_ece
-from table import append, has, read
+from table import append, has, read, spread, write_between
 
 import gpaco
 from gpaco.cli.display import Display
 
 RESULTS = Path(__file__).parent / "results" / "budget.csv"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 SEEDS = {30: 3, 60: 2, 120: 1}
 GPACO = ("method.alpha=0.01", "method.temperature=0.07", "method.memory=1024")
 METHODS = {
@@ -33,6 +35,9 @@ METHODS = {
     "gpaco": ("gpaco", (*GPACO, "method.prior=unbiased", "method.start=balanced")),
     "ce": ("ce", ()),  # at 60 epochs only
 }
+NAMES = {"balanced-softmax": "balanced softmax", "gpaco, as published": "GPaCo as published"}
+NAMES |= {"gpaco": "GPaCo, balanced start, unbiased prior", "ce": "cross entropy"}
+FIGURES = ("top1", "many", "medium", "few", "ece_fitted")
 COMMON = ("views.first=plain", "views.second=plain", "train.channels_last=true", "train.report=false")
 
 
@@ -83,7 +88,7 @@ def plot(path: Path) -> None:
         for name, mine in groupby(rows, lambda row: row["method"]):
             points = [(int(row["epochs"]), 100 * float(row[what])) for row in mine]
             means = {epochs: mean(y for x, y in points if x == epochs) for epochs, _ in points}
-            (line,) = axis.plot(list(means), list(means.values()), "o-", label=name)
+            (line,) = axis.plot(list(means), list(means.values()), "o-", label=NAMES[name])
             axis.plot(*zip(*points, strict=True), ".", color=line.get_color(), markersize=4)
         axis.set(title=title, xlabel="epochs", ylabel="accuracy (%)", xscale="log", xticks=list(SEEDS))
         axis.set_xticklabels([str(epochs) for epochs in SEEDS])
@@ -91,6 +96,18 @@ def plot(path: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(path, metadata={"Date": None})
+
+
+def table() -> str:
+    """Return a Markdown table, mean and standard deviation over seeds in percent."""
+    lines = ["| epochs | method | seeds | all | many | medium | few | ECE |", "|---" * 8 + "|"]
+    for epochs in SEEDS:
+        for name in METHODS:
+            rows = [row for row in read(RESULTS) if (row["epochs"], row["method"]) == (str(epochs), name)]
+            if rows:
+                figures = [spread([row[what] for row in rows]) for what in FIGURES]
+                lines.append(f"| {epochs} | {NAMES[name]} | {len(rows)} | {' | '.join(figures)} |")
+    return "\n".join(["", *lines, ""])
 
 
 def main() -> None:
@@ -110,6 +127,7 @@ def main() -> None:
             break
         train(options.data, options.out, name, epochs, seed, options.amp)
         plot(RESULTS.with_suffix(".svg"))
+        write_between(PAGE, "<!-- budget -->", "<!-- end of budget -->", table())
 
 
 if __name__ == "__main__":
