@@ -173,7 +173,7 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     scratch = recipe.train.part == "all" and recipe.model.weights == NONE
     steps = recipe.train.epochs * len(splits.train) / recipe.train.batch_size
     if scratch and recipe.method.name == "gpaco" and "method.name" not in given and steps < _LONG:
-        say("from scratch, GPaCo needs long training: in shorter runs it was better on rare classes, not on all of them;")
+        say("short training from scratch: in our benchmarks GPaCo was better on rare classes, but not overall;")
         say("  also try --method balanced-softmax")
     large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
     return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})
