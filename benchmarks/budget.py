@@ -94,7 +94,7 @@ def plot(path: Path) -> None:
         axis.set_xticklabels([str(epochs) for epochs in SEEDS])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend()
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, metadata={"Date": None})
 
 
