@@ -13,7 +13,7 @@ Contestants, all float32, all with the same numbers:
 Each measurement is a process of its own. Times are medians of repeated runs, taken in turn within one process per
 shape, so that a noisy machine affects all alike. Memory is the rise of the peak resident size during one forward and
 backward pass, the gradients of the inputs included. Writes loss.csv (one row per measurement, with the machine) and
-loss.svg, and prints the table of docs/benchmarks.md.
+loss.svg, and prints the table of docs/speed.md.
 """
 
 import argparse
