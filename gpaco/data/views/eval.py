@@ -1,17 +1,17 @@
 """The view of an image for testing: the whole image resized, or the center of the resized image."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from gpaco.data.samples import Samples
 from gpaco.data.views.tested import TestView, sized
 from gpaco.data.views.views import channels_first, resized_whole
+from gpaco.system.prefetch import prefetch
 
 Array = npt.NDArray[Any]
 
@@ -27,12 +27,10 @@ def images_as_tested(samples: Samples, view: TestView, chunks: Sequence[Array]) 
         for rows in chunks:
             yield channels_first(np.stack([as_tested(image, view) for image in samples.images[rows]]))
         return
-    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
 
-        def submitted(chunk: Array) -> list[Future[Array]]:
-            return [pool.submit(lambda i: as_tested(samples.load(i, view.least), view), int(i)) for i in chunk]
+    def load(i: int) -> Array:
+        return as_tested(samples.load(i, view.least), view)
 
-        ahead = [submitted(chunk) for chunk in chunks[:1]]
-        for k in range(len(chunks)):
-            ahead += [submitted(chunk) for chunk in chunks[k + 1 : k + 2]]
-            yield channels_first(np.stack([future.result() for future in ahead.pop(0)]))
+    images = prefetch(load, (int(i) for rows in chunks for i in rows), ahead=max(map(len, chunks), default=0))
+    for rows in chunks:
+        yield channels_first(np.stack(list(islice(images, len(rows)))))

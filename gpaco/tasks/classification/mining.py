@@ -1,7 +1,7 @@
 """Finds unlabeled images to label next: probable candidates for some classes, without near-duplicates."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpaco.data.views.eval import as_tested
 from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.groups import groups
 from gpaco.system import distributed
+from gpaco.system.prefetch import prefetch
 from gpaco.system.progress import Progress
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.logits import check_finite, softmax
@@ -85,24 +86,24 @@ def look_at(
     logits = np.full((len(own), len(card.classes)), np.nan, np.float32)
     features = np.zeros((len(own), wide), np.float32)
     errors: dict[int, str] = {}
-    with ThreadPoolExecutor(max(2, torch.get_num_threads())) as pool:
-        for start in range(0, len(own), _BATCH):
-            chunk = own[start : start + _BATCH]
-            images = list(pool.map(lambda i: read_as_tested(files[i], predictor), chunk))
-            good = [k for k, image in enumerate(images) if not isinstance(image, str)]
-            errors |= {i: image for i, image in zip(chunk, images, strict=True) if isinstance(image, str)}
-            if good:
-                pixels = np.stack([images[k] for k in good])
-                tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-                border, size = card.network.border, card.size
-                middle = slice(border // 2, border // 2 + size)
-                found = predictor.model.pooled(predictor.normalized(tensor)[:, :, middle, middle])
-                answers = predictor(tensor) if border else predictor.logits(found)
-                rows = np.array(good) + start
-                logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
-                check_finite(logits[rows])
-            if progress is not None:
-                progress(min(start + _BATCH, len(own)), len(own))
+    loaded = prefetch(lambda i: read_as_tested(files[i], predictor), own, ahead=_BATCH)
+    for start in range(0, len(own), _BATCH):
+        chunk = own[start : start + _BATCH]
+        images = list(islice(loaded, len(chunk)))
+        good = [k for k, image in enumerate(images) if not isinstance(image, str)]
+        errors |= {i: image for i, image in zip(chunk, images, strict=True) if isinstance(image, str)}
+        if good:
+            pixels = np.stack([images[k] for k in good])
+            tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+            border, size = card.network.border, card.size
+            middle = slice(border // 2, border // 2 + size)
+            found = predictor.model.pooled(predictor.normalized(tensor)[:, :, middle, middle])
+            answers = predictor(tensor) if border else predictor.logits(found)
+            rows = np.array(good) + start
+            logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
+            check_finite(logits[rows])
+        if progress is not None:
+            progress(min(start + _BATCH, len(own)), len(own))
     whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
     everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
     return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones

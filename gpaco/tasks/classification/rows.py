@@ -7,10 +7,10 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpaco.data.images import Pixels, read_image
 from gpaco.data.members import File
 from gpaco.errors import EnvironmentProblem, Problem, UserError, installing
 from gpaco.system.outputs import Mark, output_file
+from gpaco.system.prefetch import prefetch
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.system.work import ALONE, Work
@@ -75,28 +76,27 @@ def predict_rows(
         except Problem as error:
             return error.cause
 
-    done = 0
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
-        for own in work.rounds(len(files), batch_size):
-            chunk = [files[i] for i in own]
-            images = list(pool.map(read, chunk))
-            good = [image for image in images if not isinstance(image, str)]
-            probabilities = iter(model.probabilities(good) if good else ())
-            found: list[Row] = []
-            for file, image in zip(chunk, images, strict=True):
-                row: Row = {"path": printable(str(file)), **dict.fromkeys(("class", "probability", "group", "train"))}
-                if isinstance(image, str):
-                    row |= {"top": [], "error": image}
-                else:
-                    row |= answer(next(probabilities), model, top) | {"error": None}
-                if uncertain is not None:
-                    row["uncertain"] = row["probability"] is None or row["probability"] < uncertain
-                found.append(row)
-            together = work.collect(found)
-            yield from together
-            done += len(together)
-            if progress is not None:
-                progress(done, len(files))
+    done, rounds = 0, work.rounds(len(files), batch_size)
+    loaded = prefetch(read, (files[i] for own in rounds for i in own), ahead=batch_size)
+    for own in rounds:
+        images = list(islice(loaded, len(own)))
+        good = [image for image in images if not isinstance(image, str)]
+        probabilities = iter(model.probabilities(good) if good else ())
+        found: list[Row] = []
+        for i, image in zip(own, images, strict=True):
+            row: Row = {"path": printable(str(files[i])), **dict.fromkeys(("class", "probability", "group", "train"))}
+            if isinstance(image, str):
+                row |= {"top": [], "error": image}
+            else:
+                row |= answer(next(probabilities), model, top) | {"error": None}
+            if uncertain is not None:
+                row["uncertain"] = row["probability"] is None or row["probability"] < uncertain
+            found.append(row)
+        together = work.collect(found)
+        yield from together
+        done += len(together)
+        if progress is not None:
+            progress(done, len(files))
 
 
 def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:

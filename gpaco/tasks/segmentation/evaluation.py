@@ -1,8 +1,6 @@
 """Metrics of a segmenter: every image at its own size, with pixels summed over all images and processes."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +15,7 @@ from gpaco.data.walk import real_paths
 from gpaco.errors import Diverged, Problem, UserError
 from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
 from gpaco.system import distributed
+from gpaco.system.prefetch import prefetch
 from gpaco.system.progress import Progress, Say, as_progress, quiet
 from gpaco.system.words import plural
 from gpaco.tasks.segmentation.inference import Size, check_scales, predict_classes, predict_logits
@@ -81,16 +80,13 @@ def evaluate_scenes(
     tally = Tally.empty(len(card.classes))
     mine = distributed.own_share(len(scenes))
     finite, each = True, np.zeros((len(scenes), 3, len(card.classes)), np.int64)
-    with ThreadPoolExecutor(1) as pool:  # decode an image while the network works on another
-        ahead = deque(pool.submit(load, i) for i in mine[:2])
-        for done, index in enumerate(mine, 1):
-            image, mask = ahead.popleft().result()
-            ahead.extend(pool.submit(load, i) for i in mine[done + 1 : done + 2])
-            classes, probability = segment(predictor, image, **how)
-            finite &= bool(np.isfinite(probability).all())
-            each[index] = tally.add(classes, mask)
-            if progress is not None:
-                progress(done, len(mine))
+    loaded = prefetch(load, mine, ahead=2, threads=1)
+    for done, (index, (image, mask)) in enumerate(zip(mine, loaded, strict=True), 1):
+        classes, probability = segment(predictor, image, **how)
+        finite &= bool(np.isfinite(probability).all())
+        each[index] = tally.add(classes, mask)
+        if progress is not None:
+            progress(done, len(mine))
     (bad,) = distributed.agree(int(not finite))
     if bad:
         raise Diverged(

@@ -5,9 +5,8 @@ Needs no torch. An unreadable file gets a row with its error.
 
 import csv
 import os
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -24,6 +23,7 @@ from gpaco.data.members import File, Member
 from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
 from gpaco.system.outputs import mark_folder, output_folder
+from gpaco.system.prefetch import prefetch
 from gpaco.system.progress import Progress
 from gpaco.system.words import printable
 from gpaco.system.work import ALONE, Work
@@ -84,15 +84,12 @@ def write_masks(
     if folder is not None and work.first:
         table = _table(folder, model, columns, rows)
     rounds = work.rounds(len(files), 1 if work.processes == 1 else _ROUND)
-    own = deque(i for one in rounds for i in one)
-    with explained(f"cannot write to {folder}", ""), ThreadPoolExecutor(1) as pool, table as write:
-        ahead = deque(pool.submit(_read, files[own.popleft()][0]) for _ in range(min(1, len(own))))
+    images = prefetch(_read, (files[i][0] for one in rounds for i in one), ahead=1, threads=1)
+    with explained(f"cannot write to {folder}", ""), table as write:
         for one in rounds:
             found: list[Row] = []
             for file, name in (files[i] for i in one):
-                image = ahead.popleft().result()
-                if own:  # decode it while the network works
-                    ahead.append(pool.submit(_read, files[own.popleft()][0]))
+                image = next(images)
                 row: Row = dict.fromkeys(COLUMNS) | {"path": printable(str(file)), "shares": {}}
                 row |= {"error": image} if isinstance(image, str) else _segmented(model, image, folder, name)
                 if uncertain is not None:
