@@ -1,12 +1,12 @@
 """Heads on frozen features, five methods on CIFAR-100-LT: which one makes the most of pretrained features?
 
-    python benchmarks/frozen_features.py DATA --weights FILE --out DIR [--factors 100 50 10] [--seeds 5]
+    python benchmarks/frozen_features.py DATA --weights FILE --out DIR [--factors 100 50 10] [--seeds 5] [--methods ...]
 
 DATA is the folder cifar-100-python or its archive, FILE the weights of an EfficientNet-Lite0 (tf_efficientnet_lite0,
 safetensors). Images are enlarged to 96 pixels and embedded once in four random crops (a quarter of the area or more,
-mirrored or not); all runs share these features, also those of smaller long tails, whose images are among those of the
-larger ones. A head (a hidden layer of 512, centers, for contrast a projector) trains for 20 epochs on two of the four
-views at a time. Every method is tuned with eight settings on the first factor (cells.py says how):
+mirrored or not); runs with the same images share these features. A head (a hidden layer of 512, centers, for contrast a
+projector) trains for 20 epochs on two of the four views at a time. Every method is tuned with eight settings on the
+first factor (cells.py says how):
 
     all                    learning rate and weight decay
     ce, balanced-softmax   label smoothing
@@ -14,7 +14,8 @@ views at a time. Every method is tuned with eight settings on the first factor (
 
 A first round with other grids showed, on validation data, that a rate of 0.2 is too high for every method. paco has
 momentum keys (0.99, for 20 epochs are few) and the published prior. The three contrastive methods start balanced.
-Results are added to benchmarks/results/frozen_features.csv as they come. Rerun the same command to resume.
+Results are added to benchmarks/results/frozen_features.csv as they come. Rerun the same command to resume. Processes
+with different methods may share DIR.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--factors", type=float, nargs="+", default=[100, 50, 10])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--model", default="tf_efficientnet_lite0")
@@ -73,7 +75,7 @@ def main() -> None:
         "data.allow_leakage=true",  # CIFAR-100 has a few images twice
     )
     study = Study(options.data, options.out, "head", common, options.results)
-    run_study(study, METHODS, options.factors, options.seeds)
+    run_study(study, {name: METHODS[name] for name in options.methods}, options.factors, options.seeds)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import csv
 import platform
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -26,8 +28,9 @@ def has(path: Path, key: Mapping[str, Any]) -> bool:
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a row, with the machine, the versions and the commit."""
-    rewrite(path, [*read(path), {**row, **origin()}])
+    """Add a row, with the machine, the versions and the commit. Several processes may add rows at the same time."""
+    with FileLock(Path(tempfile.gettempdir()) / f"{path.name}.lock"):
+        rewrite(path, [*read(path), {**row, **origin()}])
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
