@@ -13,7 +13,7 @@ All methods see the same cached features of EfficientNet-Lite0 (benchmarks/heads
     ... on top              the head learns what the closed form lacks: in training, leave-one-out logits of the closed
                             form (the image is taken out of its class mean and of the covariance) are a fixed offset
 
-Rows are added to benchmarks/results/on_top.csv as they come, and the table of docs/benchmarks.md is written at the end.
+Rows are added to benchmarks/results/on_top.csv as they come, and the table of docs/defaults.md is written at the end.
 Rerun the same command to resume.
 """
 
@@ -46,7 +46,7 @@ METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
     *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
 )
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "defaults.md"
 BATCH, RATE, DECAY, HIDDEN = 128, 0.05, 5e-4, 512  # as the heads have
 
 
