@@ -1,1 +1,1 @@
-"""The public functions, one per file. Only this room knows all tasks."""
+"""The public functions, one per file."""

@@ -57,6 +57,8 @@ def compare(
     """
     check_is_list("methods", methods)
     check_is_list("settings", settings)
+    if not methods:
+        raise UserError("no method is given", "for example methods=['ce', 'gpaco']")
     if twice := [word for word in methods if list(methods).count(word) > 1]:
         raise UserError(f"the method {twice[0]!r} is given twice", "name each method once; --seeds repeats them")
     if seeds < 1:

@@ -42,6 +42,10 @@ def convert(
     """
     path, target = Path(file), Path(out)
     if target.suffix == ".safetensors":
+        if recipe or settings or classes or counts:
+            raise UserError(
+                "--recipe, --set, --classes and --counts are for runs", "leave them out, or give --out a folder"
+            )
         output_file(target, {".safetensors": None})
     else:
         output_folder(target)

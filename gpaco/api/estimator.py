@@ -191,6 +191,8 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "for example prior='train'",
                 )
             return log_prior(known[prior])
+        if not isinstance(prior, Mapping) and hasattr(prior, "to_dict"):  # a Series of pandas
+            prior = prior.to_dict()
         if isinstance(prior, Mapping):
             if wrong := [name for name in (*prior, *classes) if name not in classes or name not in prior]:
                 what = "is not a class" if wrong[0] not in classes else "has no share"

@@ -6,6 +6,8 @@ from typing import Any
 
 from gpaco.api.report import report
 from gpaco.errors import UserError
+from gpaco.pages.classification.page import NO_IMAGES
+from gpaco.pages.render import folder_of
 from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
@@ -14,7 +16,7 @@ from gpaco.system.progress import Progress, Say, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run
 from gpaco.tasks.segmentation import evaluation as segmentation
-from gpaco.training.run import Runs, of_one_task
+from gpaco.training.run import Run, Runs, of_one_task
 
 MARKS = {".json": '"written_by": "gpaco evaluate"'}
 
@@ -92,9 +94,8 @@ def evaluate(
                 raise UserError("--tune-prior needs the best checkpoint", "leave out --checkpoint")
             for run in several:
                 tune_run(run, where, say, unbiased=unbiased, progress=progress)
-                page = run.folder / "report.html"
-                if page.exists() and distributed.rank() == 0:
-                    report(run, page, say=say)
+                if distributed.rank() == 0:
+                    _renew_page(run, say)
         result = classification.evaluate_runs(
             several, data, root=root, prior=prior, unbiased=unbiased, restrict=restrict, **common
         )
@@ -102,3 +103,15 @@ def evaluate(
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(place, json.dumps({"written_by": "gpaco evaluate"} | result, indent=1))
     return result
+
+
+def _renew_page(run: Run, say: Say) -> None:
+    """Write the page of a run again, unless there is none or it is about several runs."""
+    page = run.folder / "report.html"
+    shown = folder_of(page) / "report.json"
+    if page.exists() and shown.is_file():
+        runs = json.loads(shown.read_text(encoding="utf-8"))["runs"]
+        if len(runs) == 1:
+            report(run, page, with_images=runs[0]["no_images"] != NO_IMAGES, say=say)
+        else:
+            say(f"{page} is about {len(runs)} runs and does not show the tuned prior; to write it again: gpaco report")

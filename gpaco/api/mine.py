@@ -27,7 +27,7 @@ def mine(
     pool: Path | str | Sequence[Path | str],
     *,
     out: Path | str | None = None,
-    classes: str = RARE,
+    classes: str | Sequence[str] = RARE,
     n: int = 200,
     device: str | None = None,
     progress: Progress | None = None,
@@ -42,7 +42,7 @@ def mine(
         run: a run of a classifier.
         pool: files, folders (searched for images), tar shards, and .txt lists with one path per line.
         out: .csv file for the rows; a page with thumbnails is written beside it, with the suffix .html.
-        classes: "rare": few-shot classes, or else the rarest third; or names separated by commas.
+        classes: "rare": few-shot classes, or else the rarest third; or a list of names, or names separated by commas.
         n: total number of candidates, divided among the classes.
 
     >>> len(mine("runs/first", "unlabeled", out="candidates.csv", n=5))

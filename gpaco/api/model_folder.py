@@ -3,6 +3,7 @@
 It has config.json with the card, model.safetensors, and gaussian.safetensors if the head has a closed form beside it.
 """
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,8 @@ def write_model_folder(run: Run, folder: Path) -> None:
     card: Any = predictor.card
     stored = write_card(replace(card, weights=origin(card.weights)))
     config = {"gpaco": __version__, "task": task, "card": stored}
+    if (readme := folder / "README.md").is_file():
+        config["readme"] = sha256_of(readme)  # tells later whether somebody has changed it
     (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
@@ -66,7 +69,7 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
     model, gaussian = kind.build_model(card), None
     try:
         model.load_state_dict(load_file(folder / WEIGHTS))
-        if (folder / GAUSSIAN).is_file():
+        if kind is classification and card.calibration and card.calibration.sha256:
             gaussian = gaussian_from(load_file(folder / GAUSSIAN))
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError) as error:
         raise UserError(
@@ -80,6 +83,11 @@ def load_model_folder(folder: Path, device: str | torch.device) -> Predictor | S
 def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a network as contiguous tensors, which safetensors requires."""
     return {key: value.contiguous() for key, value in model.state_dict().items()}
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def origin(weights: str) -> str:

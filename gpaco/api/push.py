@@ -1,16 +1,18 @@
 """push(): upload a model with its card to the Hugging Face hub, for `gpaco.load("hub:OWNER/NAME")`."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from gpaco import __version__
-from gpaco.api.model_folder import is_ours, write_model_folder
+from gpaco.api.model_folder import CONFIG, is_ours, sha256_of, write_model_folder
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.models.weights.hub import check_name
 from gpaco.pages.model_card import write_model_card
 from gpaco.system.progress import Say, quiet
 from gpaco.system.words import one_line
+from gpaco.tasks.classification.calibration import GAUSSIAN
 from gpaco.training.run import Run, as_run
 
 FOLDER = "hub"  # in the run: what is uploaded
@@ -40,8 +42,8 @@ def push(
     partial = run.folder / f"{FOLDER}.partial"  # left by a failed push, or from this one
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    write_model_folder(run, partial)
     write_model_card(run, name, partial)
+    write_model_folder(run, partial)
     if folder.exists():
         _keep_own(folder, partial, say)
     shutil.rmtree(folder, ignore_errors=True)
@@ -55,12 +57,12 @@ def push(
 
 
 def _keep_own(folder: Path, new: Path, say: Say) -> None:
-    """Carry over what a person has added to the folder, and their model card if it differs from ours."""
+    """Carry over what a person has added to the folder, and the model card if they have changed it."""
     for path in folder.iterdir():
-        if not (new / path.name).exists():
+        if not (new / path.name).exists() and path.name != GAUSSIAN:
             path.rename(new / path.name)
-    card = folder / "README.md"
-    if card.is_file() and card.read_bytes() != (new / "README.md").read_bytes():
+    card, written = folder / "README.md", json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("readme")
+    if card.is_file() and sha256_of(card) != written:
         card.replace(new / "README.md")
         say(f"{card} is kept as it is; to have it written again, remove it")
 

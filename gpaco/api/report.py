@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpaco.data.samples import Splits
+from gpaco.errors import UserError
 from gpaco.pages import segmentation
 from gpaco.pages.classification import page as classification
 from gpaco.pages.progress import write_progress
 from gpaco.pages.render import FOLDER_MARK, MARK, folder_of
 from gpaco.system.outputs import output_file, output_folder
 from gpaco.system.progress import Say, quiet
+from gpaco.system.words import plural
 from gpaco.tasks.segmentation.scenes import SceneSplits
 from gpaco.training.run import Runs, of_one_task
 
@@ -42,6 +44,8 @@ def report(
     'report.html'
     """
     several = of_one_task(runs)
+    if names is not None and len(names) != len(several):
+        raise UserError(f"{plural(len(several), 'run')} but {plural(len(names), 'name')}", "give each run one name")
     data = [place for run in several for place in run.recipe.data.places]
     page = output_file(out, dict.fromkeys((".html", ".htm"), MARK), data)
     output_folder(folder_of(page), FOLDER_MARK, data=data)

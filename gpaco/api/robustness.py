@@ -1,5 +1,6 @@
 """robustness(): errors on corrupted images and on published test sets, for both tasks."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.system import distributed
 from gpaco.system.outputs import output_folder
 from gpaco.system.progress import Bar, Say, quiet
+from gpaco.system.words import with_commas
 from gpaco.tasks.classification import robustness as classification
 from gpaco.tasks.robustness import MARK, RobustnessSettings
 from gpaco.tasks.segmentation import robustness as segmentation
@@ -23,8 +25,8 @@ def robustness(
     *,
     baseline: Path | str | None = None,
     clean: Path | str | None = None,
-    corruptions: str | None = None,
-    severities: str | None = None,
+    corruptions: str | Sequence[str] | None = None,
+    severities: str | int | Sequence[int] | None = None,
     subset: int | None = None,
     seed: int = 0,
     constants: str | None = None,
@@ -49,7 +51,7 @@ def robustness(
             -Sketch, which are used as they are. By default the test data of the run.
         baseline: another run, or "alexnet" (ImageNet only), for `mce` and `relative_mce`.
         clean: the clean images of a published corrupted set.
-        corruptions, severities: comma-separated; all by default.
+        corruptions, severities: a list, or text with commas; all by default.
         subset: use about this many images, with all classes in proportion, selected by `seed`.
         seed: seed of the corruptions, which differ for each image, and of the subset.
         constants: "imagenet" or "cifar"; by default chosen by the size of the images.
@@ -79,7 +81,8 @@ def robustness(
     labeled = [*run.recipe.data.places, data, clean]
     options |= {
         "run": run,
-        "severities": parse_severities(severities),
+        "corruptions": with_commas(corruptions),
+        "severities": parse_severities(with_commas(severities)),
         "device": where,
         "out": output_folder(run.folder if out is None else out, RECIPE, MARK, data=labeled),
         "bar": bar or (lambda title: nullcontext(lambda done, total: None)),

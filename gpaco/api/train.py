@@ -126,6 +126,7 @@ def dry_run(
         raise UserError("--dry-run runs in one process only", "leave out torchrun")
     where = choose_device(device)
     wanted, given = requested(what, recipe, settings, flags, paper=paper)
+    wanted_trackers(wanted)
     kind = TASKS[wanted.train.task]
     check_model(kind, wanted)
     lists = compared_with_published(Path(wanted.data.path))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -232,8 +233,11 @@ def loader(
         generator=torch.Generator(),  # do not advance the global one: random initial weights depend on it
     )
     before = set(multiprocessing.active_children())
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)  # a forked process lacks OpenCV's other threads, and could wait forever for a lock of theirs
     with held_signals():
         loaded = iter(made)
+    cv2.setNumThreads(threads)
     weakref.finalize(loaded, _kill, set(multiprocessing.active_children()) - before)
     return loaded
 

@@ -51,8 +51,8 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
 def _listed(folder: Path, line: str) -> Path:
     """Return the image that a line of a list names, without the class number that follows it in training lists."""
     if found := there(folder, line):
-        return found
+        return Path(found)
     name, *label = line.rsplit(None, 1)
     if label and label[0].isdigit() and Path(line).suffix.lower() not in SUFFIXES:
-        return there(folder, name) or folder / name
+        return Path(there(folder, name) or folder / name)
     return folder / line

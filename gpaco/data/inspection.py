@@ -110,12 +110,14 @@ def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, lim
         name: part.subset(np.setdiff1d(np.arange(len(part)), [i for i, _ in bad.get(name, [])]))
         for name, part in splits.parts()
     }
-    lost = np.flatnonzero((splits.train.counts > 0) & (parts["train"].counts == 0))
+    train = parts["train"]
+    lost = np.flatnonzero((splits.train.counts > 0) & (train.counts == 0))
     if len(lost):
         names = [splits.classes[c] for c in lost]
         raise UserError(f"all training images of {some(names)} are unreadable", "repair them, or remove the class")
     listed = [BadImage(name, part.names[i], why) for name, part in splits.parts() for i, why in bad.get(name, [])]
-    changes: dict[str, Any] = {**parts, "bad": tuple(listed)}
+    filled = {name: part if len(part) else None for name, part in parts.items()}
+    changes: dict[str, Any] = {**filled, "train": train, "bad": tuple(listed)}
     images = "image" if number == 1 else "images"
     return replace(splits, **changes).noting(f"left out: {number} unreadable {images} of {total}")
 

@@ -1,12 +1,12 @@
 """What every reader returns: images or their paths, labels and class names, in training, validation and test splits."""
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -174,8 +174,8 @@ class Splits(DataSplits[Samples]):
 def hash_of_rows(rows: Iterable[tuple[str, str]]) -> str:
     """Return the SHA-256 of rows of text, in order."""
     state = hashlib.sha256()
-    for row in rows:
-        state.update(json.dumps(row).encode() + b"\n")
+    for one, other in rows:  # the text of `json.dumps`, six times as fast
+        state.update(f"[{quoted(one)}, {quoted(other)}]\n".encode())
     return state.hexdigest()
 
 

@@ -19,7 +19,7 @@ class Memory(nn.Module):
     Only rows that were written are read. All state is in persistent buffers that are updated in place, so it is saved
     and restored with the module. Labels are stored as indices until rows of probabilities are pushed; from then on, as
     the two most likely classes of each row, which is all there is to a mixup or cutmix label. Nothing here synchronizes
-    with an accelerator: the number of rows is also known on the host.
+    with an accelerator, except to count the rows of other processes: the number of rows is also known on the host.
 
     Args:
         size: number of rows; the paper's length(queue).

@@ -51,7 +51,7 @@ def balanced_contrast(embeddings: Tensor, labels: Tensor, num_classes: int, temp
     same = (own[:, None] == classes) & ~itself
     sizes = as_rows(classes, embeddings.new_empty(num_classes)).sum(0)  # at least 1: the prototype
     in_class = sizes[classes] - (own[:, None] == classes).to(sizes)  # |A_j(i)|, j the class of each column
-    weighted = similarities - in_class.clamp_min(1).log()
+    weighted = similarities - in_class.log()
     log_sum = weighted.masked_fill(itself, -torch.inf).logsumexp(1)
     positives = similarities.where(same, 0).sum(1) / same.sum(1)
     return (log_sum - positives).mean()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco.errors import UserError
-from gpaco.losses.checks import log_frequencies
+from gpaco.losses.checks import log_frequencies, mean_over_anchors
 from gpaco.losses.classical import class_balanced_weights
 from gpaco.losses.contrastive import supcon_loss
 from gpaco.losses.criterion import GPaCoLoss
@@ -146,7 +146,9 @@ class SupCon(Method):
         references, their_labels = self.memory.read()
         anchors, rows, keys, key_labels = seen.embeddings, seen.labels, seen.keys, labels
         if self.gathers and self.training:  # every process computes the loss of all anchors
-            anchors, rows, keys, key_labels = map(distributed.gather, (anchors, rows, keys, key_labels))
+            counts, key_counts = distributed.row_counts(anchors), distributed.row_counts(keys)
+            anchors, rows = (distributed.gather(one, counts) for one in (anchors, rows))
+            keys, key_labels = (distributed.gather(one, key_counts) for one in (keys, key_labels))
         if self.key_network is not None or self.first_only:
             references = torch.cat([keys, references])
             if key_labels.dim() == 2 and their_labels.dim() == 1:
@@ -167,7 +169,8 @@ class SupCon(Method):
         if self.rebalance != "weights":
             return costs
         weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
-        return (costs * weights).sum() / weights.sum()
+        weights = weights * (costs.detach() != 0)  # an anchor without positives has no loss and does not count
+        return mean_over_anchors((costs * weights).sum(), weights.sum())
 
     def after_step(self, model: Classifier) -> None:
         if self.key_network is not None:

@@ -72,11 +72,12 @@ def best_norm_tau(weight: Tensor, blocks: Blocks) -> float:
     """Return the tau with the highest macro recall."""
     right = torch.zeros(len(NORM_TAUS), len(weight), dtype=torch.float64)
     total = torch.zeros(len(weight), dtype=torch.float64)
+    norms = weight.norm(dim=1).clamp_min(1e-12)
     for features, labels in blocks():
-        labels = labels.cpu()
+        labels, logits = labels.cpu(), F.linear(features, weight)
         total += torch.bincount(labels, minlength=len(weight))
         for k, tau in enumerate(NORM_TAUS):
-            found = F.linear(features, normalized(weight, tau)).argmax(1).cpu()
+            found = (logits / norms**tau).argmax(1).cpu()
             right[k] += torch.bincount(labels[found == labels], minlength=len(weight))
     recall = (right[:, total > 0] / total[total > 0]).mean(1)
     return NORM_TAUS[int(recall.argmax())]

@@ -20,7 +20,7 @@ def momentum_keys(network: nn.Module, images: Tensor, *, shuffle: bool) -> Tenso
         keys: Tensor = network(images)[1]
         return keys
     counts = distributed.row_counts(images)
-    order = distributed.from_first(torch.randperm(sum(counts)).to(images.device))
+    order = distributed.from_first(torch.randperm(sum(counts), device=images.device))
     mine = order.split(counts)[distributed.rank()]
     keys = distributed.gather(network(distributed.gather(images, counts)[mine])[1], counts)
     parts: tuple[Tensor, ...] = keys[order.argsort()].split(counts)

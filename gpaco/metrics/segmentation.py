@@ -67,23 +67,24 @@ def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -
     """
     import cv2
 
-    both, either = np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64)
     labeled = mask != IGNORE
     prediction = np.where(labeled, prediction, IGNORE)
     reach = max(1, round(0.02 * float(np.hypot(*mask.shape))))
     kernel = np.ones((2 * reach + 1, 2 * reach + 1), np.uint8)
 
-    def near_edge(region: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        inner = cv2.erode(region.astype(np.uint8), kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
-        return np.asarray(region & (inner == 0))
+    def near_edge(classes: NDArray[Any]) -> NDArray[Any]:
+        """Return where the window around a pixel has two classes or leaves the image: its extremes differ."""
+        found = classes.astype(np.uint8)
+        least = cv2.erode(found, kernel, borderType=cv2.BORDER_CONSTANT, borderValue=0)
+        most = cv2.dilate(found, kernel, borderType=cv2.BORDER_CONSTANT, borderValue=255)
+        return np.asarray((least != most) & labeled)
 
-    for c in np.union1d(np.unique(prediction), np.unique(mask)):
-        if c == IGNORE:
-            continue
-        true, found = near_edge(mask == c), near_edge(prediction == c)
-        both[c] += np.count_nonzero(true & found)
-        either[c] += np.count_nonzero(true | found)
-    return both, either
+    def counted(classes: NDArray[Any]) -> Ints:
+        return np.bincount(classes, minlength=num_classes)
+
+    true, found = near_edge(mask), near_edge(prediction)
+    both = counted(mask[true & found & (mask == prediction)])
+    return both, counted(mask[true]) + counted(prediction[found]) - both
 
 
 def iou(confusion: ArrayLike) -> Floats:

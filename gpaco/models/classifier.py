@@ -149,4 +149,4 @@ def momentum_copy(model: Classifier) -> Classifier:
 def update_momentum(copy: nn.Module, model: nn.Module, momentum: float = 0.999) -> None:
     """Set each parameter of `copy` to momentum * copy + (1 - momentum) * model. Buffers do not change."""
     for kept, new in zip(copy.parameters(), model.parameters(), strict=True):
-        kept.mul_(momentum).add_(new, alpha=1 - momentum)
+        kept.lerp_(new, 1 - momentum)  # exactly equal parameters stay equal

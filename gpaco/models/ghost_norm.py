@@ -16,7 +16,9 @@ def ghost_batch(model: nn.Module, size: int) -> None:
         raise UserError(
             f"ghost_batch must be at least 2, got {size}", "set it to 2 or more, or to 0 for the whole batch"
         )
-    for parent in list(model.modules()):
+    for path, parent in list(model.named_modules()):
+        if path.partition(".")[0] == "prototypes":  # of BCL: its rows are classes, which all GPUs see together
+            continue
         for name, child in list(parent.named_children()):
             if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
                 setattr(parent, name, GhostBatchNorm(child, size))

@@ -65,7 +65,7 @@ class NearestMean(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         u = unit(features - self.mean)
-        squares = u.square().sum(1, keepdim=True) + self.centroids.square().sum(1)
+        squares = u.square().sum(1, keepdim=True) + at_least_float32(self.centroids).square().sum(1)
         return 2 * _products(u, self.centroids) - squares
 
 
@@ -169,7 +169,7 @@ class MetaEmbedding(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        f, memory = at_least_float32(features), self.centroids.detach()
+        f, memory = at_least_float32(features), at_least_float32(self.centroids.detach())
         recalled = self.hallucinator(features).softmax(1).to(f) @ memory
         nearest = _squares(f, memory).min(1, keepdim=True).values
         v = 10 / nearest.clamp_min(1e-12).sqrt() * (f + torch.tanh(self.selector(features)) * recalled)
@@ -187,4 +187,4 @@ def _squares(x: Tensor, centroids: Tensor) -> Tensor:
 def _products(x: Tensor, centers: Tensor) -> Tensor:
     """Return the product of each row with each center, without autocast: half precision has few values near 1."""
     with no_autocast(x):
-        return F.linear(x, centers)
+        return F.linear(at_least_float32(x), at_least_float32(centers))

@@ -7,7 +7,7 @@ cases, `classify` returns logits (N, C).
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,8 @@ class Prototyped(Classifier):
 
     def __init__(self, backbone: nn.Module, num_features: int, num_classes: int, **rest: Any) -> None:
         super().__init__(backbone, num_features, num_classes, **rest)
-        self.prototypes = deepcopy(self.projector)
-        for layer in self.prototypes or ():
+        self.prototypes = cast(nn.Sequential, deepcopy(self.projector))
+        for layer in self.prototypes:
             if isinstance(layer, nn.Linear | nn.BatchNorm1d):
                 layer.reset_parameters()
 
@@ -51,8 +51,6 @@ class Prototyped(Classifier):
         features = self.features(torch.cat(views))  # one batch for batch norm, as released
         first = features[: len(views[0])]
         others = features[len(first) :] if len(views) > 1 else first
-        if self.prototypes is None or not isinstance(self.centers.weight, Tensor):
-            raise TypeError("prototypes need a projector and class centers")
         prototypes = F.normalize(at_least_float32(self.prototypes(self.centers.weight)), dim=1)
         return self.centers(first), torch.cat([self.embed(others), prototypes])
 

@@ -33,6 +33,7 @@ def write_files(page: Path, template: str, tables: Mapping[str, Table], **facts:
     """Write the tables as CSV files to the folder beside the page, then the page; return its path."""
     folder = folder_of(page)
     mark_folder(folder, FOLDER_MARK)
+    (folder / "epochs.csv").unlink(missing_ok=True)  # of the page about training progress
     for name, (header, rows) in tables.items():
         file = io.StringIO(newline="")
         csv.writer(file).writerows([header, *rows])

@@ -10,7 +10,14 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-THREADS = max(2, os.cpu_count() or 1)
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use, at most 8."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(len(affinity(0)) if affinity else os.cpu_count() or 1, 8)
+
+
+THREADS = max(2, usable_cpus())
 
 
 def prefetch(

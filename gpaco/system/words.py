@@ -32,6 +32,19 @@ def join_words(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def with_commas(words: str | int | Sequence[str | int] | None) -> str | None:
+    """Return words as the command line takes them.
+
+    >>> with_commas(["fog", "snow"]), with_commas((1, 5)), with_commas(3), with_commas(None)
+    ('fog,snow', '1,5', '3', None)
+    """
+    return (
+        words
+        if words is None or isinstance(words, str)
+        else ",".join(map(str, [words] if isinstance(words, int) else words))
+    )
+
+
 def in_lines(words: Sequence[str], width: int = 79) -> list[str]:
     """Join words with commas into indented lines that fit a terminal; no word is broken.
 

@@ -101,6 +101,12 @@ def complete(
     return {condition: rows[condition] for condition in conditions}
 
 
+def _conditions(result: Row) -> set[Condition]:
+    """Return the conditions that a result has."""
+    rows = result.get("corruptions", {}).items()
+    return {(name, level) for name, row in rows for level, found in row.items() if level != "mean" and found}
+
+
 def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     """Write `robustness.json`, or `robustness-NAME.json` for data other than the run's own."""
     path = settings.out / (f"robustness-{name}.json" if name else "robustness.json")
@@ -109,10 +115,15 @@ def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     before: object = {}
     with suppress(OSError, ValueError):  # it may be missing or damaged
         before = json.loads(path.read_bytes())
-    known = before.get("corruptions", {}) if isinstance(before, dict) else {}
-    if lost := [key for key in known if key not in result.get("corruptions", {})]:
+    before = before if isinstance(before, dict) else {}
+    if before and any(before.get(key) != result[key] for key in ("run", "data")):
         settings.say(
-            f"{path.name} had {plural(len(lost), 'more corruption')}; leave out --corruptions to get all from the log"
+            f"{path.name} had results of {before.get('run')} on {before.get('data')}, which are only in the log now"
+        )
+    elif lost := _conditions(before) - _conditions(result):
+        settings.say(
+            f"{path.name} had {plural(len(lost), 'more condition')}; leave out --corruptions and --severities to get "
+            "all from the log"
         )
     write_atomic(path, json.dumps(result, indent=1))
     settings.say(f"written: {path}")

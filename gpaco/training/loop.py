@@ -139,7 +139,7 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
             if signal:
                 if not due:
                     save_now()
-                raise Stopped(signal)
+                raise Stopped(signal, saved=folder is not None)
     if ema is not None and not folder:
         model.load_state_dict(ema.state_dict())
     return position

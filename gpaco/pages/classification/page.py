@@ -13,6 +13,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.progress import Say
 from gpaco.training.run import Run
 
+NO_IMAGES = "--no-images was given"
 SCRIPTS = ("charts.js", "saving.js", "classes.js", "errors.js", "whatif.js", "corruptions.js", "theory.js", "page.js")
 
 
@@ -21,7 +22,7 @@ def write_page(
 ) -> Path:
     """Write the page about runs with the same classes; `splits` is their data, if already read."""
     found = gather(runs, names)
-    data = collect(found, read_data(found, splits, say) if with_images else ["--no-images was given"] * len(found))
+    data = collect(found, read_data(found, splits, say) if with_images else [NO_IMAGES] * len(found))
     text = safe_json(data)
     write_files(page, "classification.html", tables(data), data=data, json=text, **page_script(SCRIPTS))
     write_atomic(folder_of(page) / "report.json", text)

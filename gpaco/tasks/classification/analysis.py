@@ -87,8 +87,8 @@ def measured_mass(
 ) -> Mass:
     """Return the softmax mass on the own center and on positives by class, to compare with `optimal_probabilities`.
 
-    It is read off the gradient of the loss that the run was trained with, as in `class_gradient_norms`. In a run with
-    several stages, the last one with parametric contrast is measured.
+    It is the softmax over centers and references in a step like those of `class_gradient_norms`. In a run with several
+    stages, the last one with parametric contrast is measured.
     """
     stage = _parametric(_stages(run))
     return _mass(stage, measure(stage, data, images, seed))
@@ -130,9 +130,9 @@ def analyze(
 
 def _stages(run: Run | Path | str) -> list[Stage]:
     """Return the stages of a run whose folders still exist; the last one is the run itself."""
-    *before, (home, recipe) = stages_of(run)
-    last = Stage(home, recipe, recipe.name if before else "")
-    return [*(Stage(*one, one[1].name) for one in before), last]
+    *before, (whole, recipe) = stages_of(run)
+    last = Stage(whole, recipe, recipe.name if before else "", whole.folder)
+    return [*(Stage(*one, one[1].name, whole.folder) for one in before), last]
 
 
 def _parametric(stages: list[Stage]) -> Stage:

@@ -6,7 +6,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -48,12 +47,8 @@ def answers_under(
     size = 64 if on_cpu else 256  # on a CPU, a batch should fit in the cache
     chunks = [indices[k : k + size].tolist() for k in range(0, len(indices), size)]
     items = [(condition, chunk) for condition in conditions for chunk in chunks]
-    # OpenCV must have one thread when processes are forked: others would be missing there, and it would hang.
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
     images = _Images(source, view, model if on_cpu else None)
     loaded = loader(images, [[item] for item in items], itemgetter(0), workers=workers)
-    cv2.setNumThreads(threads)
     done = 0
     for condition in conditions:
         parts, unreadable = [], []

@@ -26,7 +26,7 @@ from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor, load_classifiers, total_cost
 from gpaco.tasks.classification.priors import check_correction, final_logits
 from gpaco.tasks.classification.splits import as_files, held_out, other_data, read_splits, splits_of
-from gpaco.training.run import Run, check_split, newest
+from gpaco.training.run import Run, check_data, check_split, missing_data, newest
 
 Ints = NDArray[np.int64]
 
@@ -81,8 +81,7 @@ def evaluation_part(
     Neither the run nor the `others` of an ensemble may have been trained on any of them.
     """
     if data is None:
-        if gone := _gone(run):
-            raise UserError(f"the data of the run is no longer at {gone!r}", "give the data after the run")
+        check_data(run)
         splits = splits_of(run.recipe, run=run.folder)
         name, samples = splits.reported(run.recipe.data.evaluate_on)
     else:
@@ -97,19 +96,13 @@ def evaluation_part(
             if known := _trained_on(one, data, root):
                 who = one.folder if others else "the run"
                 what = "it" if known == len(samples) else f"{known:,} of these {plural(len(samples), 'image')}"
-                back = f" (once its data is back at {gone})" if (gone := _gone(one)) else ""
+                back = f" (once its data is back at {gone})" if (gone := missing_data(one)) else ""
                 say(f"{who} was trained on {what}: `gpaco evaluate {one.folder}` alone uses only held-out images{back}")
     for one in (run, *others) if data is None else ():
         check_split(one, splits, name, say)
     if not samples:
         raise UserError("there are no images to evaluate on", "give data: gpaco evaluate RUN DATA")
     return samples
-
-
-def _gone(run: Run) -> str:
-    """Return the path of the run's data if it does not exist any more, else ""."""
-    path = run.recipe.data.path
-    return "" if path in ("", "digits") or Path(path).exists() else path
 
 
 def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:

@@ -44,15 +44,15 @@ class Candidate(NamedTuple):
     its_probability: float
 
 
-def chosen_classes(words: str, card: Card) -> list[int]:
-    """Return the classes that `words` names, the rarest first: "rare", or names separated by commas.
+def chosen_classes(words: str | Sequence[str], card: Card) -> list[int]:
+    """Return the classes that `words` names, the rarest first: "rare", a list, or names separated by commas.
 
     "rare" means the few-shot classes or, if there are none, the rarest third.
     """
     counts = np.zeros(len(card.classes)) if card.counts is None else np.asarray(card.counts)
     if words != RARE:
-        several = [name.strip() for name in words.split(",") if name.strip()]
-        names = [words] if words in card.classes else several  # the name of a class may have a comma
+        several = [name.strip() for name in words.split(",") if name.strip()] if isinstance(words, str) else list(words)
+        names = [words] if isinstance(words, str) and words in card.classes else several  # names may have commas
         for name in names:
             if name not in card.classes:
                 known = [*card.classes, RARE]

@@ -50,6 +50,7 @@ class Stage(NamedTuple):
     run: Run
     recipe: Recipe
     name: str  # empty if the run has only one
+    folder: Path  # of the whole run, which lists the images that were left out
 
 
 class Probe(NamedTuple):
@@ -90,14 +91,14 @@ def measure(
         predictor: the model of the stage, if it is already loaded.
         cached: features of the same views, if the stage was trained on them.
     """
-    run, recipe, _ = stage
+    run, recipe, _, folder = stage
     if recipe.method.name not in ANALYZED:
         raise UserError(
             f"{run.folder} ends with {recipe.method.name}, whose gradients are not measured",
             f"choose a run of {', '.join(ANALYZED)}",
         )
     if data is None:
-        samples = splits_of(recipe).train
+        samples = splits_of(recipe, run=folder).train
     else:
         samples = data if isinstance(data, Samples) else other_data(data, recipe).train
     began = time.monotonic()

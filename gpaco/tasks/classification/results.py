@@ -86,6 +86,7 @@ def write_results(
             say(describe_tuned(predictor.card.tuned))
     card = predictor.card
     analyzed = recipe.train.report and recipe.method.name in methods.ANALYZED
+    analyzed = analyzed and not (finished and (run.folder / "analysis.json").is_file())  # a prior does not change it
     if line := one_group(splits.train.counts, recipe.data.many, recipe.data.few):
         say(line)
     split, samples = splits.reported(recipe.data.evaluate_on)

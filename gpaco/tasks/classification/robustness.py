@@ -1,6 +1,5 @@
 """Robustness of a classifier: errors on corrupted images and published sets, by corruption, severity and group."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,6 +18,7 @@ from gpaco.errors import UserError
 from gpaco.metrics.corruption import ALEXNET, ALEXNET_CLEAN, Errors, group_errors, summary
 from gpaco.metrics.groups import GROUPS, groups
 from gpaco.system import distributed
+from gpaco.system.prefetch import usable_cpus
 from gpaco.tasks.classification import robustness_data
 from gpaco.tasks.classification.answers import answers_under
 from gpaco.tasks.classification.card import Card
@@ -127,7 +127,7 @@ def _rows(
             robustness_data.view_for(part.source, model, settings.preprocessing),
             choose,
             skip=settings.on_bad_image == "skip",
-            workers=0 if few else _usual_workers() if settings.workers is None else settings.workers,
+            workers=0 if few else usable_cpus() if settings.workers is None else settings.workers,
             progress=progress,
         ):
             classes = distributed.in_order(torch.from_numpy(classes).to(device), len(labels)).cpu().numpy()
@@ -188,6 +188,10 @@ def _baseline(
     other = load_classifier(as_run(baseline), device=settings.device)
     if other.classes != predictor.classes:
         raise UserError(f"{baseline} does not have the same classes", "choose a baseline trained on the same classes")
+    try:
+        check_correction(other.card, settings.prior, settings.unbiased)
+    except UserError as error:
+        raise UserError(f"the baseline, {baseline}: {error.cause}", error.remedy) from None
     if other.card.size != predictor.card.size:
         notes.append(f"the baseline uses images of {other.card.size} pixels, the run {predictor.card.size}")
     if _groups_of(other.card) != _groups_of(predictor.card):
@@ -197,8 +201,3 @@ def _baseline(
 
 def _groups_of(card: Card) -> tuple[Any, ...]:
     return card.counts, card.many, card.few
-
-
-def _usual_workers() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return min(len(affinity(0)) if affinity else os.cpu_count() or 1, 8)

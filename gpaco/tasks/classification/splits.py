@@ -127,7 +127,7 @@ def check_tuning(recipe: Recipe) -> None:
     if recipe.data.evaluate_on == "val":
         raise UserError(
             "tuning a prior needs validation data, but this run reports on it",
-            "leave out --tune-prior, or report on another split: --set data.evaluate_on=test",
+            "leave out --tune-prior, or train with --set data.evaluate_on=test",
         )
 
 

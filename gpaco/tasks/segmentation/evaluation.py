@@ -24,7 +24,7 @@ from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import Scenes, in_order_of
 from gpaco.tasks.segmentation.splits import scene_splits
 from gpaco.tasks.segmentation.transforms import fitting
-from gpaco.training.run import Run, check_split
+from gpaco.training.run import Run, check_data, check_split, newest
 
 Pixels = NDArray[np.uint8]
 WORST = 12  # images listed
@@ -105,33 +105,49 @@ def evaluate_scenes(
 
 
 def evaluation_part(
-    run: Run, data: Path | str | None, classes: tuple[str, ...], say: Say = quiet
+    run: Run, data: Path | str | None, classes: tuple[str, ...], *, others: Sequence[Run] = (), say: Say = quiet
 ) -> tuple[str, Scenes]:
     """Return the name and scenes of the split to evaluate on, labeled with the classes of the model.
 
-    It is the reported split of the run's own data, or the last split of other data.
+    It is the reported split of the run's own data, or the last split of other data. Neither the run nor the `others`
+    that are compared with it may have been trained on any of them.
     """
     if data is None:
+        check_data(run)
         splits = scene_splits(run.recipe, run=run.folder)
         name, scenes = splits.reported(run.recipe.data.evaluate_on)
-        check_split(run, splits, name, say)
+        for one in (run, *others):
+            check_split(one, splits, name, say)
     else:
         parts = read_scenes(data, as_progress(say, "reading classes from masks")).parts()
         name, scenes = parts[-1]
         name = "all" if name == "train" else name
-        if say is not quiet and (known := _trained_on(run, scenes)):
-            what = "it" if known == len(scenes) else f"{known:,} of these {plural(len(scenes), 'image')}"
-            say(f"the run was trained on {what}: `gpaco evaluate {run.folder}` alone uses only held-out images")
+        for one in (run, *others) if say is not quiet else ():
+            if known := _trained_on(one, data, scenes):
+                who = one.folder if others else "the run"
+                what = "it" if known == len(scenes) else f"{known:,} of these {plural(len(scenes), 'image')}"
+                say(f"{who} was trained on {what}: `gpaco evaluate {one.folder}` alone uses only held-out images")
     if not scenes:
         raise UserError(f"the {name} split has no images to evaluate on", "give other data: gpaco evaluate RUN DATA")
     return name, in_order_of(scenes, classes)
 
 
-def _trained_on(run: Run, scenes: Scenes) -> int:
-    """Return how many of the images are training images of the run; 0 if its data is gone."""
+def _trained_on(run: Run, data: Path | str, scenes: Scenes) -> int:
+    """Return how many of the images are training images of the run; 0 if that cannot be known.
+
+    They are the same files, or, if the data was moved or copied, files of the same names in the same splits.
+    """
+    files, recipe = real_paths(scenes.images), run.recipe
+    with suppress(Problem):  # the data of the run may be gone
+        known = set(real_paths(scene_splits(recipe, run=run.folder).train.images))
+        if found := sum(file in known for file in files):
+            return found
     with suppress(Problem):
-        known = set(real_paths(scene_splits(run.recipe, run=run.folder).train.images))
-        return sum(place in known for place in real_paths(scenes.images))
+        copy = replace(recipe, data=replace(recipe.data, path=str(data)))
+        train = scene_splits(copy, run=run.folder).train
+        if train.list_hash == newest(run).state["card"]["images"].get("train"):
+            known = set(real_paths(train.images))
+            return sum(file in known for file in files)
     return 0
 
 
@@ -156,7 +172,7 @@ def evaluate_runs(
     if not few <= many:
         raise UserError(f"few ({few}) must not be above many ({many})", "for example --many 1 --few 0.1")
     predictor.card = replace(card, many=many, few=few)
-    split, scenes = evaluation_part(runs[0], data, card.classes, say)
+    split, scenes = evaluation_part(runs[0], data, card.classes, say=say)
     say(f"evaluated on: {split}, {plural(len(scenes), 'image')}")
     metrics = evaluate_scenes(predictor, scenes, progress=progress, intervals=True, **how)
     return metrics | {"evaluated_on": split, "how": {key: how[key] for key in sorted(how)}}

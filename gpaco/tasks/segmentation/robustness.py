@@ -29,7 +29,8 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     check_options(settings)
     run, subset, say = settings.run, settings.subset, settings.say
     predictor = load_segmenter(run, device=settings.device)
-    part, whole = evaluation_part(run, settings.data, predictor.classes, say)
+    others = [] if settings.baseline is None else [as_run(settings.baseline)]
+    part, whole = evaluation_part(run, settings.data, predictor.classes, others=others, say=say)
     numbers = np.sort(permutation(settings.seed, 0, len(whole))[:subset])
     if not len(numbers) or (subset is not None and subset < 1):
         raise UserError(f"a subset needs at least 1 image, got {subset}", "for example --subset 100")
@@ -49,20 +50,21 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         measured = partial(_rows, settings, scenes, numbers, constants, model)
         return Errors(complete(settings, run, arguments, conditions, measured), [])
 
-    baseline = None
-    if settings.baseline is not None:
-        other = load_segmenter(as_run(settings.baseline), device=settings.device)
+    baseline, card = None, predictor.card
+    if others:
+        other = load_segmenter(others[0], device=settings.device)
         if other.classes != predictor.classes:
             raise UserError(
                 f"{settings.baseline} does not have the same classes", "choose a baseline trained on the same classes"
             )
         say(f"the baseline, {settings.baseline}:")
-        same = other.card.counts == predictor.card.counts
-        baseline = replace(measure(as_run(settings.baseline), other), name=str(settings.baseline), by_group=same)
+        same = all(getattr(other.card, key) == getattr(card, key) for key in ("counts", "many", "few"))
+        if not same:
+            notes.append("the baseline has other class counts or limits of many and few, so there is no mce by group")
+        baseline = replace(measure(others[0], other), name=str(settings.baseline), by_group=same)
         say("the run:")
     else:
         notes.append("mce and relative_mce need a baseline: --baseline RUN")
-    card = predictor.card
     group = share_groups(card.counts, card.many, card.few)
     sizes = {name: int((group == name).sum()) for name in GROUPS}
     cuts = {"many": card.many, "few": card.few}

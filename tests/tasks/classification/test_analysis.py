@@ -437,7 +437,7 @@ def test_classes_that_were_not_looked_at_have_no_number(runs: dict[str, Run]) ->
 def test_a_slow_model_is_looked_at_for_a_limited_time(runs: dict[str, Run]) -> None:
     run = runs["gpaco"]
     samples = splits_of(run.recipe).train
-    assert measure(Stage(run, run.recipe, ""), samples, seconds=0).images == 8  # a quarter of a batch
+    assert measure(Stage(run, run.recipe, "", run.folder), samples, seconds=0).images == 8  # a quarter of a batch
     assert len(set(samples.labels[balanced_subset(samples.labels, 10, 0)].tolist())) == 10
 
 

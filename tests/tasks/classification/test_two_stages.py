@@ -262,7 +262,7 @@ def test_settings_for_all_methods_of_a_comparison_reach_first_stages() -> None:
 
 def test_gradients_of_methods_without_linear_centers_are_not_measured(tmp_path: Path) -> None:
     for name in ("ride", "oltr", "bbn", "crt"):
-        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "")
+        stage = Stage(Run(tmp_path), override(Recipe(), [f"method.name={name}"]), "", tmp_path)
         with pytest.raises(UserError, match=f"ends with {name}, whose gradients are not measured"):
             measure(stage, None)
 
