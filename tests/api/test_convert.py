@@ -373,6 +373,8 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="was not written by this command"):
             convert(tmp_path / "a.pth", out, say=quiet)
     assert (tmp_path / "a.safetensors").read_text() == "mine"
+    with pytest.raises(UserError, match="--recipe, --set, --classes and --counts are for runs"):
+        convert(tmp_path / "a.pth", tmp_path / "b.safetensors", classes=tmp_path / "names.txt", say=quiet)
 
 
 def test_a_recipe_tells_what_the_checkpoint_does_not(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -115,7 +116,8 @@ def test_a_prior_shifts_the_probabilities_by_its_ratio(fitted: TailClassifier) -
     expected = uniform * shares
     expected /= expected.sum(1, keepdims=True)
     named = dict(zip(["cat", "dog", "elk"], [60, 20, 6], strict=True))
-    for prior in ("train", [60, 20, 6], shares, named):
+    series = SimpleNamespace(to_dict=lambda: dict(reversed(named.items())))  # as of pandas, in any order
+    for prior in ("train", [60, 20, 6], shares, named, series):
         np.testing.assert_allclose(fitted.predict_proba(fresh, prior=prior), expected, rtol=1e-9)
     np.testing.assert_allclose(fitted.predict_proba(fresh, prior="uniform"), uniform, rtol=1e-12)
     for wrong, message in (

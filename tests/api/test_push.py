@@ -158,6 +158,28 @@ def test_what_a_person_adds_to_the_folder_is_kept(trained: Run, tmp_path: Path) 
     assert "README.md is kept as it is" in said[0]
 
 
+def test_a_model_card_that_nobody_changed_follows_the_name_and_the_run(calibrated: Run) -> None:
+    gpaco.push(calibrated, "OWNER/NAME", dry_run=True)
+    card = Path(gpaco.push(calibrated, "me/digits", dry_run=True)["folder"]) / "README.md"
+    assert "OWNER/NAME" not in card.read_text()
+    assert 'gpaco.load("hub:me/digits")' in card.read_text()
+
+
+def test_the_closed_form_of_a_shared_model_is_read_only_if_its_card_names_one(calibrated: Run) -> None:
+    folder = Path(gpaco.push(calibrated, "me/digits", dry_run=True)["folder"])
+    (folder / "gaussian.safetensors").write_bytes(b"left by another model")
+    model = gpaco.load(folder)
+    assert isinstance(model, Predictor)
+    assert model.gaussian is None
+    gpaco.push(calibrated, "me/digits", dry_run=True)
+    assert not (folder / "gaussian.safetensors").exists()
+    config = json.loads((folder / "config.json").read_text())
+    config["card"]["calibration"]["sha256"] = 64 * "0"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="are missing, damaged or from another model"):
+        gpaco.load(folder)
+
+
 def test_what_cannot_be_shared_or_loaded_is_an_error(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from helpers.images import drawing, tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco.data.inspection import fingerprints, read_bad, write_bad
+from gpaco.data.inspection import fingerprints, read_bad, without, write_bad
 from gpaco.data.readers.read import read
 from gpaco.data.samples import BadImage
 from gpaco.errors import EnvironmentProblem, UserError
@@ -99,6 +99,15 @@ def test_one_bad_image_is_never_too_many_but_two_of_48_are(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"2 of 48 images are unreadable, more than 1.0%: 'cat/7.jpg: .*'dog/3.jpg: "):
         gpaco.train(data, out=tmp_path / "run", on_bad_image="skip", **QUICK)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_split_without_a_readable_image_is_none(tmp_path: Path) -> None:
+    train = photographs(tmp_path / "data" / "train")
+    (tmp_path / "data" / "test" / "cat").mkdir(parents=True)
+    (train / "cat" / "1.jpg").rename(tmp_path / "data" / "test" / "cat" / "1.jpg")
+    splits = read(tmp_path / "data")
+    assert len(splits.test) == 1
+    assert without(splits, {"test": [(0, "truncated")]}).test is None
 
 
 def test_a_list_of_a_run_that_failed_before_its_first_checkpoint_counts_for_nothing(tmp_path: Path) -> None:

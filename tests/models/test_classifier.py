@@ -11,6 +11,7 @@ from gpaco.models.backbones import build
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 from gpaco.models.freezing import freeze
 from gpaco.models.ghost_norm import GhostBatchNorm, ghost_batch
+from gpaco.models.networks import Prototyped
 
 
 def _model(name: str = "resnet8", *, size: int = 8, dim: int = 16, projector: str = "gpaco") -> Classifier:
@@ -294,6 +295,16 @@ def test_ghost_batch_replaces_all_batch_norms_and_keeps_tensors_and_keys(name: s
     model.load_state_dict(plain.state_dict())
     ghost_batch(model, 100)  # again, with another size
     assert torch.equal(model.train()(images)[0], plain.train()(images)[0])
+
+
+def test_ghost_batches_do_not_divide_the_class_prototypes_of_bcl() -> None:
+    torch.manual_seed(0)
+    model = Prototyped(nn.Flatten(), 12, 10, projector="paco", dim=4)
+    plain = deepcopy(model)
+    ghost_batch(model, 4)
+    images = torch.randn(4, 3, 2, 2)
+    assert torch.equal(model(images)[1][-10:], plain(images)[1][-10:])
+    assert any(isinstance(layer, GhostBatchNorm) for layer in model.modules())
 
 
 def test_ghost_batches_work_under_autocast_channels_last_and_in_a_momentum_copy() -> None:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -272,6 +272,15 @@ def test_without_a_folder_the_model_ends_as_the_average(tmp_path: Path) -> None:
     assert not torch.equal(saved["model"]["weight"], saved["ema"]["weight"])
 
 
+def test_without_a_folder_nothing_is_saved_and_nothing_else_is_said() -> None:
+    def show(row: dict[str, Any]) -> None:
+        if "step" not in row:  # after an epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match=r"^stopped by SIGTERM$"):
+        fit(ToyLearner(range(0)), override(Recipe(), ["train.epochs=2"]), None, torch.device("cpu"), show)
+
+
 def test_the_start_sees_what_the_first_loss_sees_and_the_average_begins_after_it(tmp_path: Path) -> None:
     class Started(ToyLearner):
         def start(self, batch: Toy) -> float:
@@ -375,6 +384,7 @@ def test_a_run_resumes_from_another_folder_and_after_it_was_moved(
     (tmp_path / "b.safetensors").touch()
     settings = {"data.path": tmp_path / "data", "model.weights": tmp_path / "b.safetensors", "train.features": "here"}
     stored = override(Recipe(), [f"{key}={value}" for key, value in settings.items()])
+    stored = replace(stored, source=replace(stored.source, note="an older one"))
     (tmp_path / "recipe.toml").write_text(dumps(stored))
     monkeypatch.chdir(tmp_path / "sub")
     recipe, _ = requested("../data", None, ["train.features=there"], {"weights": "../b.safetensors"})
@@ -385,6 +395,8 @@ def test_a_run_resumes_from_another_folder_and_after_it_was_moved(
 def test_a_folder_with_another_run_or_with_foreign_files_is_refused(undisturbed: Path, tmp_path: Path) -> None:
     message = fails("train", *QUICK, "--seed", 5, "--out", undisturbed)
     assert "holds another run: train.seed was 0, now 5" in message
+    run = shutil.copytree(undisturbed, tmp_path / "without-checkpoints", ignore=shutil.ignore_patterns("checkpoints"))
+    assert fails("train", *QUICK, "--seed", 5, "--out", run) == message.replace(str(undisturbed), str(run))
     (tmp_path / "notes.txt").write_text("mine")
     assert "is not empty and was not written by this command" in fails("train", *QUICK, "--out", tmp_path)
 

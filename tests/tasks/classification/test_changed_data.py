@@ -116,6 +116,16 @@ def test_scenes_that_were_drawn_anew_are_neither_scored_nor_trained_on(tmp_path:
     data = scenes(tmp_path / "data", 20)
     run = gpaco.train(data, out=tmp_path / "run", **SCENES)
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
+    other = gpaco.train(data, out=tmp_path / "other", **SCENES | {"seed": 5})
+    with pytest.raises(UserError, match=REDRAWN):  # the baseline learned some of the images
+        gpaco.robustness(run, baseline=other.folder, corruptions="fog", severities="1")
+    for moved in (shutil.copytree(data, tmp_path / "copy"), data.rename(tmp_path / "moved")):
+        told: list[str] = []
+        gpaco.evaluate(run, moved, say=told.append)
+        assert any(line.startswith("the run was trained on 1") for line in told), told
+    with pytest.raises(UserError, match="the data of the run is no longer at"):
+        gpaco.evaluate(run)
+    (tmp_path / "moved").rename(data)
     save_scene(data / "images" / "00.png", data / "masks" / "00.png", 99)
     for action in (
         lambda: gpaco.evaluate(run),

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_images(run: Run) -> None:
-    result = gpaco.robustness(run, corruptions="contrast", severities="5", seed=3)
+    result = gpaco.robustness(run, corruptions=["contrast"], severities=[5], seed=3)
     predictor, scenes = load_segmenter(run), scene_splits(run.recipe).test
     assert scenes is not None
     confusion = np.zeros((3, 3))
@@ -134,4 +134,8 @@ def test_the_table_names_the_measure_and_a_narrower_command_says_what_it_replace
     result = gpaco.robustness(run, corruptions="contrast,fog", severities="1")
     assert robustness_table(result).startswith("1 - mIoU in %")
     gpaco.robustness(run, corruptions="fog", severities="1", say=told.append)
-    assert any("robustness.json had 1 more corruption; leave out --corruptions" in line for line in told)
+    assert any("robustness.json had 1 more condition; leave out --corruptions" in line for line in told)
+    result["run"] = "runs/other"
+    (run.folder / "robustness.json").write_text(json.dumps(result))
+    gpaco.robustness(run, corruptions="contrast,fog", severities="1", say=told.append)
+    assert any("robustness.json had results of runs/other on" in line for line in told)
