@@ -74,13 +74,14 @@ def train(data: str, out: Path, name: str, epochs: int, seed: int, amp: str) -> 
     append(RESULTS, {**key, "model": "resnet8", "settings": " ".join(settings), **figures, "seconds": seconds})
 
 
-def plot(path: Path) -> None:
+def plot(path: Path, amp: str) -> None:
     """All classes and few-shot classes against epochs; small dots are single seeds."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "budget"
-    rows = sorted(read(RESULTS), key=lambda row: (list(METHODS).index(row["method"]), int(row["epochs"])))
+    mine = [row for row in read(RESULTS) if row["amp"] == amp]
+    rows = sorted(mine, key=lambda row: (list(METHODS).index(row["method"]), int(row["epochs"])))
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axis, (what, title) in zip(
         figure.subplots(1, 2), {"top1": "all classes", "few": "few-shot classes"}.items(), strict=True
@@ -98,12 +99,13 @@ def plot(path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def table() -> str:
+def table(amp: str) -> str:
     """Return a Markdown table, mean and standard deviation over seeds in percent."""
     lines = ["| epochs | method | seeds | all | many | medium | few | ECE |", "|---" * 8 + "|"]
     for epochs in SEEDS:
         for name in METHODS:
-            rows = [row for row in read(RESULTS) if (row["epochs"], row["method"]) == (str(epochs), name)]
+            cell = (str(epochs), name, amp)
+            rows = [row for row in read(RESULTS) if (row["epochs"], row["method"], row["amp"]) == cell]
             if rows:
                 figures = [spread([row[what] for row in rows]) for what in FIGURES]
                 lines.append(f"| {epochs} | {NAMES[name]} | {len(rows)} | {' | '.join(figures)} |")
@@ -126,8 +128,8 @@ def main() -> None:
         if time.monotonic() > end:
             break
         train(options.data, options.out, name, epochs, seed, options.amp)
-        plot(RESULTS.with_suffix(".svg"))
-        write_between(PAGE, "<!-- budget -->", "<!-- end of budget -->", table())
+        plot(RESULTS.with_suffix(".svg"), options.amp)
+        write_between(PAGE, "<!-- budget -->", "<!-- end of budget -->", table(options.amp))
 
 
 if __name__ == "__main__":

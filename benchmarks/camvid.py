@@ -22,10 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from table import write
+from table import with_interval, write
 
 from gpaco import train
-from gpaco.api.compare import interval
 from gpaco.training.run import Run
 
 VARIANTS = {
@@ -78,18 +77,12 @@ def figures(variant: str, seed: int, run: Run, seconds: float) -> dict[str, Any]
 def table(rows: list[dict[str, Any]]) -> str:
     """Means over seeds with half of the 95% interval, and the difference to the first variant paired by seed."""
     lines = ["| | mIoU | four rarest | boundary IoU | mIoU - CE | four rarest - CE |", "|---|---|---|---|---|---|"]
-
-    def cell(values: list[float], sign: str = "") -> str:
-        found = interval(values)
-        half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
-        return f"{100 * found['mean']:{sign}.1f}{half}"
-
     by = {name: {row["seed"]: row for row in rows if row["variant"] == name} for name in VARIANTS}
     first = by[next(iter(VARIANTS))]
     for name, mine in by.items():
-        means = [cell([row[key] for row in mine.values()]) for key in ("miou", "rare", "boundary_iou")]
+        means = [with_interval([row[key] for row in mine.values()]) for key in ("miou", "rare", "boundary_iou")]
         pairs = [
-            "" if mine is first else cell([mine[seed][key] - first[seed][key] for seed in mine], "+")
+            "" if mine is first else with_interval([mine[seed][key] - first[seed][key] for seed in mine], "+")
             for key in ("miou", "rare")
         ]
         lines.append(f"| {name} | {' | '.join([*means, *pairs])} |")

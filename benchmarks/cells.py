@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import table
 from numpy.typing import NDArray
-from table import has, read
+from table import has, read, with_interval
 
 import gpaco
-from gpaco.api.compare import interval
 from gpaco.cli.display import Display
 from gpaco.metrics.calibration import fit_factor
 from gpaco.metrics.classification import ece, summarize
@@ -131,8 +130,9 @@ def summary(path: Path, against: str) -> str:
             for key in [key for key in cells if key[:3] == (part, factor, against) and key[3]]:
                 base |= cells[key]
         pairs = [float(row["all"]) - float(base[seed]["all"]) for seed, row in seeds.items() if seed in base]
-        shown = [_percent([float(row[name]) for row in seeds.values() if row[name]]) for name in names]
-        difference = _percent(pairs) if pairs and method != against else ""
+        values = [[float(row[name]) for row in seeds.values() if row[name]] for name in names]
+        shown = [with_interval(one, none="none") for one in values]  # "few" of a short tail is none
+        difference = with_interval(pairs) if pairs and method != against else ""
         seconds = np.mean([float(row["seconds"]) for row in seeds.values()])
         lines.append(f"| {part} | {factor} | {method} | {tau} | {' | '.join(shown)} | {difference} | {seconds:.0f} |")
     counts = sorted({len(seeds) for seeds in cells.values()})
@@ -145,14 +145,6 @@ def write_summary(path: Path, against: str) -> str:
     text = summary(path, against)
     path.with_suffix(".md").write_text(f"{text}\n")
     return text
-
-
-def _percent(values: Sequence[float]) -> str:
-    result = interval(values)
-    if result["mean"] is None:  # such as "few" of a short tail
-        return "none"
-    half = "" if result["interval"] is None else f" ± {100 * result['interval']:.1f}"
-    return f"{100 * result['mean']:.1f}{half}"
 
 
 def run_study(

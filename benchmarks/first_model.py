@@ -1,7 +1,6 @@
 """The first model of a new user: `gpaco train DATA` with its defaults, against what they would do otherwise.
 
     python benchmarks/first_model.py DATA --out DIR [--name NAME] [--long-tail 100] [--weights package] [--seeds 3]
-    python benchmarks/first_model.py --table
 
     gpaco                  the default command, with its own time: reading, embedding, training, calibration, report
     logistic-regression    scikit-learn's LogisticRegression(class_weight="balanced") on the same features, C and
@@ -15,8 +14,7 @@
 Times are seconds of one processor, loaders included, so that other work on the machine hardly counts; use
 OMP_NUM_THREADS=1. Later seeds of gpaco find the features of the first; fine-tuning always gets the time of the first.
 The fixed methods use the same features, so embedding (most of gpaco's time) is not in their seconds. Rows are added to
-benchmarks/results/first_model.csv. Rerun the same command to resume. `--table` prints the table of docs/benchmarks.md
-from that file and first_segmenter.csv.
+benchmarks/results/first_model.csv. Rerun the same command to resume.
 """
 
 import argparse
@@ -28,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from table import append, read, spread
+from table import append, read
 from torch.nn import functional as F
 
 import gpaco
@@ -167,34 +165,9 @@ def fine_tuning(run: Run, seconds: float, seed: int) -> tuple[Any, str]:
     return logits_of(Predictor(model.eval(), card).eval(), test), f"{done / steps:.1f} epochs, lr {rate}"
 
 
-SHOWN = {
-    "gpaco": "`gpaco train DATA`",
-    "logistic-regression": "LogisticRegression, GridSearchCV",
-    "nearest-class-mean": "nearest class mean",
-    "fine-tuning": "fine-tuning all layers, same minutes",
-    "from scratch": "the same network from scratch",
-    "smp dice + ce": "segmentation-models-pytorch, Dice + CE",
-}
-
-
-def table(results: Path) -> str:
-    """The table of docs/benchmarks.md: mean and standard deviation over seeds, percent."""
-    rows = [row | {"all": row["top1"]} for row in read(results)]
-    scenes = read(results.with_name("first_segmenter.csv"))
-    rows += [row | {"all": row["miou"], "few": row["rare"], "ece": ""} for row in scenes]
-    lines = ["| data | method | all, % | rare, % | calibration error, % | seeds |", "|---|---|---|---|---|---|"]
-    for data in dict.fromkeys(row["dataset"] for row in rows):
-        for method, words in SHOWN.items():
-            cell = [row for row in rows if (row["dataset"], row["method"]) == (data, method)]
-            if cell:
-                numbers = [spread([row[key] for row in cell]) for key in ("all", "few", "ece")]
-                lines.append(f"| {data} | {words} | {' | '.join(numbers)} | {len(cell)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", default="")
+    parser.add_argument("data")
     parser.add_argument("--out", type=Path, default=Path("first_model"))
     parser.add_argument("--name")
     parser.add_argument("--long-tail", type=float, default=0)
@@ -203,11 +176,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "first_model.csv")
     parser.add_argument("--budget", type=float, help="seconds of fine-tuning, if features were there already")
     parser.add_argument("--methods", nargs="+", default=["logistic-regression", "nearest-class-mean", "fine-tuning"])
-    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    if options.table:
-        print(table(options.results))
-        return
     options.out.mkdir(parents=True, exist_ok=True)
     name = options.name or Path(options.data).name
     known = {(row["dataset"], row["method"], row["seed"]) for row in read(options.results)}
@@ -218,7 +187,6 @@ def main() -> None:
         append(options.results, row)
         print({key: row[key] for key in ("dataset", "method", "seed", "top1", "few", "ece", "seconds")}, flush=True)
 
-    budget = 0.0
     for seed in range(options.seeds):
         seeded = {("gpaco", str(seed)), *[("fine-tuning", str(seed))] * ("fine-tuning" in options.methods)}
         fixed = {(method, "0") for method in options.methods if method != "fine-tuning" and seed == options.seeds - 1}
@@ -226,7 +194,6 @@ def main() -> None:
             continue
         run, seconds = train_default(options, seed)
         metrics = run.metrics
-        budget = options.budget or (seconds if seed == 0 else budget)
         if (name, "gpaco", str(seed)) not in known:
             add("gpaco", seed, metrics, seconds)
             for part, figures in metrics["parts"].items():
@@ -247,7 +214,10 @@ def main() -> None:
         if (name, "fine-tuning", str(seed)) not in known and "fine-tuning" in options.methods:
             labels = np.load(run.folder / "predictions.npz")["labels"]
             began = processor_seconds()
-            logits, words = fine_tuning(run, budget, seed)
+            times = {
+                (row["dataset"], row["method"], row["seed"]): float(row["seconds"]) for row in read(options.results)
+            }
+            logits, words = fine_tuning(run, options.budget or times[name, "gpaco", "0"], seed)
             taken = processor_seconds() - began
             add("fine-tuning", seed, summarize(logits, labels, metrics["counts"], classes), taken, words)
 

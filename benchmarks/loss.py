@@ -198,7 +198,7 @@ def table(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--quick", action="store_true", help="smaller shapes and fewer rounds, to try the script")
+    parser.add_argument("--quick", action="store_true", help="try the script: few shapes and rounds, no files")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
@@ -222,8 +222,9 @@ def main() -> None:
             rows.append({**sizes, "contestant": name, **figures})
             print(f"{shape}  {name:<9} {figures['seconds']:9.4f} s {figures['MB']:9.1f} MB", flush=True)
 
-    write(options.out / "loss.csv", rows)
-    plot(rows, options.out / "loss.svg")
+    if not options.quick:
+        write(options.out / "loss.csv", rows)
+        plot(rows, options.out / "loss.svg")
     print(table(rows))
 
 

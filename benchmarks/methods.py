@@ -30,9 +30,8 @@ from typing import Any
 
 import torch
 from cells import Study, figures, train, tune
-from table import append, has, read, rewrite, write_between
+from table import append, has, read, rewrite, with_interval, write_between
 
-from gpaco.api.compare import interval
 from gpaco.recipes.settings import METHODS
 from gpaco.system.distributed import choose_device
 from gpaco.tasks.classification.predictor import Predictor, load_classifier, total_cost
@@ -190,13 +189,9 @@ def table() -> str:
 
 def percent(values: Sequence[float]) -> str:
     """The mean, and what is known about its spread: half of the 95% interval, or both values if there are two."""
-    found = interval(values)
-    if found["mean"] is None:
-        return "-"
-    text = f"{100 * found['mean']:.1f}"
     if len(values) == 2:
-        return f"{text} ({', '.join(f'{100 * value:.1f}' for value in sorted(values))})"
-    return text + ("" if found["interval"] is None else f" ± {100 * found['interval']:.1f}")
+        return f"{100 * fmean(values):.1f} ({', '.join(f'{100 * value:.1f}' for value in sorted(values))})"
+    return with_interval(values)
 
 
 def plot() -> None:

@@ -29,12 +29,11 @@ import numpy as np
 import torch
 from first_model import logistic_regression, nearest_class_mean
 from heads import FIGURES, Study, Trained, trained
-from table import append, has, read, spread, write_between
+from table import append, has, read, spread, with_interval, write_between
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, balanced_softmax_loss
-from gpaco.api.compare import interval
 from gpaco.metrics.calibration import balanced_weights, fit_factor
 from gpaco.metrics.classification import summarize
 from gpaco.models.classifier import Classifier
@@ -250,11 +249,7 @@ def _paired(rows: list[dict[str, str]], name: str, kind: str, key: str) -> str:
         }
         for way in ("on top", "sum")
     ]
-    found = interval([both[0][seed] - both[1][seed] for seed in both[0] if seed in both[1]])
-    if found["mean"] is None:
-        return "-"
-    half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
-    return f"{100 * found['mean']:+.1f}{half}"
+    return with_interval([both[0][seed] - both[1][seed] for seed in both[0] if seed in both[1]], "+")
 
 
 def main() -> None:

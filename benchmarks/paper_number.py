@@ -75,13 +75,14 @@ def measure(run: Run, method: str, epochs: int, amp: str) -> None:
             append(RESULTS, {**key, **test(run, path, samples)})
 
 
-def plot(path: Path) -> None:
+def plot(path: Path, epochs: int, amp: str) -> None:
     """Draw the accuracy of all classes and of each group against the epoch."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "paper_number"
-    rows, figure = read(RESULTS), Figure(figsize=(12, 3.4), layout="constrained")
+    rows = [row for row in read(RESULTS) if (row["epochs"], row["amp"]) == (str(epochs), amp)]
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
     for axis, group in zip(figure.subplots(1, len(GROUPS)), GROUPS, strict=True):
         for method in METHODS:
             mine = sorted((int(row["epoch"]), 100 * float(row[group])) for row in rows if row["method"] == method)
@@ -107,7 +108,7 @@ def main() -> None:
         if not options.test:
             train(options.data, folder, method, options.epochs, options.amp)
         measure(Run(folder), method, options.epochs, options.amp)
-    plot(RESULTS.with_suffix(".svg"))
+    plot(RESULTS.with_suffix(".svg"), options.epochs, options.amp)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def opened(page: Path, times: int = 5) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=1)

@@ -13,10 +13,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from table import append, has, read
+from table import append, has, read, with_interval
 
 import gpaco
-from gpaco.api.compare import interval
 from gpaco.cli.display import display
 from gpaco.data.corruption.corruptions import CORRUPTIONS
 
@@ -44,9 +43,7 @@ def table(lines: list[dict[str, str]], what: dict[str, str]) -> str:
         for group in GROUPS:
             for figure in FIGURES:
                 values = [line[figure] for line in chosen if line["method"] == method and line["group"] == group]
-                found = interval([float(value) if value else None for value in values])
-                half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
-                cells.append("none" if found["mean"] is None else f"{100 * found['mean']:.1f}{half}")
+                cells.append(with_interval([float(value) if value else None for value in values], none="none"))
         out.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(out)
 
@@ -86,7 +83,8 @@ def main() -> None:
         )
         for row in comparison["rows"]:
             own = what | {"method": row["method"], "seed": str(seed)}
-            if has(file, own):
+            missing = [group for group in GROUPS if not has(file, own | {"group": group})]
+            if not missing:
                 continue
             result = gpaco.robustness(
                 row["runs"][seed],
@@ -94,7 +92,8 @@ def main() -> None:
                 say=print,
                 bar=display().working,
             )
-            for group, figures in rows_of(result).items():
+            for group in missing:
+                figures = rows_of(result)[group]
                 rounded = {key: "" if value is None else round(value, 6) for key, value in figures.items()}
                 append(file, {**own, "group": group, **rounded})
     print(table(read(file), what))

@@ -181,8 +181,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--quick", action="store_true", help="the smaller half of the sizes")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--quick", action="store_true", help="try the script: the smaller half of the sizes, no files")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -206,9 +206,9 @@ def main() -> None:
             row = {"sweep": "ranks", **BASE, "ranks": number, "contrast": contrast, **found}
             rows.append(row)
             print(f"{number} ranks, {contrast}: {found['bytes']:,.0f} bytes a step and rank", flush=True)
-    write(arguments.out / "scale.csv", rows)
-    plot([row for row in rows if row["sweep"] != "ranks"], arguments.out / "scale.svg")
     if not arguments.quick:
+        write(arguments.out / "scale.csv", rows)
+        plot([row for row in rows if row["sweep"] != "ranks"], arguments.out / "scale.svg")
         write_between(PAGE, "<!-- table of benchmarks/scale.py -->", "<!-- end of the table -->", table(rows))
 
 

@@ -8,7 +8,7 @@ people write with `timm.data.create_loader`. Rates are those of the second epoch
 times.
 
 starts: `gpaco check` on 20,000 JPEG files, and the time and memory of a start on 1,300,000 tiny files, all made for it.
---quick has a tenth of each. It needs 10 GB of disk.
+--quick has a tenth of each and writes nothing. It needs 10 GB of disk.
 
 Rows go to benchmarks/results/speed.csv; loops that have one are not measured again. Two quiet cores, about an hour.
 """
@@ -35,8 +35,10 @@ ROUNDS = 3
 
 def make_images(folder: Path, number: int, size: tuple[int, int], ending: str, classes: int = 10) -> Path:
     """Write images that compress like photographs, a smooth ground with some noise, unless the folder is there."""
+    folder = folder.with_name(f"{folder.name}-{number}")
     if folder.is_dir():
         return folder
+    whole, folder = folder, folder.with_name(f"{folder.name}.partial")
     draw = np.random.default_rng(0)
     for split, count in (("train", number), ("test", 20)):
         for k in range(count):
@@ -47,7 +49,7 @@ def make_images(folder: Path, number: int, size: tuple[int, int], ending: str, c
             )
             noise = draw.normal(0, 6, (size[1], size[0], 3))
             Image.fromarray((np.asarray(coarse) + noise).clip(0, 255).astype(np.uint8)).save(path, quality=90)
-    return folder
+    return folder.rename(whole)
 
 
 def ours(data: Path, model: str, size: int, batch: int, workers: int, views: int) -> float:
@@ -100,7 +102,7 @@ def compare_loops(folder: Path, quick: bool) -> None:
         for workers in (0, 1, 2):
             for views in (1, 2):
                 settings = f"size={size} batch={batch} workers={workers} views={views}"
-                if has(RESULTS, {"what": f"train {model}", "settings": settings}):
+                if not quick and has(RESULTS, {"what": f"train {model}", "settings": settings}):
                     continue
                 rates: dict[str, list[float]] = {"gpaco": [], "timm": []}
                 for _ in range(ROUNDS):
@@ -110,10 +112,11 @@ def compare_loops(folder: Path, quick: bool) -> None:
                 medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
                 print(f"{model}, {workers} workers, {views} views: {medians}, ratio {ratio:.2f}", flush=True)
                 row = {"what": f"train {model}", "settings": settings, "seed": 0, **medians, "ratio": round(ratio, 3)}
-                append(RESULTS, {**row, "megabytes": ""})
+                if not quick:
+                    append(RESULTS, {**row, "megabytes": ""})
 
 
-def measure_command(what: str, number: int, *words: object) -> None:
+def measure_command(what: str, number: int, quick: bool, *words: object) -> None:
     """Time and peak memory of a command on this many files."""
     code = (
         "import resource, subprocess, sys, time; start = time.perf_counter(); "
@@ -125,15 +128,16 @@ def measure_command(what: str, number: int, *words: object) -> None:
     rate, size = number / float(seconds), int(kilobytes) / 1024
     print(f"{what}: {float(seconds):.1f} s, {rate:.0f} files/s, {size:.0f} MB, exit {status}", flush=True)
     row = {"what": what, "settings": f"files={number} seconds={float(seconds):.1f}", "seed": 0, "gpaco": round(rate)}
-    append(RESULTS, {**row, "timm": "", "ratio": "", "megabytes": round(size)})
+    if not quick:
+        append(RESULTS, {**row, "timm": "", "ratio": "", "megabytes": round(size)})
 
 
 def measure_starts(folder: Path, quick: bool) -> None:
     number = 2_000 if quick else 20_000
     photos = make_images(folder / "many", number, (500, 375), ".jpg", classes=100)
-    measure_command("check", number, "check", photos)
+    measure_command("check", number, quick, "check", photos)
     number = 130_000 if quick else 1_300_000
-    tiny = folder / "tiny"
+    tiny = folder / f"tiny-{number}"
     image = make_images(folder / "one", 1, (64, 64), ".jpg") / "train" / "class0" / "0.jpg"
     content = image.read_bytes()
     for k in range(0 if tiny.is_dir() else number + 1000):
@@ -142,7 +146,7 @@ def measure_starts(folder: Path, quick: bool) -> None:
             place.mkdir(parents=True, exist_ok=True)
         (place / f"{k}.jpg").write_bytes(content)
     words = ("--model", "resnet8", "--size", 32, "--weights", "none", "--train", "all", "--dry-run")
-    measure_command("train --dry-run", number, "train", tiny, *words)
+    measure_command("train --dry-run", number, quick, "train", tiny, *words)
 
 
 def main() -> None:

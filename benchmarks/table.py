@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from gpaco.api.compare import interval
+
 
 def read(path: Path) -> list[dict[str, str]]:
     """Return the rows of a file; none if it does not exist."""
@@ -58,6 +60,15 @@ def spread(values: Sequence[str]) -> str:
     return f"{mean(numbers):.1f}" + (f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else "")
 
 
+def with_interval(values: Sequence[float | None], sign: str = "", none: str = "-") -> str:
+    """Return the mean of shares in percent, and half of its 95% interval."""
+    found = interval(values)
+    if found["mean"] is None:
+        return none
+    half = "" if found["interval"] is None else f" ± {100 * found['interval']:.1f}"
+    return f"{100 * found['mean']:{sign}.1f}{half}"
+
+
 def write_between(page: Path, begin: str, end: str, text: str) -> None:
     """Replace what stands between two lines of a page."""
     before, rest = page.read_text(encoding="utf-8").split(f"{begin}\n")
@@ -66,7 +77,7 @@ def write_between(page: Path, begin: str, end: str, text: str) -> None:
 
 def origin() -> dict[str, str]:
     """Return where a row comes from."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     packages = [f"{name} {version(name)}" for name in ("gpaco", "timm")]
     versions = ", ".join([f"python {platform.python_version()}", *packages])

@@ -181,7 +181,7 @@ def speeds(runs: tuple[Callable[[], Tensor], ...], images: int, rounds: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, to try the script")
+    parser.add_argument("--quick", action="store_true", help="try the script: fewer rounds, no files")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
@@ -211,7 +211,8 @@ def main() -> None:
                 }
             )
             print(f"{name:<12} {ours:9.0f} images/s, Pillow {theirs:7.0f}: {ours / theirs:5.2f} times", flush=True)
-    write(options.out / "views.csv", rows)
+    if not options.quick:
+        write(options.out / "views.csv", rows)
 
 
 if __name__ == "__main__":
