@@ -80,8 +80,8 @@ def plot(path: Path, amp: str) -> None:
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "budget"
-    mine = [row for row in read(RESULTS) if row["amp"] == amp]
-    rows = sorted(mine, key=lambda row: (list(METHODS).index(row["method"]), int(row["epochs"])))
+    found = [row for row in read(RESULTS) if row["amp"] == amp]
+    rows = sorted(found, key=lambda row: (list(METHODS).index(row["method"]), int(row["epochs"])))
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axis, (what, title) in zip(
         figure.subplots(1, 2), {"top1": "all classes", "few": "few-shot classes"}.items(), strict=True
