@@ -116,7 +116,7 @@ def test_scenes_that_were_drawn_anew_are_neither_scored_nor_trained_on(tmp_path:
     data = scenes(tmp_path / "data", 20)
     run = gpaco.train(data, out=tmp_path / "run", **SCENES)
     assert gpaco.evaluate(run)["n"] == run.metrics["n"]
-    other = gpaco.train(data, out=tmp_path / "other", **SCENES | {"seed": 5})
+    other = gpaco.train(data, out=tmp_path / "other", **SCENES | {"settings": [*SCENES["settings"], "data.seed=3"]})
     with pytest.raises(UserError, match=REDRAWN):  # the baseline learned some of the images
         gpaco.robustness(run, baseline=other.folder, corruptions="fog", severities="1")
     for moved in (shutil.copytree(data, tmp_path / "copy"), data.rename(tmp_path / "moved")):
