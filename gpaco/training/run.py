@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from gpaco import __version__
 from gpaco.data.samples import DataSplits
 from gpaco.errors import UserError, nearest
 from gpaco.recipes.recipe import fill, stages
@@ -163,6 +165,17 @@ def newest(run: Run) -> checkpoint.Checkpoint:
             found.warnings[0], f"restore it from a backup, or delete that folder to use {found.path.name}"
         )
     return found
+
+
+def result_facts(recipe: Recipe, state: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return what `metrics.json` says about a run, given the state of its newest checkpoint."""
+    return {
+        "evaluated_on": split,
+        "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
+        "seed": recipe.train.seed,
+        "method": recipe.method.name,
+        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
+    }
 
 
 def missing_data(run: Run) -> str:

@@ -47,11 +47,9 @@ def closed_form(source: FeatureSource) -> Gaussian:
     return fit_gaussian(source.as_tested, source.frozen.width, classes).to(source.frozen.device)
 
 
-def first_result(learner: ClassificationLearner, say: Say) -> Gaussian | None:
+def first_result(learner: ClassificationLearner, source: FeatureSource, say: Say) -> Gaussian:
     """Fit the closed-form classifier and print its accuracy: the first result of a run."""
-    recipe, source, card = learner.recipe, learner.source, learner.card
-    if not isinstance(source, FeatureSource):
-        return None
+    recipe, card = learner.recipe, learner.card
     gaussian = closed_form(source)
     split, samples = learner.splits.reported(recipe.data.evaluate_on)
     if samples is not None:

@@ -16,7 +16,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
-from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, predict_rows, table_writer
+from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, write_rows
 from gpaco.training.run import Run
 
 
@@ -37,20 +37,8 @@ def predict_classes(
     place = None if out is None else output_table(out, [place for run in runs for place in run.recipe.data.places])
     files = find_files(paths)
     model = image_classifier(runs, prior=prior, unbiased=unbiased, device=device)
-    rows: list[Row] = []
-    work = distributed.shared_work()
-    how: dict[str, Any] = {
-        "top": top,
-        "batch_size": batch_size,
-        "uncertain": uncertain,
-        "progress": progress,
-        "work": work,
-    }
-    with table_writer(place if work.first else None, top, marked=uncertain is not None) as write:
-        for row in predict_rows(model, files, **how):
-            rows.append(row)
-            write(row)
-    return rows
+    how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "progress": progress}
+    return write_rows(model, files, place, work=distributed.shared_work(), **how)
 
 
 def image_classifier(

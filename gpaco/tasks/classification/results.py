@@ -1,7 +1,6 @@
 """Results of a finished run: metrics and predictions of its selected checkpoint, an analysis, a tuned prior."""
 
 import json
-import platform
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpaco import __version__, methods
+from gpaco import methods
 from gpaco.data.inspection import INSPECTION_LIMIT
 from gpaco.data.leaks import record
 from gpaco.data.samples import Samples, Splits
@@ -42,7 +41,7 @@ from gpaco.tasks.classification.priors import (
     write_tuned,
 )
 from gpaco.tasks.classification.splits import check_tuning, splits_of
-from gpaco.training.run import Run, check_split, newest
+from gpaco.training.run import Run, check_split, newest, result_facts
 
 MAIN = ("top1", "many", "medium", "few", "macro", "ece")  # metrics for the parts of a model
 
@@ -104,16 +103,12 @@ def write_results(
     if analyzed:
         write_analysis(run, splits.train, predictor, source, say)
     state = newest(run).state
-    result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few) | {
-        "evaluated_on": split,
-        "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
-        "seed": recipe.train.seed,
-        "method": recipe.method.name,
+    result = summarize(logits, samples.labels, card.counts, card.classes, many=card.many, few=card.few)
+    result |= result_facts(recipe, state, split) | {
         "assumes": card.assumes,
         "shift": state["position"]["shift"],
         "counts": card.counts,
         "shown": card.shown,
-        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
     }
     if parts is None and (run.folder / "metrics.json").is_file():  # from a finished run whose prior is being tuned
         parts = run.metrics.get("parts")

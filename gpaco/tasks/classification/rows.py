@@ -112,6 +112,27 @@ def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:
     }
 
 
+def write_rows(
+    model: ImageClassifier,
+    files: Sequence[File],
+    place: Path | None,
+    *,
+    top: int,
+    batch_size: int,
+    uncertain: float | None,
+    progress: Progress | None,
+    work: Work = ALONE,
+) -> list[Row]:
+    """Return a row for each file, and write the rows to a table if a place is given."""
+    rows: list[Row] = []
+    how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "progress": progress}
+    with table_writer(place if work.first else None, top, marked=uncertain is not None) as write:
+        for row in predict_rows(model, files, work=work, **how):
+            rows.append(row)
+            write(row)
+    return rows
+
+
 def check_options(uncertain: float | None, **numbers: int) -> None:
     """Raise an error if `uncertain` is not a probability, or one of the numbers is below 1."""
     for name, number in numbers.items():

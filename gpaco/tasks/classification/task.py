@@ -128,7 +128,7 @@ class Classification:
         if not begun:
             learner.prepare(self.device)
         if isinstance(source, FeatureSource):
-            learner.gaussian = first_result(learner, self.say)
+            learner.gaussian = first_result(learner, source, self.say)
             source.embed_views()
         if stage.train.tune:
             learner = retuned(learner, tuned_settings(folder, learner, self.device, self.say))

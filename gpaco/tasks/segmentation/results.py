@@ -1,11 +1,9 @@
 """Results of a finished run: the metrics of its selected checkpoint."""
 
 import json
-import platform
 
 import torch
 
-from gpaco import __version__
 from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
@@ -13,7 +11,7 @@ from gpaco.system.progress import Say, as_progress
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes
 from gpaco.tasks.segmentation.predictor import load_segmenter
 from gpaco.tasks.segmentation.scenes import SceneSplits
-from gpaco.training.run import Run, newest
+from gpaco.training.run import Run, newest, result_facts
 
 
 def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.device, say: Say) -> None:
@@ -24,14 +22,6 @@ def write_results(run: Run, recipe: Recipe, splits: SceneSplits, device: torch.d
     result = evaluate_scenes(predictor, scenes, progress=as_progress(say, "evaluating"), intervals=True)
     if distributed.rank():
         return
-    state = newest(run).state
-    result |= {
-        "task": "segmentation",
-        "evaluated_on": split,
-        "selected_on": "last epoch" if state["position"]["best_step"] is None else "val",
-        "seed": recipe.train.seed,
-        "method": recipe.method.name,
-        "counts": predictor.card.counts,
-        "environment": state["environment"] | {"gpaco": __version__, "python": platform.python_version()},
-    }
+    result |= result_facts(recipe, newest(run).state, split)
+    result |= {"task": "segmentation", "counts": predictor.card.counts}
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
