@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.commands import checkpoint_files, run
+from helpers.commands import assert_same_run, checkpoint_files, run
 from helpers.images import tree_hash
 from helpers.scenes import MODEL, SMALL, scene, scene_folder
 from safetensors.torch import save_file
@@ -45,17 +45,6 @@ SHORT = ("--set", "train.epochs=4")  # of two processes: each takes seconds to b
 def words(data: Path, out: Path, *more: object) -> list[object]:
     settings = [word for setting in (*SMALL, *STATE, "train.report=false") for word in ("--set", setting)]
     return ["train", data, "--task", "segmentation", "--model", MODEL, "--epochs", 8, *settings, "--out", out, *more]
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert checkpoint_files(one) == checkpoint_files(other)
-    assert history(one) == history(other)
-    assert json.loads((one / "metrics.json").read_text()) == json.loads((other / "metrics.json").read_text())
 
 
 @pytest.mark.slow
