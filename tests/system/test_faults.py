@@ -1,56 +1,22 @@
 """A loading process that dies in the middle of a run, and errors of the machine in plain words."""
 
 import os
-import re
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faults.runs import PATIENCE, photos, plain_error, wait_until
 from helpers.commands import assert_same_run, children, run, start
-from helpers.images import drawing
-from PIL import Image
 
 from gpaco.errors import EnvironmentProblem
 from gpaco.system.faults import explained, problem_of
 
-PATIENCE = 90  # seconds
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def assert_plain(errors: str) -> None:
-    """The last two lines are a cause and a remedy."""
-    cause, remedy = errors.rstrip().splitlines()[-2:]
-    assert re.match(r"error: \S", cause), errors
-    assert re.match(r"  \S.*resumes from the last checkpoint", remedy), errors
-    assert "Traceback" not in errors
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    for k, (name, count) in enumerate({"cat": 60, "dog": 20, "owl": 8}.items()):
-        (folder / name).mkdir()
-        for i in range(count):
-            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(folder / name / f"{i}.jpg")
-    return folder
-
 
 @pytest.mark.extensive
 @pytest.mark.process
-def test_a_loader_killed_in_mid_run_is_exit_3_and_the_same_command_goes_on_to_the_same_bits(
-    photographs: Path, tmp_path: Path
-) -> None:
-    words = ("train", photographs, "--model", "resnet8", "--size", 32, "--epochs", 3, "--batch-size", 4, "--workers", 2)
+def test_a_loader_killed_in_mid_run_is_exit_3_and_the_same_command_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    sizes = ("--model", "resnet8", "--size", 32, "--epochs", 3, "--batch-size", 4, "--workers", 2)
+    words = ("train", photos(tmp_path), *sizes)
     run(*words, "--out", tmp_path / "undisturbed")
     process = start(*words, "--out", tmp_path / "run")
     wait_until((tmp_path / "run" / "metrics.jsonl").exists, process)
@@ -58,9 +24,8 @@ def test_a_loader_killed_in_mid_run_is_exit_3_and_the_same_command_goes_on_to_th
     wait_until(lambda: set(children(process.pid)) - before, process)
     os.kill((set(children(process.pid)) - before).pop(), signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 3, errors
-    assert "a process that loads images (pid" in errors
-    assert_plain(errors)
+    plain_error(errors, process.returncode, 3, "a process that loads images (pid")
+    assert "resumes from the last checkpoint" in errors
     run(*words, "--out", tmp_path / "run", "--workers", 1)
     assert_same_run(tmp_path / "run", tmp_path / "undisturbed")
 
