@@ -4,14 +4,16 @@ Tests have no network access beyond this machine: Python sockets are refused her
 """
 
 import ctypes
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import forked, no_network
+from helpers.commands import here
 from helpers.trained import train_classifier, train_segmenter
 from hypothesis import settings
 
@@ -66,6 +68,25 @@ no_network.block()
 
 
 # Models for the tests of what is done with them, trained once in each process.
+
+
+@pytest.fixture
+def prints(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints on standard output, in this process; it must exit with `code`."""
+    return lambda *words, code=0: here(capsys, *words, code=code)[0]
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The cause and the remedy, one line each, after whatever else was said; exit 2."""
+
+    def command(*words: object) -> str:
+        _, errors = here(capsys, *words, code=2)
+        found = re.search(r"^error: \S.*\n  \S.*\n\Z", errors, re.MULTILINE)
+        assert found, errors
+        return found[0]
+
+    return command
 
 
 @pytest.fixture(scope="session")

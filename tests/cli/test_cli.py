@@ -19,7 +19,6 @@ from typer.main import get_command
 
 import gpaco
 from gpaco.cli.commands import app
-from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.paper_rows import names
@@ -39,37 +38,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "say": lambda line: None}
     gpaco.train("digits", out=folder, settings=["method.memory=64"], **quick)
     return folder
-
-
-@pytest.fixture
-def prints(capsys: pytest.CaptureFixture[str]) -> Command:
-    """What a command prints on standard output, in this process; it must exit with `code`."""
-
-    def command(*words: object, code: int = 0) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        out, errors = capsys.readouterr()
-        assert left.value.code == code, f"{out}\n{errors}"
-        return out
-
-    return command
-
-
-@pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
-    """The cause and the remedy, one line each, on standard error; exit 2."""
-
-    def command(*words: object, code: int = 2) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        errors = capsys.readouterr().err
-        assert left.value.code == code, errors
-        assert re.fullmatch(r"error: \S.*\n  \S.*\n", errors), errors
-        return errors
-
-    return command
 
 
 @pytest.mark.slow
@@ -372,22 +340,18 @@ def test_a_recipe_that_ends_without_a_classifier_is_refused(refuses: Command, tm
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(refuses: Command, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_other_workers_but_not_with_other_stages(
+    prints: Command, refuses: Command, tmp_path: Path
+) -> None:
     text = '[method]\nname = "ce"\n[train]\nepochs = 1\nbatch_size = 64\n[[stage]]\nname = "one"\n'
     (tmp_path / "recipe.toml").write_text(text + '[[stage]]\nname = "two"\noptimizer.lr = 0.01\n')
-    words = ("digits", "--recipe", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"))
-    main_exits(0, "train", *words)
-    main_exits(0, "train", *words, "--workers", "1", "--set", "train.keep=5", "--set", "train.timeout=3")
+    words = ("digits", "--recipe", tmp_path / "recipe.toml", "--out", tmp_path / "run")
+    prints("train", *words)
+    prints("train", *words, "--workers", 1, "--set", "train.keep=5", "--set", "train.timeout=3")
     message = refuses("train", *words, "--set", "stage.two.optimizer.lr=0.02")
     assert "holds another run: optimizer.lr was 0.01, now 0.02" in message
     (tmp_path / "recipe.toml").write_text(text)
     assert "holds a run with different stages" in refuses("train", *words)
-
-
-def main_exits(code: int, *words: str) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(list(words))
-    assert left.value.code == code
 
 
 def test_a_batch_too_small_for_its_parts_is_refused(refuses: Command, tmp_path: Path) -> None:

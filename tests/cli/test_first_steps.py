@@ -11,7 +11,6 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import gpaco
-from gpaco.cli.main import main
 from gpaco.models.small_resnet import SmallResNet
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
@@ -22,36 +21,9 @@ Command = Callable[..., str]
 
 
 @pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str]) -> Command:
-    """The cause and the remedy, one line each, after whatever else was said; exit 2."""
-
-    def command(*words: object) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        errors = capsys.readouterr().err
-        assert left.value.code == 2, errors
-        found = re.search(r"^error: \S.*\n  \S.*\n\Z", errors, re.MULTILINE)
-        assert found, errors
-        return found[0]
-
-    return command
-
-
-@pytest.fixture
-def problems(capsys: pytest.CaptureFixture[str]) -> Command:
+def problems(prints: Command) -> Command:
     """What check says of data that it finds a problem in; exit 2."""
-
-    def command(data: Path) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(["check", str(data)])
-        out, errors = capsys.readouterr()
-        assert left.value.code == 2, errors
-        assert "problem: " in out
-        return out
-
-    return command
+    return lambda data: prints("check", data, code=2)
 
 
 @pytest.mark.parametrize(

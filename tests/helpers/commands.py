@@ -7,6 +7,9 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from gpaco.cli.main import main
 from helpers import forked
 
 ENVIRONMENT = dict(forked.ENVIRONMENT)
@@ -65,6 +68,16 @@ def fails(*words: object, code: int = 2, more: dict[str, str] | None = None) -> 
     assert re.match(r"error: \S", lines[-2]), errors
     assert re.match(r"  \S", lines[-1]), errors
     return "\n".join(lines[-2:])
+
+
+def here(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> tuple[str, str]:
+    """Run the command in this process; what it prints, on standard output and error. It must exit with `code`."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    out, errors = capsys.readouterr()
+    assert left.value.code == code, f"{out}\n{errors}"
+    return out, errors
 
 
 def children(pid: int) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.cards import made_card
+from helpers.commands import here
 from helpers.minimize import minimize
 from helpers.saving import largest_file, tree
 from helpers.small_methods import of_method
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gpaco
-from gpaco.cli.main import main
 from gpaco.data.batches import class_shares
 from gpaco.data.readers.read import read
 from gpaco.errors import EnvironmentProblem, UserError
@@ -295,15 +295,12 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     folder = tmp_path / "run"
     shutil.copytree(runs["gpaco"].folder, folder)
     page = (folder / "report.html").read_text()
-    with pytest.raises(SystemExit) as left:
-        main(["evaluate", str(folder), "--tune-prior", "--json"])
-    assert left.value.code == 0
-    printed = capsys.readouterr()
+    out, errors = here(capsys, "evaluate", folder, "--tune-prior", "--json")
     tuned = read_tuned(folder)
     assert tuned is not None
     assert not tuned.unbiased
-    assert f"{tuned.tau:+.2f} * log prior" in printed.err
-    result, metrics = json.loads(printed.out), Run(folder).metrics
+    assert f"{tuned.tau:+.2f} * log prior" in errors
+    result, metrics = json.loads(out), Run(folder).metrics
     assert metrics["tuned"] == result["tuned"] == asdict(tuned)
     assert {key: metrics[key] for key in result} == result
     assert ((folder / "report.html").read_text() != page) == (
@@ -366,16 +363,15 @@ def test_without_validation_data_there_is_nothing_to_tune_on(runs: dict[str, Run
 
 @pytest.mark.slow
 def test_predictions_follow_the_tuned_model_and_the_command_says_so(
-    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: dict[str, Run], tmp_path: Path, prints: Any
 ) -> None:
     from PIL import Image
 
     samples = read("digits").test
     assert samples is not None
     Image.fromarray(samples.load(0)).save(tmp_path / "0.png")
-    with pytest.raises(SystemExit):
-        main(["predict", str(runs["tuned"].folder), str(tmp_path / "0.png"), "--out", str(tmp_path / "rows.jsonl")])
-    assert "prior tuned on validation data" in capsys.readouterr().out
+    said = prints("predict", runs["tuned"].folder, tmp_path / "0.png", "--out", tmp_path / "rows.jsonl")
+    assert "prior tuned on validation data" in said
     row = json.loads((tmp_path / "rows.jsonl").read_text())
     logits = np.load(runs["tuned"].folder / "predictions.npz")["logits"][0]
     assert row["class"] == str(logits.argmax())

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.commands import here
 from helpers.images import tree_hash
 from helpers.scenes import save_scene, scene, scene_folder
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpaco.cli.main import main
 from gpaco.errors import UserError
 from gpaco.recipes.recipe import override
 from gpaco.recipes.settings import Data, Recipe
@@ -28,16 +28,7 @@ Command = Callable[..., str]
 @pytest.fixture
 def prints(capsys: pytest.CaptureFixture[str]) -> Command:
     """What `check --task segmentation` prints; it must exit with `code`."""
-
-    def command(*words: object, code: int = 0) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(["check", *map(str, words), "--task", "segmentation"])
-        out, errors = capsys.readouterr()
-        assert left.value.code == code, f"{out}\n{errors}"
-        return out or errors
-
-    return command
+    return lambda *words, code=0: "".join(here(capsys, "check", *words, "--task", "segmentation", code=code))
 
 
 def test_good_scenes_are_counted_and_exit_0(tmp_path: Path, prints: Command) -> None:
@@ -170,13 +161,8 @@ def test_masks_of_black_and_white_need_a_table(tmp_path: Path, prints: Command) 
         (["--task", "segmentation", "--root", "x"], "--root is for tables"),
     ],
 )
-def test_wrong_options_are_exit_2(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["check", str(tmp_path), *words])
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_options_are_exit_2(words: list[str], message: str, tmp_path: Path, refuses: Command) -> None:
+    assert message in refuses("check", tmp_path, *words)
 
 
 def without_parts(folder: Path, images: int) -> Path:

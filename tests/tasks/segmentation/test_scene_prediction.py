@@ -6,18 +6,19 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.commands import here
 from helpers.commands import run as run_command
 from helpers.images import tree_hash
 from helpers.scenes import COLORS, MODEL, SMALL, card, scene, scene_folder, tiny_segmenter
 from PIL import Image
 
 import gpaco
-from gpaco.cli.main import main
 from gpaco.data.images import read_image, read_stored
 from gpaco.errors import Diverged, EnvironmentProblem, UserError
 from gpaco.tasks.segmentation.evaluation import evaluate_scenes, segment
@@ -45,16 +46,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     """What a command prints on standard output and standard error; it must exit with `code`."""
-
-    def call(*words: object, code: int = 0) -> tuple[str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        out, errors = capsys.readouterr()
-        assert left.value.code == code, f"{out}\n{errors}"
-        return out, errors
-
-    return call
+    return partial(here, capsys)
 
 
 def table(path: Path) -> list[dict[str, str]]:
