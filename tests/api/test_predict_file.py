@@ -47,11 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without_torch(*words: object, cwd: Path) -> str:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with forked.python("-c", WITHOUT, *words, env=ENVIRONMENT, cold=True, cwd=cwd, **pipes) as process:
-        out, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    return out
+    return forked.printed("-c", WITHOUT, *words, cold=True, cwd=cwd)
 
 
 @pytest.mark.process

@@ -106,9 +106,7 @@ def test_a_name_on_the_hub_is_loaded_from_its_cache_without_a_network(trained: R
     shutil.copytree(folder, home / "snapshots" / ("0" * 40), ignore=shutil.ignore_patterns("README.md", "*.png"))
     code = "import gpaco; print(*gpaco.load('hub:me/digits').classes)"
     env = forked.ENVIRONMENT | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    with forked.python("-c", code, env=env, stdout=-1, stderr=-1) as process:
-        out, errors = process.communicate(timeout=200)
-    assert out.split() == [str(c) for c in range(10)], errors
+    assert forked.printed("-c", code, env=env).split() == [str(c) for c in range(10)]
 
 
 def full_disk(*_: object) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,12 +34,7 @@ def _fail(kind: str, number: int, home: Path, folder: Path) -> int:
     size = sum(path.stat().st_size for path in checkpoint.find(begun / "checkpoints")[0].iterdir())
     room = dice_of("disks", number).randrange(size)  # too little for another checkpoint
     words = [str(word) for word in train("gpaco", home, folder / "disk" / "run")]
-    command = ("-m", "faults.disks", kind, folder / "disk", begun, whole, room, json.dumps(words))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with forked.python(*command, env=forked.ENVIRONMENT, **pipes) as process:
-        out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
-    return int(out)
+    return int(forked.printed("-m", "faults.disks", kind, folder / "disk", begun, whole, room, json.dumps(words)))
 
 
 def _begun(home: Path) -> Path:

@@ -4,7 +4,6 @@ import io
 import os
 import resource
 import struct
-import subprocess
 import sys
 import time
 import warnings
@@ -31,10 +30,7 @@ SECONDS, BYTES = 5, 1 << 30
 def attempt(number: int, home: Path) -> int:
     with scratch(home, number) as folder:
         (folder / "data").mkdir()
-        command = ("-m", "faults.images", folder / "data", number)
-        with forked.python(*command, env=forked.ENVIRONMENT, stderr=subprocess.PIPE) as process:
-            _, errors = process.communicate(timeout=5 * PATIENCE)
-        assert process.returncode == 0, errors
+        forked.printed("-m", "faults.images", folder / "data", number, timeout=5 * PATIENCE)
     return EACH + 1
 
 

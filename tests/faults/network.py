@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 from helpers import forked
@@ -55,10 +54,7 @@ def attempt(number: int, home: Path) -> int:
     with scratch(home, number) as folder:
         known = commands(home, folder / "run")
         words = known[number % len(known)]
-        command = ("-m", "faults.network", *words)
-        with forked.python(*command, env=forked.ENVIRONMENT, cwd=folder, stdout=PIPE, stderr=PIPE) as process:
-            out, errors = process.communicate(timeout=5 * PATIENCE)
-        assert process.returncode == 0, f"{words}: exit {process.returncode}\n{out}\n{errors}"
+        forked.printed("-m", "faults.network", *words, cwd=folder, timeout=5 * PATIENCE)
     return 1
 
 

@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from helpers import forked
 from helpers.saving import assert_is_step, save_step
 
 from faults.promise import Promise, scratch
-from faults.runs import PATIENCE, dice_of
+from faults.runs import dice_of
 from gpaco.training.checkpoint import load, prune
 
 BYTES = 12  # kills in the middle of a file
@@ -23,10 +22,7 @@ BYTES = 12  # kills in the middle of a file
 def attempt(number: int, home: Path) -> int:
     size = dice_of("saves", number).choice([50, 500, 20_000])
     with scratch(home, number) as folder:
-        command = ("-m", "faults.saves", folder, size, number)
-        with forked.python(*command, env=forked.ENVIRONMENT, stderr=subprocess.PIPE) as process:
-            _, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
+        forked.printed("-m", "faults.saves", folder, size, number)
         killed = sorted(path for path in folder.iterdir() if not (path / "finished").exists())
         assert len(killed) >= 30
         steps = set()

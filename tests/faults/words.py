@@ -3,7 +3,6 @@
 import io
 import random
 import re
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -68,10 +67,7 @@ EACH = 34  # command lines, recipes and tables of one attempt
 def attempt(number: int, home: Path) -> int:
     with scratch(home, number) as folder:
         class_folders(folder / "data", {"a": 4, "b": 3})
-        options = {"cwd": folder, "env": forked.ENVIRONMENT, "stderr": subprocess.PIPE}
-        with forked.python("-m", "faults.words", number, **options) as process:
-            _, errors = process.communicate(timeout=10 * PATIENCE)
-        assert process.returncode == 0, errors
+        forked.printed("-m", "faults.words", number, cwd=folder, timeout=10 * PATIENCE)
     return 3 * EACH
 
 

@@ -28,13 +28,18 @@ def python(*words: object, env: dict[str, str], cold: bool = False, **options: A
     return kind([sys.executable, *map(str, words)], env=env, text=True, **options)
 
 
-def output_of(code: str, *words: object, cold: bool = False) -> str:
-    """Return what `python -c code *words` prints; it must exit with 0."""
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with python("-c", code, *words, env=ENVIRONMENT, cold=cold, **pipes) as process:
-        out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
+def printed(*words: object, timeout: float = PATIENCE, env: Any = ENVIRONMENT, **options: Any) -> str:
+    """Return what `python *words` prints; it must exit with 0."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with python(*words, env=env, **pipes) as process:
+        out, errors = process.communicate(timeout=timeout)
+    assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{errors}"
     return out
+
+
+def output_of(code: str, *words: object, cold: bool = False) -> str:
+    """Return what `python -c code *words` prints."""
+    return printed("-c", code, *words, cold=cold)
 
 
 class Server:
