@@ -312,6 +312,8 @@ def test_the_steps_of_each_view_come_in_the_released_order() -> None:
     assert names("sim", everything) == [*jitter, *gray, "blur"]
     assert names("rand", everything) == [*jitter, *rand]
     assert names("rand_stack", everything) == [*jitter, *gray, "blur", *rand]
+    assert names("rand_blur", everything) == [*jitter, *rand, "blur"]
+    assert names("sim_warp", everything) == [*jitter, *gray, "warp", "blur"]
     assert names("mae", everything) == rand
     assert names("cifar_sim", everything) == [*jitter, "jitter", *gray, "blur"]
     assert names("cifar_aug", everything) == [*jitter, "jitter", *gray, "blur"]
@@ -323,6 +325,13 @@ def test_the_steps_of_each_view_come_in_the_released_order() -> None:
     )
     assert names("cifar_sim", nothing) == names("cifar_aug", nothing) == names("cifar_regular", nothing) == []
     assert names("mae", nothing) == []
+    scales = dict.fromkeys(("sim", "sim_warp", "rand", "rand_stack", "rand_blur", "mae"), (0.08, 1))
+    scales |= dict.fromkeys(("cifar_sim", "cifar_aug"), (0.2, 1)) | {"plain": (0.25, 1)}
+    assert {name: kind.scale for name, kind in VIEWS.items() if kind.scale} == scales
+    assert [name for name, kind in VIEWS.items() if kind.hole] == ["cifar_regular"]
+    for name in ("rand_blur", "sim_warp"):  # half of the time
+        assert "blur" in names(name, [0.45] * 200)
+        assert "blur" not in names(name, [0.55] * 200)
 
 
 def test_the_steps_of_a_view_are_as_likely_as_released() -> None:

@@ -25,7 +25,6 @@ from gpaco import methods
 from gpaco.cli.commands import app
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.eval import as_tested
-from gpaco.data.views.views import VIEWS, View, batch_view
 from gpaco.models import backbones
 from gpaco.models.classifier import Classifier
 from gpaco.models.freezing import freeze
@@ -36,7 +35,6 @@ from gpaco.recipes.paper_rows import differs, names, processes_of
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import quiet
-from gpaco.tasks.classification.batches import view_of
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.task import Classification, ClassificationLearner
 from gpaco.tasks.classification.two_stages import with_default_stages
@@ -250,61 +248,6 @@ def test_the_first_and_the_last_epoch_have_the_rates_that_the_released_code_prin
         ("cifar100-resnet50-gpaco", 399, 0.0005),
     ):
         assert learning_rate(load(name), epoch, 1) == pytest.approx(expected, rel=0.01), name
-
-
-# The views
-
-PIPELINES = {
-    "sim": ((0.08, 1), ["jitter", "gray", "blur"]),
-    "sim_warp": ((0.08, 1), ["jitter", "gray", "warp", "blur"]),
-    "rand": ((0.08, 1), ["jitter", "rand"]),
-    "rand_stack": ((0.08, 1), ["jitter", "gray", "blur", "rand"]),
-    "rand_blur": ((0.08, 1), ["jitter", "rand", "blur"]),
-    "mae": ((0.08, 1), ["rand"]),
-    "cifar_regular": (None, ["auto"]),
-    "cifar_sim": ((0.2, 1), ["jitter with hue", "gray", "blur"]),
-    "cifar_aug": ((0.2, 1), ["jitter with hue", "gray", "blur"]),
-    "plain": (None, []),
-}
-
-
-def steps_at(view: View, draw: float) -> list[str]:
-    """What happens to an image for which every draw is the same."""
-    return [step.name for step in VIEWS[view.name].steps(view, [draw] * view.draws)]
-
-
-def test_the_views_of_every_stage_are_the_released_ones_in_their_order() -> None:
-    seen = {
-        (view_of(stage, chosen), in_memory(name))
-        for name in VARIANTS
-        for stage in recipes.stages(load(name))
-        for chosen in filter(None, (stage.views.first, stage.views.second))
-    }
-    for view, cifar in seen:
-        check_view(view, cifar)
-
-
-def check_view(view: View, cifar: bool) -> None:
-    scale, order = PIPELINES[view.name]
-    scale = view.crop_scale or scale
-    if cifar:  # with every draw in the middle nothing is shifted
-        image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), dtype=np.uint8)
-        seen = batch_view(image, replace(view, name="plain") if not scale else view, np.full((1, view.draws), 0.5))
-        assert torch.equal(seen, torch.from_numpy(image).permute(0, 3, 1, 2)) == (not scale), view
-    if scale:
-        assert (view.crop_scale or VIEWS[view.name].scale) == scale
-    jitter = ["brightness", "contrast", "color"]
-    parts = {
-        "jitter": jitter,
-        "jitter with hue": [*jitter, "hue"],
-        "gray": ["color"],
-        "blur": ["blur"],
-        "warp": ["warp"],
-    }
-    parts |= {"rand": ["autocontrast"] * view.ops, "auto": ["invert", "contrast"]}
-    assert steps_at(view, 0.0) == [step for part in order for step in parts[part]]  # whatever may happen does
-    assert ("blur" in steps_at(view, 0.3)) == ("blur" in order and view.name != "cifar_aug")  # a half, or a fifth
-    assert VIEWS[view.name].hole == (view.name == "cifar_regular")
 
 
 # The networks
