@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from faults.runs import dice_of
+from faults.words import mutated_text
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.main import get_command
 
@@ -404,40 +406,6 @@ def test_any_text_and_number_survives_writing_and_reading(note: str, numbers: li
     assert loads(dumps(recipe, explain=True)) == recipe
 
 
-@st.composite
-def broken(draw: st.DrawFn) -> str:
-    """A valid text with some of its bytes, words or lines changed."""
-    text = draw(st.sampled_from([*TEXTS.values(), dumps(Recipe())]))
-    for _ in range(draw(st.integers(1, 6))):
-        rows = text.split("\n")
-        i = draw(st.integers(0, len(rows) - 1))
-        kind = draw(st.sampled_from(["letter", "delete", "repeat", "swap", "value", "cut", "insert"]))
-        if kind == "letter" and rows[i]:
-            at = draw(st.integers(0, len(rows[i]) - 1))
-            rows[i] = rows[i][:at] + draw(st.characters()) + rows[i][at + 1 :]
-        elif kind == "delete":
-            del rows[i]
-        elif kind == "repeat":
-            rows.insert(i, rows[i])
-        elif kind == "swap":
-            j = draw(st.integers(0, len(rows) - 1))
-            rows[i], rows[j] = rows[j], rows[i]
-        elif kind == "value" and "=" in rows[i]:
-            raw = draw(
-                st.sampled_from(["", "-1", "1e400", "nan", "inf", "true", "''", "[]", "{}", "[1,'a']", "1979-05-27"])
-            )
-            rows[i] = rows[i].split("=")[0] + "= " + raw
-        elif kind == "cut":
-            at = draw(st.integers(0, len(rows[i])))
-            rows = [*rows[:i], rows[i][:at]]
-        else:
-            rows.insert(
-                i, draw(st.sampled_from(["[stage]", "[[stage]]", "[data]", "[x]", "a.b.c = 1", '"" = 1', "[", "x"]))
-            )
-        text = "\n".join(rows) or "#"
-    return text
-
-
 def outcome(action: Callable[[], Recipe]) -> Recipe | UserError:
     try:
         return action()
@@ -446,15 +414,16 @@ def outcome(action: Callable[[], Recipe]) -> Recipe | UserError:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
-@given(broken())
-def test_a_broken_text_gives_a_recipe_or_a_user_error_and_nothing_else(text: str) -> None:
-    result = outcome(lambda: loads(text, "fuzz"))
-    if isinstance(result, Recipe):
-        assert loads(dumps(result)) == result
-    else:
-        assert result.cause.startswith("fuzz")
-        assert "\n" not in result.cause + result.remedy
+def test_a_broken_text_gives_a_recipe_or_a_user_error_and_nothing_else() -> None:
+    dice = dice_of("recipes")
+    for _ in range(500):
+        text = mutated_text(dice.choice([*TEXTS.values(), dumps(Recipe())]), dice).decode("utf-8", "replace")
+        result = outcome(lambda text=text: loads(text, "fuzz"))
+        if isinstance(result, Recipe):
+            assert loads(dumps(result)) == result, text
+        else:
+            assert result.cause.startswith("fuzz"), text
+            assert "\n" not in result.cause + result.remedy, text
 
 
 settings_and_values = st.tuples(st.sampled_from(SETTINGS), values).map(lambda pair: f"{pair[0]}={pair[1]}")
