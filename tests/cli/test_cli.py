@@ -107,14 +107,6 @@ def test_the_help_of_check_names_the_one_setting_that_it_takes(prints: Command) 
     assert "any setting" not in text
 
 
-def test_a_wrong_model_names_the_nearest_and_does_not_stand_in_the_way_of_the_right_one(
-    refuses: Command, prints: Command, tmp_path: Path
-) -> None:
-    words = ("train", "digits", *QUICK, "--method", "ce", "--out", tmp_path / "run")
-    assert "no model 'resnet_8'; did you mean 'resnet8'?" in refuses(*words, "--model", "resnet_8")
-    prints(*words, "--model", "resnet8")
-
-
 def test_every_option_that_a_message_names_exists(prints: Command) -> None:
     known = {option for command in COMMANDS for option in re.findall(r"--[a-z-]+", prints(command, "--help"))}
     named = {
@@ -175,25 +167,6 @@ def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: P
     assert "Report:" not in text
 
 
-def test_predict_goes_on_after_a_bad_file_and_exits_0(trained: Path, prints: Command, tmp_path: Path) -> None:
-    save(tmp_path / "in" / "good.png")
-    (tmp_path / "in" / "bad.png").write_bytes(b"no image")
-    text = prints("predict", trained, tmp_path / "in", "--out", tmp_path / "rows.csv")
-    assert "1 of them could not be read" in text
-    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
-
-
-def test_predict_fails_with_the_first_reason_if_nothing_could_be_read(
-    trained: Path, refuses: Command, tmp_path: Path
-) -> None:
-    (tmp_path / "bad.png").write_bytes(b"no image")
-    (tmp_path / "empty.png").touch()
-    out = tmp_path / "rows.csv"
-    text = refuses("predict", trained, tmp_path / "bad.png", tmp_path / "empty.png", "--out", out)
-    assert "no image could be read: cannot read image" in text
-    assert "bad.png': not a JPEG" in text
-
-
 def test_predictions_without_a_name_replace_only_earlier_ones_and_few_of_them_are_printed(
     trained: Path, prints: Command, refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,23 +213,6 @@ def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
     words = ("predict", save(tmp_path / "one.png"), "--out", tmp_path / "rows.csv")
     assert line in prints(words[0], tmp_path / "run", *words[1:])
     assert "has not finished" not in prints(words[0], trained, *words[1:])
-
-
-def test_report_puts_two_runs_on_one_page(trained: Path, prints: Command, tmp_path: Path) -> None:
-    quick = {"long_tail": 20, "epochs": 1, "batch_size": 64, "say": lambda line: None}
-    gpaco.train("digits", out=tmp_path / "ce", method="ce", **quick)
-    assert prints("report", trained, tmp_path / "ce", "--out", tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
-    page = (tmp_path / "page.html").read_text()
-    assert "://" not in page
-    assert page.count('<th scope="row"><bdi>') == 3  # two in the summary, one difference
-    assert (tmp_path / "page_files" / "classes.csv").is_file()
-
-
-def test_report_refuses_a_run_without_predictions_in_two_lines(trained: Path, refuses: Command, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    (tmp_path / "run" / "predictions.npz").unlink()
-    assert "has no predictions.npz" in refuses("report", tmp_path / "run", "--out", tmp_path / "page.html")
-    assert "ends in .html" in refuses("report", trained, "--out", tmp_path / "page")
 
 
 def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, refuses: Command) -> None:
@@ -402,16 +358,6 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 PHOTOS = ("--model", "resnet8", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
 PHOTOS = (*PHOTOS, "--set", "train.report=false")
-
-
-@pytest.mark.slow
-def test_photographs_train_with_worker_processes(photographs: Path, prints: Command, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    prints("train", photographs, *PHOTOS, "--out", out)
-    recipe = Run(out).recipe
-    assert (recipe.train.workers, recipe.model.size, recipe.views.first) == (2, 32, "plain")
-    assert Run(out).metrics["n"] == 24
-    assert gpaco.evaluate(out)["top1"] == Run(out).metrics["top1"]
 
 
 @pytest.mark.slow
