@@ -79,19 +79,6 @@ def test_correction_removes_the_bias_against_rare_classes() -> None:
     assert rare + frequent > rare_before + frequent_before
 
 
-def test_the_squared_length_of_a_mean_is_too_large_by_the_bias_term() -> None:
-    """Over many draws of n images: (m - g)' A (m - g) exceeds that of the true mean by tr(A S) / n."""
-    rng, dim, draws = np.random.default_rng(0), 12, 4000
-    root = rng.normal(size=(dim, dim))
-    s = root @ root.T
-    a = np.linalg.inv(s + 3 * np.trace(s) / dim * np.eye(dim))
-    true = rng.normal(size=dim)
-    for n in (1, 2, 10):
-        m = true + rng.normal(size=(draws, n, dim)).mean(1) @ root.T
-        excess = np.einsum("di,ij,dj->d", m, a, m).mean() - true @ a @ true
-        assert abs(excess / (np.trace(a @ s) / n) - 1) < 0.1
-
-
 def test_classes_of_one_image_or_of_copies_give_finite_logits_of_moderate_size() -> None:
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
     alone, copies = fit(x, torch.arange(6), 6), fit(x.repeat(3, 1), torch.arange(6).repeat(3), 6)

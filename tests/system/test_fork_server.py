@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import assert_same_run, run
-from helpers.forked import ENVIRONMENT, Fork, Server, python, server
+from helpers.forked import ENVIRONMENT, Fork, Server, python
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 STATE = """
@@ -146,11 +146,6 @@ def test_a_run_of_a_new_process_and_of_a_fork_have_the_same_bits(tmp_path: Path)
     for cold in (False, True):
         run(*words, "--out", tmp_path / str(cold), cold=cold)
     assert_same_run(tmp_path / "False", tmp_path / "True")
-
-
-@pytest.mark.process
-def test_the_server_is_one_for_all() -> None:
-    assert server() is server()
 
 
 def test_a_test_that_starts_python_without_the_marker_fails() -> None:

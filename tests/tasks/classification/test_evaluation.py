@@ -24,7 +24,6 @@ from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.evaluation import logits_of
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.tasks.classification.logits import read_prior
-from gpaco.tasks.classification.priors import final_logits
 from gpaco.tasks.classification.splits import other_data, splits_of
 from gpaco.tasks.classification.task import Classification
 from gpaco.training.run import Run
@@ -534,9 +533,3 @@ def test_the_last_checkpoint_can_be_asked_for(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match="no longer has its best checkpoint"):
         gpaco.load(run)
     assert torch.equal(gpaco.load(run, which="last").model.centers.weight, last.model.centers.weight)
-
-
-@pytest.mark.slow
-def test_logits_without_a_wish_stay_as_they_are(runs: dict[str, Run]) -> None:
-    logits, _ = stored(runs["counts"])
-    assert final_logits(logits, gpaco.load(runs["counts"]).card) is logits
