@@ -46,12 +46,6 @@ def test_rows_from_a_memory_cost_what_they_cost_as_rows_of_the_batch() -> None:
     torch.testing.assert_close(supcon, supcon_loss(embeddings, labels, reduction="none")[:12], **EXACT)
 
 
-def test_an_empty_memory_is_no_memory() -> None:
-    logits, embeddings, labels = batch()
-    empty = Memory(8, 5).double()
-    assert torch.equal(gpaco_loss(logits, embeddings, labels, *empty.read()), gpaco_loss(logits, embeddings, labels))
-
-
 def test_order_of_the_batch_and_rotation_of_the_embeddings_change_nothing() -> None:
     logits, embeddings, labels = batch()
     memory, memory_labels = F.normalize(torch.randn(9, 5, dtype=torch.float64), dim=1), torch.randint(4, (9,))
@@ -67,40 +61,6 @@ def test_order_of_the_batch_and_rotation_of_the_embeddings_change_nothing() -> N
         reduction="none",
     )
     torch.testing.assert_close(after, before[order], **EXACT)
-
-
-def test_one_hot_rows_cost_what_indices_cost() -> None:
-    logits, embeddings, labels = batch()
-    labels[3] = -100
-    rows = F.one_hot(labels.clamp_min(0), 4).double() * (labels >= 0).unsqueeze(1)
-    for reduction in ("none", "mean", "sum"):
-        torch.testing.assert_close(
-            gpaco_loss(logits, embeddings, rows, label_smoothing=0.1, reduction=reduction),
-            gpaco_loss(logits, embeddings, labels, label_smoothing=0.1, reduction=reduction),
-            **EXACT,
-        )
-        torch.testing.assert_close(
-            supcon_loss(embeddings, rows, reduction=reduction),
-            supcon_loss(embeddings, labels, reduction=reduction),
-            **EXACT,
-        )
-
-
-def test_a_mixed_row_costs_the_mixture_of_its_two_losses() -> None:
-    logits, embeddings, labels = batch()
-    rows = F.one_hot(labels, 4).double()
-    rows[5] = torch.tensor([0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
-
-    def cost(row: list[float]) -> Tensor:
-        mine = rows.clone()
-        mine[5] = torch.tensor(row, dtype=torch.float64)
-        return gpaco_loss(logits, embeddings, mine, alpha=0.3, reduction="none")[5]
-
-    torch.testing.assert_close(
-        gpaco_loss(logits, embeddings, rows, alpha=0.3, reduction="none")[5],
-        0.3 * cost([1, 0, 0, 0]) + 0.7 * cost([0, 0, 1, 0]),
-        **EXACT,
-    )
 
 
 def test_queries_with_momentum_keys_and_queue_as_memory_are_paco() -> None:
@@ -131,14 +91,6 @@ def test_supcon_takes_any_integers_as_classes() -> None:
     _, embeddings, labels = batch()
     renamed = torch.tensor([10**12, -7, 3, 99])[labels]
     assert torch.equal(supcon_loss(embeddings, renamed), supcon_loss(embeddings, labels))
-
-
-def test_supcon_leaves_anchors_without_positives_out_of_the_mean() -> None:
-    _, embeddings, _ = batch(rows=4)
-    labels = torch.tensor([0, 0, 1, 2])
-    costs = supcon_loss(embeddings, labels, reduction="none")
-    assert costs[2:].tolist() == [0, 0]
-    assert torch.equal(supcon_loss(embeddings, labels), costs[:2].mean())
 
 
 @pytest.mark.slow
