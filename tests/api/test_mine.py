@@ -35,8 +35,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unlabeled test digits, one of them twice, and a file that is no image."""
     folder = tmp_path_factory.mktemp("pool")
     samples = read_digits().test
-    assert samples is not None
-    assert samples.images is not None
     for i, image in enumerate(samples.images[:60]):
         Image.fromarray(image).save(folder / f"{i:03}.png")
     shutil.copy(folder / "000.png", folder / "copy.png")

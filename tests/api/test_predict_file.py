@@ -37,7 +37,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with digits, many larger than the model takes, and a broken file."""
     folder = tmp_path_factory.mktemp("images")
     samples = read("digits").test
-    assert samples is not None
     for i in range(30):
         image = Image.fromarray(samples.load(i))
         image = image.resize((8 + 3 * i, 8 + 5 * (i % 7))) if i % 3 else image

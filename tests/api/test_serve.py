@@ -39,7 +39,6 @@ POST = "POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.fixture(scope="module")
 def digits() -> list[np.ndarray]:
     samples = read("digits").test
-    assert samples is not None
     return [samples.load(i) for i in range(40)]
 
 

@@ -49,7 +49,6 @@ def test_cifar_100_is_read_from_its_folder_its_parent_and_its_archive(tmp_path: 
         assert splits.train.names[4] == "train/4"
         expected = rows(6, 5).reshape(6, 3, 32, 32).transpose(0, 2, 3, 1)
         np.testing.assert_array_equal(splits.train.images, expected)
-        assert splits.test is not None
         assert splits.test.labels.tolist() == [2, 1]
         assert splits.notes[-1] == "6 training and 2 test images; the published set has 50000 and 10000"
         assert (len(splits.notes) == 2) == (path == packed)
@@ -83,7 +82,6 @@ def test_the_pickles_of_python_2_are_read(tmp_path: Path) -> None:
     ]
     (folder / "test").write_bytes(b"".join(parts))
     test = read(folder).test
-    assert test is not None
     assert test.labels.tolist() == [1, 2]
     np.testing.assert_array_equal(test.load(1)[0, 0], rows(2, 0)[1].reshape(3, 32, 32)[:, 0, 0])
 
@@ -200,7 +198,6 @@ def test_idx_files_are_read_packed_or_not(tmp_path: Path) -> None:
             assert splits.train.labels.tolist() == [0, 1, 2, 1]
             expected = np.random.default_rng(0).integers(0, 256, (4, 5, 4), np.uint8)
             np.testing.assert_array_equal(splits.train.images, np.repeat(expected[..., None], 3, axis=3))
-            assert splits.test is not None
             assert splits.test.names == ("test/0", "test/1")
 
 

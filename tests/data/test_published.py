@@ -56,7 +56,6 @@ def test_folders_may_be_below_the_names_of_the_archives(tmp_path: Path) -> None:
     tree(tmp_path / "digital", ("contrast",))
     tree(tmp_path / "extra", ("spatter",))  # in the archives, and not read
     found = read_shifted(tmp_path)
-    assert found is not None
     assert {name for name, _ in found.conditions} == {"fog", "contrast"}
     tree(tmp_path, ("fog",))
     assert "fog is both in" in refused(tmp_path)
@@ -95,7 +94,6 @@ def test_arrays_of_cifar_c_are_read_severity_by_severity(tmp_path: Path) -> None
     assert set(found.conditions) == {(name, s) for name in ("snow", "fog") for s in SEVERITIES}
     np.save(tmp_path / "labels.npy", np.arange(6) + 94)
     hundred = read_shifted(tmp_path)
-    assert hundred is not None
     assert hundred.reader == "cifar-100-c"
     assert hundred.classes[0] == "apple"
 

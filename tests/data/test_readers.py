@@ -63,7 +63,6 @@ def test_names_that_look_the_same_are_the_same_in_folders_and_tables(tmp_path: P
         save(tmp_path / folder / "b" / "0.png")
     splits = read(tmp_path)
     assert splits.classes == (composed, "b")
-    assert splits.val is not None
     assert splits.val.counts.tolist() == [1, 1]
     rows = [(f"train/{composed}/0.png", decomposed), ("train/b/0.png", "b"), (f"val/{decomposed}/0.png", composed)]
     (tmp_path / "all.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
@@ -156,7 +155,6 @@ def test_a_class_only_in_val_or_test_is_refused_by_name_unless_allowed(tmp_path:
     assert error.cause == "class without a training image: 'lynx' (only in validation or test: 'lynx')"
     splits = watched(tmp_path / "d", allow_empty_classes=True)
     assert splits.classes == ("a", "b", "lynx")
-    assert splits.test is not None
     assert splits.test.counts.tolist() == [0, 0, 1]
 
 
@@ -286,9 +284,7 @@ def test_digits_are_real_and_always_split_alike() -> None:
     splits = read("digits")
     assert splits.reader == "scikit-learn's digits"
     assert splits.classes == tuple("0123456789")
-    assert splits.test is not None
     assert len(splits.train) + len(splits.test) == 1797
-    assert splits.train.images is not None
     assert splits.train.images.shape[1:] == (8, 8, 3)
     assert (splits.train.images.min(), splits.train.images.max()) == (0, 255)
     assert not set(splits.train.names) & set(splits.test.names)

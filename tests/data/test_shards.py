@@ -107,8 +107,6 @@ def test_classes_come_from_texts_json_or_folders_and_splits_from_names(tmp_path:
     assert splits.classes == ("9", "10")  # numbers in the order of numbers
     assert splits.train.names == ("y.png", "10/z.png", "x.png")
     assert splits.train.counts.tolist() == [1, 2]
-    assert splits.val is not None
-    assert splits.test is not None
     assert (splits.val.names, splits.test.names) == (("v.png",), ("t.png",))
     np.testing.assert_array_equal(splits.train.load(0), read_image(save(tmp_path / "y.png", 2)))
     assert len(set(fingerprints(splits.train.paths or ()))) == 3
@@ -156,7 +154,6 @@ def test_class_names_in_shards_are_those_of_folders(tmp_path: Path) -> None:
 def test_shards_of_a_test_split_alone_can_be_evaluated_on(tmp_path: Path) -> None:
     write(tmp_path / "test-0.tar", **{"1_png": png(1), "1_cls": "\ufeffa", "2_png": png(2), "2_cls": "a"})
     splits = read(tmp_path, needs_training=False)
-    assert splits.test is not None
     assert (len(splits.train), len(splits.test)) == (0, 2)
     assert splits.classes == ("a",)  # without the byte order mark
 

@@ -101,5 +101,4 @@ def refused(path: Path | str, **options: Any) -> UserError:
 
 
 def labeled(samples: Samples | None) -> list[tuple[str, str]]:
-    assert samples is not None
     return [(name, samples.classes[label]) for name, label in zip(samples.names, samples.labels, strict=True)]

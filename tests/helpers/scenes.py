@@ -125,7 +125,6 @@ def made_run(home: Path, data: Path, names: tuple[str, ...], seed: int = 0) -> R
     state = {"position": {"epoch": 1, "best_step": None}, "card": write_card(known)}
     checkpoint.save(home / "checkpoints", 1, {"model": dict(network.state_dict()), "extra": {}}, state)
     test = scene_splits(recipe).test
-    assert test is not None
     figures = evaluate_scenes(ScenePredictor(network.eval(), known).eval(), test, intervals=True)
     figures |= {"evaluated_on": "test", "selected_on": "val", "seed": 0, "method": "gpaco"}
     figures |= {"counts": list(known.counts), "environment": {"torch": "x"}}

@@ -83,7 +83,6 @@ def png(image: Any) -> bytes:
 def serving(*words: object) -> Iterator[Server]:
     """Start `gpaco serve` with these words, on a free port, and stop it at the end."""
     process = start("serve", *words, "--port", 0)
-    assert process.stdout is not None
     try:
         found = re.search(r"http://\[?([^\]/]+)\]?:(\d+)", process.stdout.readline())
         if not found:

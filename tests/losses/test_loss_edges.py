@@ -117,9 +117,7 @@ def test_everything_ignored_costs_zero_and_moves_nothing() -> None:
     loss = gpaco_loss(logits, embeddings, torch.tensor([-100, -100]))
     loss.backward()
     assert loss.item() == 0
-    assert logits.grad is not None
     assert not logits.grad.any()
-    assert embeddings.grad is not None
     assert not embeddings.grad.any()
 
 

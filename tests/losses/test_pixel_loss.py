@@ -63,7 +63,6 @@ def test_the_draw_is_the_generators_and_without_replacement() -> None:
         generator = torch.Generator().manual_seed(seed)
         x = logits.clone().requires_grad_()
         pixel_gpaco_loss(x, embeddings, masks, pixels=9, generator=generator).backward()
-        assert x.grad is not None
         return x.grad.any(1)
 
     taken = draw(1)

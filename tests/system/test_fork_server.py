@@ -99,7 +99,6 @@ def test_variables_that_modules_read_when_imported_need_a_new_process() -> None:
 @pytest.mark.process
 def test_signals_and_waiting_reach_the_process() -> None:
     with python("-c", "import time; print('here', flush=True); time.sleep(100)", env=ENVIRONMENT, **PIPES) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         assert process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
@@ -118,7 +117,6 @@ def test_nobody_waits_for_a_server_that_has_died(monkeypatch: pytest.MonkeyPatch
         process.wait()
     with pytest.raises(RuntimeError, match="fork server ended with exit code -9"):
         python("-c", "", env=ENVIRONMENT)
-    assert process.stdin is not None
     process.stdin.close()
     process.returncode = 0
 

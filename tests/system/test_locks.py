@@ -34,7 +34,6 @@ with lock(Path(sys.argv[1])):
 def test_a_second_process_is_told_who_has_the_folder_and_a_dead_one_has_it_no_longer(tmp_path: Path) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with forked.python("-c", HOLDER, tmp_path, env=forked.ENVIRONMENT, **pipes) as process:
-        assert process.stdout is not None
         helper = int(process.stdout.readline())  # a process that the holder has forked, as loaders do
         with (
             pytest.raises(UserError, match=f"process {process.pid} on {socket.gethostname()} since 20"),

@@ -405,7 +405,6 @@ def test_multitask_with_a_memory_of_mixed_labels_can_be_analyzed(keys: str, tmp_
 @pytest.mark.slow
 def test_other_images_can_be_looked_at_and_strange_ones_are_refused(runs: dict[str, Run], tmp_path: Path) -> None:
     test_part = splits_of(runs["ce"].recipe).test
-    assert test_part is not None
     other = class_gradient_norms(runs["ce"], test_part)
     assert other.images == min(len(test_part), 1000)
     assert other.centers.tolist() != class_gradient_norms(runs["ce"]).centers.tolist()

@@ -131,7 +131,6 @@ def stored(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def write_digits(folder: Path, rename: dict[str, str] | None = None, only: set[str] | None = None) -> Path:
     """The test part of the digits as a PNG file each, in a folder per class."""
     samples = read("digits").test
-    assert samples is not None
     for i, label in enumerate(samples.labels):
         name = samples.classes[label]
         if only is None or name in only:
@@ -198,7 +197,6 @@ def test_a_validation_part_without_a_test_part_is_reported_and_chooses_nothing(t
     task, said = prepared(tmp_path)
     recipe, splits = task.recipe, task.splits
     assert (len(splits.train), splits.reported(recipe.data.evaluate_on)) == (27, ("test", splits.test))
-    assert splits.test is not None
     assert all("val" in Path(name).parts for name in splits.test.names)
     assert task.selects(recipe)  # on images held back from training
     assert "test: none given; the validation split takes its place and selects nothing" in said
@@ -461,8 +459,6 @@ def test_unbiased_takes_the_log_of_the_share_of_the_center_from_the_logits(runs:
     share = 1 / (1 + 0.05 * extra * counts / counts.sum())
     card = gpaco.load(run).card
     loaded = card.center_share
-    assert loaded is not None
-    assert card.calibration is not None
     shift = np.float32(card.calibration.head) * np.log(np.float32(loaded))
     corrected = summarize(logits - shift, labels, counts, [str(c) for c in range(10)])
     assert gpaco.evaluate(run, unbiased=True) == corrected
@@ -512,7 +508,6 @@ def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> 
 @pytest.mark.slow
 def test_logits_do_not_depend_on_the_size_of_a_batch(runs: dict[str, Run]) -> None:
     samples = read("digits").test
-    assert samples is not None
     model = gpaco.load(runs["ce"])
     np.testing.assert_allclose(logits_of(model, samples, batch_size=7), logits_of(model, samples), rtol=1e-4, atol=1e-5)
 

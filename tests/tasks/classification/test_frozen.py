@@ -134,7 +134,6 @@ def test_a_run_can_be_used_alone_and_goes_from_images_to_logits(weights: Path, t
     shutil.rmtree(result.folder)
     stored = np.load(tmp_path / "elsewhere" / "predictions.npz")
     test = read("digits").test
-    assert isinstance(test, Samples)
     images = torch.from_numpy(np.asarray(test.images)).permute(0, 3, 1, 2)
     with torch.no_grad():
         logits = gpaco.load(tmp_path / "elsewhere")(images)
@@ -404,7 +403,6 @@ def test_all_processes_wait_for_a_folder_that_another_run_has(tmp_path: Path) ->
         "    while not (Path(sys.argv[1]) / 'done').exists(): time.sleep(0.01)\n"
     )
     with forked.python("-c", code, tmp_path, env=forked.ENVIRONMENT, stdout=-1) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         results = run_ranks(2, partial(wait_for_lock, tmp_path))
     assert [int(one["lines"]) for one in results] == [1, 1]
@@ -418,7 +416,6 @@ def test_a_run_waits_for_another_one_that_embeds_the_same_images(weights: Path, 
         time.sleep(0.003)
     first.send_signal(signal.SIGSTOP)
     second = start(*words, tmp_path / "two")
-    assert second.stdout is not None
     assert any(f"is in use by process {first.pid} on" in line for line in second.stdout)
     first.send_signal(signal.SIGCONT)
     for process in (first, second):

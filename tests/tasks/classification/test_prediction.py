@@ -32,7 +32,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 40 test images, one of them in a folder below, and a file that is none."""
     folder = tmp_path_factory.mktemp("images")
     samples = read("digits").test
-    assert samples is not None
     (folder / "deep").mkdir()
     for i in range(40):
         Image.fromarray(samples.load(i)).save((folder / "deep" if i == 39 else folder) / f"{i:02}.png")

@@ -251,10 +251,7 @@ def test_the_best_tau_is_found_and_ties_go_to_the_nearest_to_0() -> None:
 def test_a_tuned_prior_is_chosen_on_validation_data_alone_and_is_part_of_the_model(runs: dict[str, Run]) -> None:
     run = runs["tuned"]
     tuned = read_tuned(run.folder)
-    assert tuned is not None
     splits, raw = splits_of(run.recipe), gpaco.load(run, tuned=False)
-    assert splits.val is not None
-    assert splits.test is not None
     log_q = log_prior(raw.card.counts).astype(np.float32)
 
     def macro(samples: Any, tau: float) -> float:
@@ -297,7 +294,6 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     page = (folder / "report.html").read_text()
     out, errors = here(capsys, "evaluate", folder, "--tune-prior", "--json")
     tuned = read_tuned(folder)
-    assert tuned is not None
     assert not tuned.unbiased
     assert f"{tuned.tau:+.2f} * log prior" in errors
     result, metrics = json.loads(out), Run(folder).metrics
@@ -315,8 +311,6 @@ def test_a_finished_run_is_tuned_afterwards_and_its_figures_and_page_follow(
     assert gpaco.evaluate(folder) == gpaco.evaluate(folder, unbiased=True) == both
     raw = gpaco.load(folder, tuned=False)
     samples = read("digits").test
-    assert samples is not None
-    assert raw.card.calibration is not None
     by_hand = logits_of(raw, samples) - raw.card.calibration.head * np.log(raw.card.center_share)
     by_hand += both["tuned"]["tau"] * log_prior(raw.card.counts)
     np.testing.assert_allclose(logits_of(gpaco.load(folder), samples), by_hand, atol=1e-4)
@@ -368,7 +362,6 @@ def test_predictions_follow_the_tuned_model_and_the_command_says_so(
     from PIL import Image
 
     samples = read("digits").test
-    assert samples is not None
     Image.fromarray(samples.load(0)).save(tmp_path / "0.png")
     said = prints("predict", runs["tuned"].folder, tmp_path / "0.png", "--out", tmp_path / "rows.jsonl")
     assert "prior tuned on validation data" in said

@@ -68,7 +68,6 @@ def write_tree(
 ) -> Path:
     """Real digits under conditions of a strength of their own, as PNG files of 8 pixels: nothing is lost."""
     samples = read("digits").test
-    assert samples is not None
     for c, name in enumerate(names):
         for severity in SEVERITIES:
             for own in only:
@@ -106,7 +105,6 @@ def test_every_condition_and_group_is_there(whole: tuple[Path, Result], digits: 
 @pytest.mark.process
 def test_errors_are_those_of_images_corrupted_by_hand(whole: tuple[Path, Result], digits: Run) -> None:
     samples = read("digits").test
-    assert samples is not None
     indices = stratified_subset(samples.labels, 30, 0)
     for name, severity in (("fog", 4), ("gaussian_noise", 2)):
         images = []
@@ -199,7 +197,6 @@ def test_other_images_of_the_same_name_and_another_prior_of_the_same_name_are_me
     digits: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples, only = read("digits").test, {"corruptions": "fog", "severities": "1", "out": tmp_path / "out"}
-    assert samples is not None
     for site, wrong in (("one", 0), ("two", 1)):  # the labels of the second are all wrong
         for i in range(60):
             folder = tmp_path / site / "data" / samples.classes[(samples.labels[i] + wrong) % 10]
@@ -239,7 +236,6 @@ def _largest(logits: Any) -> Any:
 @pytest.mark.slow
 def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
-    assert samples is not None
     source = Images(samples, "corrupted here", Corrupting(model.card.view, "cifar", 0))
     conditions = [CLEAN, ("shot_noise", 5), ("glass_blur", 4), ("elastic_transform", 1)]
     view = view_for(source, model, "official")
@@ -253,7 +249,6 @@ def test_processes_and_their_number_change_nothing(digits: Run) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_model_that_gives_no_numbers_is_an_error_whatever_may_be_skipped(workers: int, digits: Run) -> None:
     model, samples = gpaco.load(digits), read("digits").test
-    assert samples is not None
 
     def refuse(logits: Any) -> Any:
         raise UserError("logits are not finite", "train again")

@@ -57,7 +57,6 @@ def two(*changes: str) -> Recipe:
 @pytest.mark.slow
 def test_the_network_of_a_run_is_continued_as_it_is(first: Run, tmp_path: Path) -> None:
     images = splits_of(first.recipe).test
-    assert images is not None
     pixels = torch.from_numpy(images.images).permute(0, 3, 1, 2)  # type: ignore[arg-type]
     before = gpaco.load(first)
     with torch.no_grad():

@@ -34,8 +34,6 @@ def enlarged_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def test_the_terms_have_the_released_weights() -> None:
     out, labels = output(), masks()
-    assert out.embeddings is not None
-    assert out.aux_logits is not None
     contrast = pixel_gpaco_loss(out.logits, out.embeddings, labels, pixels=-1, alpha=0.01, temperature=0.07)
     main, aux = enlarged_cross_entropy(out.logits, labels), enlarged_cross_entropy(out.aux_logits, labels)
     torch.testing.assert_close(SceneLoss(METHOD, ALL)(out, labels), main + 0.4 * aux + 1.0 * contrast)
@@ -75,7 +73,6 @@ def test_logits_finer_than_the_embeddings_are_averaged_to_their_places() -> None
 
 def test_a_batch_without_a_labeled_pixel_costs_nothing_and_its_gradient_is_zero() -> None:
     out = output()
-    assert out.embeddings is not None
     logits, embeddings = out.logits.requires_grad_(), out.embeddings.requires_grad_()
     criterion = SceneLoss(METHOD, replace(ALL, dice=1.0))
     loss = criterion(Output(logits, embeddings, out.aux_logits), torch.full((2, 24, 24), 255))

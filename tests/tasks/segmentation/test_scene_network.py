@@ -25,12 +25,10 @@ def test_every_decoder_gives_scores_embeddings_and_auxiliary_scores_and_all_that
     out = network(torch.randn(2, 3, height, width))
     stride = STRIDES.get(decoder, 4)
     assert out.logits.shape == (2, 5, height // stride, width // stride)
-    assert out.embeddings is not None
     tall, wide = out.embeddings.shape[2:]
     assert out.embeddings.shape[:2] == (2, 7)
     assert (tall, wide) == (height // max(4, stride), width // max(4, stride))
     torch.testing.assert_close(out.embeddings.norm(dim=1), torch.ones(2, tall, wide))
-    assert out.aux_logits is not None
     assert out.aux_logits.shape[:2] == (2, 5)
     sum(part.sum() for part in out).backward()
     assert all((p.grad is not None) == p.requires_grad for p in network.parameters())
@@ -45,11 +43,9 @@ def test_the_heads_are_the_released_ones() -> None:
     assert isinstance(dropout, nn.Dropout2d)
     assert dropout.p == 0.1
     assert (classifier.in_channels, classifier.out_channels, classifier.kernel_size) == (128, 19, (1, 1))
-    assert network.projector is not None
     assert [type(m).__name__ for m in network.projector] == [*["Conv2d", "BatchNorm2d", "ReLU"] * 2, "Conv2d"]
     convolutions = [m for m in network.projector if isinstance(m, nn.Conv2d)]
     assert [(m.in_channels, m.out_channels) for m in convolutions] == [(128, 128), (128, 128), (128, 128)]
-    assert network.aux is not None
     first, *_, last = (m for m in network.aux if isinstance(m, nn.Conv2d))
     assert (first.in_channels, first.out_channels, first.kernel_size) == (256, 64, (3, 3))  # the last but one stage
     assert last.out_channels == 19
