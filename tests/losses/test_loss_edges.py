@@ -141,7 +141,8 @@ def test_ten_thousand_classes_and_one_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "num_classes"), [(torch.uint8, 200), (torch.uint8, 256), (torch.int8, 128), (torch.int16, 32_000)]
+    ("dtype", "num_classes"),
+    [(torch.uint8, 200), (torch.uint8, 256), (torch.int8, 128), (torch.int16, 32_000), (torch.int32, 200)],
 )
 def test_labels_in_narrow_integers_mean_what_they_say(dtype: torch.dtype, num_classes: int) -> None:
     # In uint8 156 would equal -100, in int8 128 classes would end at -128.
@@ -153,13 +154,7 @@ def test_labels_in_narrow_integers_mean_what_they_say(dtype: torch.dtype, num_cl
     assert expected.all()
     assert torch.equal(supcon_loss(embeddings, labels), supcon_loss(embeddings, labels.long()))
     assert torch.equal(focal_loss(logits, labels), focal_loss(logits, labels.long()))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func itself
-def test_a_forward_mode_derivative_is_refused_since_it_would_be_wrong() -> None:
-    embeddings = unit(4)
-    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
-        torch.func.jvp(lambda z: gpaco_loss(torch.zeros(4, 3), z, Y), (embeddings,), (embeddings,))
+    GPaCoLoss(num_classes, dim=4, views=1, class_counts=[1] * num_classes, prior="unbiased")(logits, embeddings, labels)
 
 
 def test_soft_supcon_in_float32_is_near_float64_for_confident_rows() -> None:
@@ -187,17 +182,8 @@ def test_a_call_that_fails_changes_nothing() -> None:
     assert all(torch.equal(value, before[name]) for name, value in criterion.state_dict().items())
 
 
-def test_integer_labels_of_any_width_are_accepted() -> None:
-    logits, embeddings = torch.randn(4, 3), unit(4)
-    expected = gpaco_loss(logits, embeddings, torch.tensor([0, 1, 2, 0]))
-    for dtype in (torch.int32, torch.int16, torch.uint8):
-        labels = torch.tensor([0, 1, 2, 0], dtype=dtype)
-        assert gpaco_loss(logits, embeddings, labels) == expected
-        GPaCoLoss(3, dim=4, class_counts=[3, 2, 1], prior="unbiased")(logits, embeddings, labels)
-
-
-L, E, Y = torch.zeros(4, 3), unit(4), torch.tensor([0, 1, 2, 0])
-M, YM = unit(5), torch.tensor([0, 1, 2, 0, 1])
+L, E, Y = torch.zeros(4, 3), torch.eye(4), torch.tensor([0, 1, 2, 0])  # no random numbers while tests are collected
+M, YM = torch.eye(4)[[0, 1, 2, 3, 0]], torch.tensor([0, 1, 2, 0, 1])
 
 
 @pytest.mark.parametrize(

@@ -248,14 +248,6 @@ def test_a_start_that_cannot_be_balanced_says_what_helps(name: str) -> None:
     assert "method.start=released" in error.value.remedy
 
 
-def test_a_released_start_has_a_memory_full_of_random_rows() -> None:
-    _, method = make("gpaco", "method.start=released")
-    assert len(method.loss.memory) == 16  # type: ignore[union-attr, arg-type]
-    for name in ("supcon", "multitask"):
-        _, method = make(name, "method.start=released")
-        assert len(method.memory) == 16  # type: ignore[arg-type]
-
-
 def test_keys_of_paco_follow_the_model_by_momentum_and_get_no_gradient() -> None:
     model, method = make("paco", "method.momentum=0.9")
     views, labels = batch()
@@ -392,11 +384,6 @@ def test_what_raw_logits_assume_is_known_for_every_method() -> None:
     assert {assumed_prior(one) for one in balanced} == {"uniform"}  # what a balanced sampler shows
     assert assumed_prior(override(Recipe(), ["method.prior=none"])) == "train"
     assert assumed_prior(override(Recipe(), ["method.name=multitask", "method.base=ce"])) == "train"
-
-
-def test_an_unknown_method_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match="gpaco"):
-        override(Recipe(), ["method.name=gpco"])
 
 
 def test_with_anchors_of_the_first_view_the_second_is_a_reference_with_a_gradient() -> None:

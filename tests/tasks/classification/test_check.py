@@ -94,15 +94,6 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
     assert len({line.index("--") for line in text if line.startswith("  ") and " = " in line}) == 1, "flags are aligned"
 
 
-def test_a_class_without_images_is_a_problem_and_not_the_end_of_the_check(tmp_path: Path) -> None:
-    facts = check(class_folders(tmp_path, {"a": 5, "b": 5, "gone": 0}))
-    assert facts["no_image"]["train"] == ["gone"]
-    remedy = "--set data.allow_empty_classes=true keeps them"
-    assert facts["problems"] == [f"classes without a training image: 'gone' ({remedy})"]
-    assert facts["notes"] == []
-    assert facts["imbalance_factor"] == 1
-
-
 def test_images_in_memory_are_checked_too() -> None:
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), np.uint8)
     images[7] = images[2]

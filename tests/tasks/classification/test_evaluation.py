@@ -487,13 +487,6 @@ def test_cuts_of_the_groups_are_options(runs: dict[str, Run]) -> None:
 
 
 @pytest.mark.slow
-def test_figures_are_written_where_asked(runs: dict[str, Run], tmp_path: Path) -> None:
-    result = gpaco.evaluate(runs["ce"], out=tmp_path / "new" / "figures.json")
-    written = json.loads((tmp_path / "new" / "figures.json").read_text())
-    assert written == {"written_by": "gpaco evaluate"} | result
-
-
-@pytest.mark.slow
 def test_the_loaded_model_takes_bytes_and_floats_alike(runs: dict[str, Run]) -> None:
     model = gpaco.load(runs["ce"])
     images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)

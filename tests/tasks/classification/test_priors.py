@@ -219,15 +219,6 @@ def test_what_a_run_stores_gives_its_w_by_the_formula(name: str, runs: dict[str,
     torch.testing.assert_close(torch.tensor(card.center_share), expected, rtol=0.06, atol=0)
 
 
-@pytest.mark.slow
-def test_logits_are_taken_from_what_the_sampler_showed(runs: dict[str, Run], tmp_path: Path) -> None:
-    run = runs["ce"]  # cross entropy, all classes shown alike: right for uniform classes as it is
-    assert gpaco.load(run).card.assumes == "uniform"
-    as_it_is = {key: run.metrics[key] for key in ("top1", "macro")}
-    assert {key: gpaco.evaluate(run, prior="uniform")[key] for key in as_it_is} == as_it_is
-    assert gpaco.evaluate(run, prior="train")["top1"] != as_it_is["top1"]
-
-
 # Tuning
 
 
