@@ -6,11 +6,9 @@ import io
 import json
 import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 from helpers import forked
 from helpers.commands import ENVIRONMENT, fails
+from helpers.images import zeros_png
 from helpers.serving import Server, multipart, png, serving
 from PIL import Image
 
@@ -90,16 +89,6 @@ def test_health_and_the_description_of_the_server(server: Server, digits: list[n
     assert np.exp(row["scores"]).max() == pytest.approx(row["probability"], abs=1e-3)
 
 
-def bomb(side: int) -> bytes:
-    """A small PNG file whose header promises a huge image."""
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
 @pytest.mark.process
 def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_on(
     server: Server, digits: list[np.ndarray]
@@ -108,7 +97,11 @@ def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_o
     kind = multipart(())[1]
     odd, _ = multipart((good,), (r"xn--\ud800.png",))
     for reply, status, message in (
-        (server.predict(bomb(100_000)), 422, "cannot read '0.png': 100000 x 100000 pixels: more than 50,000,000"),
+        (
+            server.predict(zeros_png(100_000, 100_000, rows=1)),
+            422,
+            "cannot read '0.png': 100000 x 100000 pixels: more than 50,000,000",
+        ),
         (server.predict(b"no image"), 422, "cannot read '0.png': not a JPEG, PNG"),
         (server.predict(b""), 422, "cannot read '0.png': the file is empty"),
         (server.predict(good, good[:60]), 422, "cannot read '1.png'"),

@@ -2,9 +2,7 @@
 
 import copy
 import os
-import struct
 import sys
-import zlib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.images import drawing, files_of_all_kinds
+from helpers.images import drawing, files_of_all_kinds, zeros_png
 from PIL import Image, ImageOps
 
 from gpaco.data import images
@@ -186,22 +184,12 @@ def test_a_wrong_suffix_is_read_by_its_contents_and_described(tmp_path: Path) ->
     assert facts.odd == ("a PNG file named .jpg",)
 
 
-def png_header(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
-    )
-
-
 def test_too_many_pixels_are_refused_before_decoding(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.png"
-    bomb.write_bytes(png_header(60_000, 60_000))
+    bomb.write_bytes(zeros_png(60_000, 60_000, rows=1))
     assert refused(bomb) == "60000 x 60000 pixels: more than 134,217,728"
     large = tmp_path / "large.png"
-    large.write_bytes(png_header(12_000, 8_000))
+    large.write_bytes(zeros_png(12_000, 8_000, rows=1))
     assert stored_mode(large)  # of 96 million pixels, where Pillow would warn
 
 

@@ -3,7 +3,6 @@
 import io
 import os
 import resource
-import struct
 import sys
 import time
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from helpers import forked
-from helpers.images import drawing, files_of_all_kinds, tree_hash
+from helpers.images import drawing, files_of_all_kinds, png_chunk, tree_hash, zeros_png
 from PIL import ExifTags, Image, ImageOps
 
 from faults.promise import Promise, scratch
@@ -106,41 +105,21 @@ def limited(what: object, action: Callable[[], Any]) -> None:
     assert more * 1024 < BYTES, f"{what} took {more / 1024:.0f} MB"
 
 
-def png(width: int, height: int, color: int, rows: int | None = None, extra: bytes = b"") -> bytes:
-    """A PNG image of zeros, all of it or only some of its rows; `color` 0 is gray, 2 RGB, 6 RGBA."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    channels = {0: 1, 2: 3, 6: 4}[color]
-    packer = zlib.compressobj(1)
-    row = bytes(1 + channels * width)
-    packed = b"".join([packer.compress(row) for _ in range(height if rows is None else rows)]) + packer.flush()
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-
-
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def text_bomb() -> bytes:
-    content = b"comment\0\0" + zlib.compress(bytes(1 << 28))
-    kind = b"zTXt"
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
 SIDE = 11_585  # of the largest square that is read
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "claims.png": lambda: png(60_000, 60_000, 2, rows=1),
-    "short.png": lambda: png(9_000, 9_000, 2, rows=1),
-    "gray.png": lambda: png(SIDE, SIDE, 0),
-    "color.png": lambda: png(SIDE, SIDE, 2),
-    "alpha.png": lambda: png(SIDE, SIDE, 6),
-    "huge.png": lambda: png(13_300, 13_300, 6),
-    "text.png": lambda: png(8, 8, 2, extra=text_bomb()),
+    "claims.png": lambda: zeros_png(60_000, 60_000, 2, rows=1),
+    "short.png": lambda: zeros_png(9_000, 9_000, 2, rows=1),
+    "gray.png": lambda: zeros_png(SIDE, SIDE, 0),
+    "color.png": lambda: zeros_png(SIDE, SIDE, 2),
+    "alpha.png": lambda: zeros_png(SIDE, SIDE, 6),
+    "huge.png": lambda: zeros_png(13_300, 13_300, 6),
+    "text.png": lambda: zeros_png(8, 8, 2, extra=png_chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(1 << 28)))),
     "gray.tif": lambda: saved(Image.new("L", (SIDE, SIDE)), "TIFF", compression="tiff_lzw"),
     "cmyk.tif": lambda: saved(Image.new("CMYK", (SIDE, SIDE)), "TIFF", compression="tiff_lzw"),
     "wide.tif": lambda: saved(Image.fromarray(np.zeros((SIDE, SIDE), np.uint16)), "TIFF", compression="tiff_lzw"),
@@ -150,7 +129,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "progressive.jpg": lambda: saved(Image.new("RGB", (SIDE, SIDE)), "JPEG", progressive=True),
     "cmyk.jpg": lambda: saved(Image.new("CMYK", (SIDE, SIDE)), "JPEG"),
     "large.webp": lambda: saved(Image.new("RGB", (6600, 6600)), "WEBP", method=0),
-    "narrow.png": lambda: png(1, 1_000_000, 2),
+    "narrow.png": lambda: zeros_png(1, 1_000_000, 2),
 }
 
 

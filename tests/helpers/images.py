@@ -2,6 +2,8 @@
 
 import hashlib
 import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,20 @@ def files_of_all_kinds() -> dict[str, bytes]:
         image.save(buffer, formats.get(suffix, suffix.upper()), **options)
         files[name] = buffer.getvalue()
     return files
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def zeros_png(width: int, height: int, color: int = 2, rows: int | None = None, extra: bytes = b"") -> bytes:
+    """A PNG image of zeros, all of it or only some of its rows; `color` 0 is gray, 2 RGB, 6 RGBA."""
+    channels = {0: 1, 2: 3, 6: 4}[color]
+    packer = zlib.compressobj(1)
+    row = bytes(1 + channels * width)
+    packed = b"".join([packer.compress(row) for _ in range(height if rows is None else rows)]) + packer.flush()
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + extra + png_chunk(b"IDAT", packed) + png_chunk(b"IEND", b"")
 
 
 def save(path: Path, seed: int = 0, width: int = 12, height: int = 10) -> Path:
