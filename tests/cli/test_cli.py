@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import ENVIRONMENT, run, start
-from helpers.images import class_folders, drawing, save, tree_hash
-from PIL import Image
+from helpers.images import class_folders, photographs, save, tree_hash
 from typer.main import get_command
 
 import gpaco
@@ -347,13 +346,8 @@ def test_a_folder_of_small_images_trains_and_the_guesses_are_said(tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    for k, (name, count) in enumerate({"cat": 80, "dog": 30, "owl": 10}.items()):
-        (folder / name).mkdir()
-        for i in range(count):
-            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(folder / name / f"{i}.jpg")
-    return folder
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs(tmp_path_factory.mktemp("photographs"), {"cat": 80, "dog": 30, "owl": 10})
 
 
 PHOTOS = ("--model", "resnet8", "--size", 32, "--epochs", 1, "--batch-size", 16, "--workers", 2, "--method", "ce")
@@ -361,24 +355,22 @@ PHOTOS = (*PHOTOS, "--set", "train.report=false")
 
 
 @pytest.mark.slow
-def test_a_vision_transformer_trains_is_evaluated_and_predicts(
-    photographs: Path, prints: Command, tmp_path: Path
-) -> None:
+def test_a_vision_transformer_trains_is_evaluated_and_predicts(photos: Path, prints: Command, tmp_path: Path) -> None:
     model = ("--model", "test_vit", "--size", 32, "--epochs", 1, "--batch-size", 24, "--lr", 0.001)
     optimizer = ("--set", "optimizer.name=adamw", "--set", "optimizer.layer_decay=0.75", "--set", "model.projector=mae")
-    prints("train", photographs, *model, *optimizer, "--out", tmp_path / "run")
+    prints("train", photos, *model, *optimizer, "--out", tmp_path / "run")
     assert Run(tmp_path / "run").metrics["n"] == 24
     assert gpaco.evaluate(tmp_path / "run")["top1"] == Run(tmp_path / "run").metrics["top1"]
-    prints("predict", tmp_path / "run", photographs / "owl", "--out", tmp_path / "rows.csv")
+    prints("predict", tmp_path / "run", photos / "owl", "--out", tmp_path / "rows.csv")
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 11
 
 
 @pytest.mark.slow
 def test_a_truncated_file_is_exit_2_by_its_name_or_left_out_if_asked(
-    photographs: Path, refuses: Command, prints: Command, tmp_path: Path
+    photos: Path, refuses: Command, prints: Command, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    shutil.copytree(photographs, data / "train")
+    shutil.copytree(photos, data / "train")
     save(data / "test" / "cat" / "0.png", seed=5000, width=80, height=60)
     broken = data / "train" / "cat" / "7.jpg"
     broken.write_bytes(broken.read_bytes()[:500])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.commands import checkpoint_files
-from helpers.images import drawing, tree_hash
+from helpers.images import drawing, photographs, tree_hash
 from PIL import Image
 
 import gpaco
@@ -33,13 +33,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def photographs(root: Path) -> Path:
-    """48 images in three classes, too large to be kept in memory."""
-    for k, (name, count) in enumerate({"cat": 28, "dog": 12, "owl": 8}.items()):
-        (root / name).mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(root / name / f"{i}.jpg")
-    return root
+COUNTS = {"cat": 28, "dog": 12, "owl": 8}  # 48 images
 
 
 def spoil(path: Path) -> bytes:
@@ -67,7 +61,7 @@ def go_back(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_bad_image_is_left_out_of_the_whole_run_and_listed(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     clean = gpaco.train(data, out=tmp_path / "clean", on_bad_image="skip", workers=0, **QUICK)
     assert listed(clean) == []
     good = spoil(data / "cat" / "7.jpg")
@@ -93,7 +87,7 @@ def test_a_bad_image_is_left_out_of_the_whole_run_and_listed(tmp_path: Path) -> 
 
 
 def test_one_bad_image_is_never_too_many_but_two_of_48_are(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     for name in ("cat/7.jpg", "dog/3.jpg"):
         spoil(data / name)
     with pytest.raises(UserError, match=r"2 of 48 images are unreadable, more than 1.0%: 'cat/7.jpg: .*'dog/3.jpg: "):
@@ -111,7 +105,7 @@ def test_a_split_without_a_readable_image_is_none(tmp_path: Path) -> None:
 
 
 def test_a_list_of_a_run_that_failed_before_its_first_checkpoint_counts_for_nothing(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text(recipes.dumps(Recipe()))
     write_bad(tmp_path / "run" / BAD_IMAGES, [BadImage("train", "cat/7.jpg", "it was bad once")])
@@ -119,7 +113,7 @@ def test_a_list_of_a_run_that_failed_before_its_first_checkpoint_counts_for_noth
 
 
 def test_data_that_has_changed_since_a_run_began_is_refused(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     run = gpaco.train(data, out=tmp_path / "run", workers=0, **QUICK)
     go_back(run)
     for i in range(100, 110):
@@ -129,7 +123,7 @@ def test_data_that_has_changed_since_a_run_began_is_refused(tmp_path: Path) -> N
 
 
 def test_a_run_finds_its_data_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photographs(tmp_path / "data")
+    photographs(tmp_path / "data", COUNTS)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     run = gpaco.train("data", out="run", workers=0, **QUICK)
@@ -139,7 +133,7 @@ def test_a_run_finds_its_data_again_from_another_folder(tmp_path: Path, monkeypa
 
 def test_data_under_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     data = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
-    photographs(Path(data))
+    photographs(Path(data), COUNTS)
     with pytest.raises(UserError, match="is not UTF-8") as error:
         gpaco.train(data, out=tmp_path / "run", workers=0, **QUICK)
     assert error.value.cause.isprintable()
@@ -149,7 +143,7 @@ def test_data_under_a_name_that_is_not_utf8_is_refused_before_anything_is_writte
 
 
 def test_copies_of_an_image_stay_together_in_training(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     for i in range(28):
         shutil.copy(data / "cat" / f"{i}.jpg", data / "cat" / f"copy-{i}.jpg")
     samples = read(data).train
@@ -173,7 +167,7 @@ def test_the_list_keeps_odd_names_and_a_foreign_one_is_refused(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_disk_that_fails_in_mid_run_is_named_with_exit_3(workers: int, tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     (data / "cat" / "7.jpg").unlink()
     os.symlink("/proc/self/mem", data / "cat" / "7.jpg")  # reading it is an input/output error
     with pytest.raises(EnvironmentProblem, match=r"cannot read .*7.jpg': Input/output error") as error:
@@ -182,7 +176,7 @@ def test_a_disk_that_fails_in_mid_run_is_named_with_exit_3(workers: int, tmp_pat
 
 
 def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "data")
+    data = photographs(tmp_path / "data", COUNTS)
     place, good = data / "cat" / "7.jpg", tmp_path / "good.jpg"
     samples = read(data).train
     place.rename(good)

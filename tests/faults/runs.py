@@ -12,9 +12,8 @@ from pathlib import Path
 
 from helpers import forked
 from helpers.commands import run
-from helpers.images import drawing
+from helpers.images import photographs
 from helpers.scenes import MODEL, SMALL, scene_folder
-from PIL import Image
 
 PATIENCE = 120  # seconds, on a busy machine; far below the ten minutes that a collective waits for an answer
 Words = tuple[object, ...]
@@ -42,12 +41,7 @@ KINDS: dict[str, Words] = {
 @cache
 def photos(home: Path) -> Path:
     """Images in files, which other processes load."""
-    folder = home / "photos"
-    for k, (name, count) in enumerate({"cat": 60, "dog": 20, "owl": 8}.items()):
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray(drawing(80, 60, 1000 * k + i)).save(folder / name / f"{i}.jpg")
-    return folder
+    return photographs(home / "photos", {"cat": 60, "dog": 20, "owl": 8})
 
 
 scenes = cache(lambda home: scene_folder(home / "scenes"))

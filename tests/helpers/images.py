@@ -84,6 +84,14 @@ def class_folders(root: Path, counts: dict[str, int], seed: int = 0) -> Path:
     return root
 
 
+def photographs(root: Path, counts: dict[str, int]) -> Path:
+    """Write a folder per class with this many JPEG images, too large to be kept in memory."""
+    for k, (name, count) in enumerate(counts.items()):
+        for i in range(count):
+            save(root / name / f"{i}.jpg", 1000 * k + i, 80, 60)
+    return root
+
+
 def tree_hash(root: Path) -> str:
     """Return a hash of the names, contents and times of everything below a folder."""
     state = hashlib.sha256()
