@@ -25,6 +25,7 @@ from gpaco.models import backbones
 from gpaco.models.weights.foreign import Foreign, read_foreign
 from gpaco.models.weights.layouts import Layout
 from gpaco.recipes import recipe as recipes
+from gpaco.system.progress import quiet
 from gpaco.tasks.classification.released import read_counts, recipe_of
 
 IMAGENET = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
@@ -35,10 +36,6 @@ CIFAR = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1), torch.tensor([0.20
 def _nothing_large_stays(tmp_path: Path) -> Iterator[None]:
     yield
     shutil.rmtree(tmp_path)
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 def test_both_formats_of_torch_are_read_with_their_args_and_numpy_scalars(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from helpers.commands import children
 from faults.promise import Promise, scratch
 from faults.runs import photos
 from gpaco.api.train import train
+from gpaco.system.progress import quiet
 
 STEPS = 500
 
@@ -71,10 +72,6 @@ def measure(data: str, folder: Path, steps: int, seed: int) -> dict[str, list[in
     settings = ["method.memory=64", "train.checkpoint_every=5"]
     train(data, out=folder / "run", epochs=epochs, show=show, say=quiet, settings=settings, **images, **flags)
     return memory
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 PROMISE = Promise(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generate import coverage, recipe_tables
+from generate import coverage, method_table, recipe_tables
 from helpers.commands import fails
 from helpers.images import save
 from helpers.paper_tables import BESIDE, QUOTED, ROWS
@@ -192,9 +192,10 @@ def test_the_last_layer_of_the_projector_on_a_small_resnet_starts_kaiming_normal
     assert first.std().item() == pytest.approx(math.sqrt(1 / (3 * 64)), rel=0.05)  # PyTorch's own
 
 
-def test_the_page_about_the_recipes_is_what_the_files_say() -> None:
+def test_the_pages_about_recipes_and_methods_are_what_the_files_say() -> None:
     pages = [path.read_text(encoding="utf-8") for path in (HEAD, PAGE)]
     assert pages[0] + recipe_tables() == pages[1], "make docs writes it anew"
+    assert method_table() in PAGE.with_name("methods.md").read_text(encoding="utf-8"), "make docs writes it anew"
     assert [row.name for row in listed("imagenet-lt-resnet50-paco-sim")] == [
         "imagenet-lt-resnet50-paco-sim-sim",
         "imagenet-lt-resnet50-paco-sim-sim-crop0.2",

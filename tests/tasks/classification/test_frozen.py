@@ -29,6 +29,7 @@ from gpaco.data.samples import Samples
 from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.models import backbones
+from gpaco.system.progress import quiet
 from gpaco.tasks.classification import frozen
 from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import cached_kinds, chosen_views
@@ -38,10 +39,6 @@ from gpaco.training.run import Run, select_checkpoint
 
 PLAIN, AUG = View("plain", 8), View("cifar_aug", 8)
 OFF = ["views.first=plain", "views.second=plain", "views.crop_scale=[1,1]", "views.flip=false"]  # no augmentation
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")

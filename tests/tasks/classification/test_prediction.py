@@ -20,14 +20,6 @@ from gpaco.training.run import Run
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("runs") / "gpaco"
-    settings = ["method.memory=64", "method.prior=counts"]
-    quick = {"long_tail": 20, "epochs": 2, "batch_size": 64, "lr": 0.05, "report": False, "say": lambda line: None}
-    return gpaco.train("digits", out=folder, settings=settings, **quick)
-
-
-@pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first 40 test images, one of them in a folder below, and a file that is none."""
     folder = tmp_path_factory.mktemp("images")
