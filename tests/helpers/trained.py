@@ -1,5 +1,8 @@
 """Small models that are trained in seconds."""
 
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,26 @@ from gpaco.training.run import Run
 from helpers.scenes import SMALL, scene_folder
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 64, "report": False, "say": lambda line: None}
+
+
+def halt(epoch: int, step: int = 1) -> Callable[[dict[str, Any]], None]:
+    """A `show` that ends a run after a step, unsaved, as Ctrl-C in a notebook does."""
+
+    def show(row: dict[str, Any]) -> None:
+        if (row.get("epoch"), row.get("step")) == (epoch, step):
+            raise KeyboardInterrupt
+
+    return show
+
+
+def terminate(epoch: int, step: int = 1) -> Callable[[dict[str, Any]], None]:
+    """A `show` that sends SIGTERM after a step: the run saves and raises Stopped."""
+
+    def show(row: dict[str, Any]) -> None:
+        if (row.get("epoch"), row.get("step")) == (epoch, step):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return show
 
 
 def train_classifier(folder: Path) -> Run:

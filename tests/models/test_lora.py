@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from helpers.commands import checkpoint_files
 from helpers.ranks import Results, run_ranks
+from helpers.trained import halt
 from timm.models.beit import Beit
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -121,20 +122,12 @@ def test_a_network_without_linear_layers_is_refused_and_left_alone() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-class Stop(Exception):
-    """What stops a run in the middle of an epoch."""
-
-
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_same_bits_and_loads_as_plain_layers(tmp_path: Path) -> None:
-    def stop(row: dict[str, Any]) -> None:
-        if row.get("epoch") == 1 and row.get("step") == 3:
-            raise Stop
-
     options = SMALL | {"epochs": 2, "method": "paco", "settings": ["train.ema=0.5", "method.memory=64"]}
     whole = gpaco.train("digits", out=tmp_path / "whole", **options)
-    with pytest.raises(Stop):
-        gpaco.train("digits", out=tmp_path / "stopped", show=stop, **options)
+    with pytest.raises(KeyboardInterrupt):
+        gpaco.train("digits", out=tmp_path / "stopped", show=halt(1, 3), **options)
     stopped = gpaco.train("digits", out=tmp_path / "stopped", **options)
     files = checkpoint_files(whole.folder)
     assert files == checkpoint_files(stopped.folder)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import assert_same_run, checkpoint_files, fails, history, run, start
+from helpers.trained import terminate
 from torch import nn
 
 import gpaco
@@ -451,13 +452,9 @@ def test_options_of_the_loop_work_and_resume(settings: list[str], tmp_path: Path
     settings = ["method.memory=64", *settings]
     common = {"long_tail": 50, "batch_size": 64, "epochs": 2, "report": False, "settings": settings}
 
-    def stop(row: dict[str, Any]) -> None:
-        if (row.get("epoch"), row.get("step")) == (1, 1):  # in the second epoch
-            os.kill(os.getpid(), signal.SIGTERM)
-
     one = train("digits", out=tmp_path / "one", say=lambda line: None, **common)
     with pytest.raises(Stopped):
-        train("digits", out=tmp_path / "two", say=lambda line: None, show=stop, **common)
+        train("digits", out=tmp_path / "two", say=lambda line: None, show=terminate(1), **common)
     two = train("digits", out=tmp_path / "two", say=lambda line: None, **common)
     assert checkpoint_files(one.folder) == checkpoint_files(two.folder)
     assert history(one.folder) == history(two.folder)

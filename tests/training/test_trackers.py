@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.trained import halt
 
 import gpaco
 from gpaco.errors import EnvironmentProblem, UserError
@@ -16,23 +17,13 @@ from gpaco.training.trackers import wandb
 QUICK: dict[str, Any] = {"batch_size": 64, "lr": 0.05, "long_tail": 20, "report": False, "say": lambda line: None}
 
 
-def stopping(after: int) -> Any:
-    """A callback that stops training as Ctrl+C in Python would, when an epoch is done."""
-
-    def show(row: dict[str, Any]) -> None:
-        if "steps" in row and row["epoch"] == after and row["step"] == 2:
-            raise KeyboardInterrupt
-
-    return show
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of tensorboard about itself
 def test_tensorboard_has_every_epoch_once_also_after_resuming(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with pytest.raises(KeyboardInterrupt):
-        gpaco.train("digits", out=tmp_path, epochs=3, log="tensorboard", show=stopping(2), **QUICK)
+        gpaco.train("digits", out=tmp_path, epochs=3, log="tensorboard", show=halt(2, 2), **QUICK)
     gpaco.train("digits", out=tmp_path, epochs=3, log="tensorboard", **QUICK)
     found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     losses = {event.step: event.value for event in found.Scalars("loss")}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.images import save
+from helpers.trained import halt
 from safetensors.torch import save_file
 
 import gpaco
@@ -320,12 +321,8 @@ def test_a_search_chooses_the_best_candidate_and_is_not_repeated_by_a_resumed_ru
     monkeypatch.setattr(tuning, "candidates", lambda _: [usual | {"optimizer.lr": 1e-9}, usual])
     said: list[str] = []
 
-    def stop(row: dict[str, Any]) -> None:
-        if row.get("epoch") == 1:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        head(weights, tmp_path / "run", "method.fuse=false", say=said.append, show=stop, **common)
+        head(weights, tmp_path / "run", "method.fuse=false", say=said.append, show=halt(1), **common)
     stored = json.loads((tmp_path / "run" / "tuning.json").read_text())
     assert stored["chosen"] == usual
     assert stored["tried"][1]["macro"] > stored["tried"][0]["macro"]

@@ -1,7 +1,5 @@
 """Methods that continue another method or a run: what they take over, what they refuse, and how they resume."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 from helpers.cards import made_card
 from helpers.commands import checkpoint_files
+from helpers.trained import terminate
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
@@ -77,14 +76,10 @@ def test_the_network_of_a_run_is_continued_as_it_is(first: Run, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_run_that_continues_another_ends_with_the_same_bits_after_a_stop(first: Run, tmp_path: Path) -> None:
-    def stop(row: dict[str, Any]) -> None:
-        if (row.get("epoch"), row.get("step")) == (1, 1):
-            os.kill(os.getpid(), signal.SIGTERM)
-
     given = ("lws", f"method.first={first.folder}", "stage.classifier.train.epochs=3", "method.fuse=true")
     whole = train(tmp_path / "whole", *given)
     with pytest.raises(Stopped):
-        train(tmp_path / "parts", *given, show=stop)
+        train(tmp_path / "parts", *given, show=terminate(1))
     parts = train(tmp_path / "parts", *given)
     assert checkpoint_files(whole.folder) == checkpoint_files(parts.folder)
     assert whole.metrics == parts.metrics
@@ -123,12 +118,8 @@ def test_second_stages_have_a_schedule_of_their_own() -> None:
 
 
 def test_a_second_stage_says_if_its_first_run_has_not_finished(tmp_path: Path) -> None:
-    def stop(row: dict[str, Any]) -> None:
-        if row.get("epoch") == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(Stopped):
-        train(tmp_path / "first", "ce", show=stop)
+        train(tmp_path / "first", "ce", show=terminate(2))
     said: list[str] = []
     train(tmp_path / "second", "ncm", f"method.first={tmp_path / 'first'}", say=said.append)
     assert f"{tmp_path / 'first'} has not finished: 2 of 3 epochs are done" in said

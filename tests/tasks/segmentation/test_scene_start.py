@@ -9,6 +9,7 @@ import torch
 from helpers.forked import output_of
 from helpers.hub import REVISION, serving
 from helpers.scenes import scene_folder
+from helpers.trained import halt
 
 import gpaco
 from gpaco.errors import EnvironmentProblem, UserError
@@ -104,15 +105,8 @@ def test_a_run_starts_from_the_package_and_resumes_without_it(tmp_path: Path) ->
     data = scene_folder(tmp_path / "data", train=4, val=2, test=2)
     options = SHORT | {"settings": [*SMALL, "optimizer.lr=0"]}
 
-    class Halt(Exception):
-        pass
-
-    def halt(row: dict[str, Any]) -> None:
-        if row["epoch"] == 1 and "step" in row:
-            raise Halt
-
-    with pytest.raises(Halt):
-        gpaco.train(data, out=tmp_path / "run", show=halt, **options)
+    with pytest.raises(KeyboardInterrupt):
+        gpaco.train(data, out=tmp_path / "run", show=halt(1), **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packaged, "find_spec", lambda _: None)
         run = gpaco.train(data, out=tmp_path / "run", **options)

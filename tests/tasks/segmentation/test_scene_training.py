@@ -9,6 +9,7 @@ import torch
 from helpers.commands import assert_same_run, checkpoint_files, run
 from helpers.images import tree_hash
 from helpers.scenes import MODEL, SMALL, scene, scene_folder
+from helpers.trained import halt
 from safetensors.torch import save_file
 
 import gpaco
@@ -81,15 +82,8 @@ def test_a_run_goes_on_without_the_file_of_its_first_weights(data: Path, tmp_pat
     options = QUICK | {"epochs": 2, "weights": str(weights), "settings": [*SMALL, *STATE]}
     whole = gpaco.train(data, out=tmp_path / "whole", **options)
 
-    class Halt(Exception):
-        pass
-
-    def halt(row: dict[str, Any]) -> None:
-        if row["epoch"] == 1 and row.get("step") == 3:
-            raise Halt
-
-    with pytest.raises(Halt):
-        gpaco.train(data, out=tmp_path / "run", show=halt, **options)
+    with pytest.raises(KeyboardInterrupt):
+        gpaco.train(data, out=tmp_path / "run", show=halt(1, 3), **options)
     weights.unlink()
     gpaco.train(data, out=tmp_path / "run", **options)
     assert_same_run(tmp_path / "run", whole.folder)
