@@ -155,10 +155,12 @@ def test_ctrl_c_ends_a_search_and_the_random_numbers_of_torch_stay_as_they_are()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):  # not a fit that failed, after which the search would go on
-        GridSearchCV(TailClassifier(epochs=100_000), {"hidden": [0, 8]}, cv=2).fit(X, y)
-    timer.join()
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):  # not a fit that failed, after which the search would go on
+            GridSearchCV(TailClassifier(epochs=100_000), {"hidden": [0, 8]}, cv=2).fit(X, y)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_closed_form_is_the_one_of_a_run() -> None:
