@@ -9,14 +9,12 @@ from itertools import product
 
 import pytest
 import torch
-from helpers.small_methods import TRAINED, make
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.nn import functional as F
 
 from gpaco import GPaCoLoss, gpaco_loss, pixel_gpaco_loss, supcon_loss
 from gpaco.losses import self_similarity, similarity
-from gpaco.recipes.settings import used
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +29,6 @@ def on_gpu(*shape: int, grad: bool = False) -> Tensor:
 
 def labels_on_gpu(rows: int, classes: int, *, soft: bool) -> Tensor:
     return on_gpu(rows, classes).softmax(1) if soft else torch.randint(classes, (rows,), device="cuda")
-
-
-def moved(module: nn.Module) -> nn.Module:
-    """The module with fake tensors in place of its own."""
-    for part in module.modules():
-        for name, parameter in list(part.named_parameters(recurse=False)):
-            setattr(part, name, nn.Parameter(on_gpu(*parameter.shape), requires_grad=parameter.requires_grad))
-        for name, buffer in list(part.named_buffers(recurse=False)):
-            setattr(part, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
-    return module
 
 
 def test_fake_tensors_refuse_to_give_values() -> None:
@@ -80,20 +68,6 @@ def test_the_loss_of_pixels_never_waits(pixels: int) -> None:
     logits, embeddings = on_gpu(2, 3, 6, 6, grad=True), on_gpu(2, 4, 6, 6, grad=True)
     masks = torch.randint(3, (2, 24, 24), device="cuda")
     pixel_gpaco_loss(logits, F.normalize(embeddings, dim=1), masks, pixels=pixels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINED)
-def test_no_method_waits(name: str) -> None:
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
-        made = [make(name, f"method.rebalance={kind}", "method.momentum_keys=true") for kind in ("weights", "prior")]
-    for (model, method), soft in product(made, (False, True) if "mixup" in used(name) else (False,)):
-        network = moved(model)
-        moved(method)
-        for _ in range(2):
-            views, labels = [on_gpu(12, 3, 8, 8), on_gpu(12, 3, 8, 8)], labels_on_gpu(12, 3, soft=soft)
-            method(network, views, labels)
-            method.after_step(model)
 
 
 def test_the_bodies_of_the_operators_never_wait() -> None:

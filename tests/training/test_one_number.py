@@ -11,9 +11,9 @@ from helpers.small_methods import TRAINED, batch, make
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpaco.data.batches import Batch
+from gpaco.data.batches import Batch, mix
 from gpaco.recipes.recipe import change
-from gpaco.recipes.settings import Recipe
+from gpaco.recipes.settings import Recipe, used
 from gpaco.training import loop
 from gpaco.training.loop import check_step, fit
 
@@ -38,14 +38,16 @@ class Counted(TorchDispatchMode):
 
 
 class Small:
-    """A learner with one method on a small network."""
+    """A learner with one method on a small network, with momentum keys and mixed labels where it has them."""
 
-    def __init__(self, method: str, recipe: Recipe) -> None:
-        self.recipe, (self.model, self.extra) = recipe, make(method)
-        self.steps, self.card = 3, None
+    def __init__(self, method: str, recipe: Recipe, rebalance: str) -> None:
+        self.recipe = recipe
+        self.model, self.extra = make(method, f"method.rebalance={rebalance}", "method.momentum_keys=true")
+        self.steps, self.card, self.mixed = 3, None, rebalance == "prior" and "mixup" in used(method)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        return (Batch(*batch(seed=step)) for step in range(start, 3))
+        plain = [Batch(*batch(seed=step)) for step in range(start, 3)]
+        return iter([mix(one, 0.2, 0, 3, seed=(0,)) for one in plain] if self.mixed else plain)
 
     def start(self, batch: Batch) -> float:
         return 0.0
@@ -62,8 +64,10 @@ class Small:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_a_step_of_every_method_reads_one_number(amp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("amp", "rebalance"), [("off", "weights"), ("off", "prior"), ("bf16", "weights")])
+def test_a_step_of_every_method_reads_one_number(
+    amp: str, rebalance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "save", lambda *parts, **options: None)  # a checkpoint is written after the last step
     checked: list[Counter[str]] = []
 
@@ -79,6 +83,6 @@ def test_a_step_of_every_method_reads_one_number(amp: str, tmp_path: Path, monke
         folder = tmp_path / method
         folder.mkdir()
         with Counted() as counted:
-            fit(Small(method, recipe), folder, torch.device("cpu"))
+            fit(Small(method, recipe, rebalance), folder, torch.device("cpu"))
         between = checked[2] - checked[1]  # all that happens from one check to the next
         assert sum(between.values()) <= 1, f"{method}: {dict(between)}"
