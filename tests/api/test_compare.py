@@ -59,6 +59,7 @@ def test_every_cell_is_a_run_with_the_settings_of_its_method(compared: Path) -> 
         ({"methods": "ce"}, r"methods must be a list of strings, got one string, 'ce'\nmethods=\['ce'\]"),
         ({"settings": "method.alpha=0.1"}, "settings must be a list of strings, got one string, 'method.alpha=0.1'"),
         ({"methods": []}, "no method is given"),
+        ({"settings": ["train.task=segmentation"]}, "compare trains classifiers"),
         ({"methods": ["ce", "gpaco", "ce"]}, "the method 'ce' is given twice"),
         ({"settings": ["train.seed=1"]}, r"compare sets train.seed for each run\nuse --seeds N instead"),
         ({"methods": ["ce+train.seed=1"]}, "compare sets train.seed for each run"),

@@ -185,6 +185,8 @@ def test_a_segmenters_file_sees_images_as_its_run_does_and_the_example_and_predi
     assert result["about"]["base_size"] == [30, 80]
     assert_the_example_draws_as_predict_does(segmenter, tmp_path)
     assert_the_example_keeps_the_shape_of_portrait_images(segmenter, tmp_path)
+    with pytest.raises(UserError, match="--prior is for classifiers"):
+        gpaco.predict(tmp_path / "own.onnx", tmp_path, prior="uniform")
 
 
 @pytest.mark.extensive

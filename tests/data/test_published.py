@@ -111,6 +111,8 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "cannot read" in refused(tmp_path / "e")
     (arrays(tmp_path / "f") / "fog.npy").write_bytes(b"")
     assert "cannot read" in refused(tmp_path / "f")
+    np.save(arrays(tmp_path / "g") / "labels.npy", np.tile(np.arange(95, 101), 5))
+    assert "labels.npy has labels 95 to 100" in refused(tmp_path / "g")
 
 
 def test_class_maps_are_subsets_of_imagenet_in_its_order() -> None:

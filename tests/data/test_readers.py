@@ -3,11 +3,13 @@
 import os
 import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unicodedata import normalize
 
 import numpy as np
 import pytest
 from helpers.images import class_folders, labeled, refused, save, watched
+from helpers.saving import without_rights
 
 from gpaco.data.files import find_files
 from gpaco.data.leaks import refuse_one_class
@@ -301,3 +303,13 @@ def test_the_word_digits_is_not_a_folder_of_that_name(tmp_path: Path, monkeypatc
     assert len(read("digits").classes) == 10
     for folder in ("./digits", Path("digits"), tmp_path / "digits"):
         assert read(folder).classes == ("a", "b")
+
+
+def test_a_folder_that_may_not_be_read_is_named() -> None:
+    with TemporaryDirectory() as name:  # the folders of pytest are for root alone
+        root = class_folders(Path(name), {"ant": 2, "bee": 2})
+        root.chmod(0o755)
+        (root / "bee").chmod(0)
+        with without_rights(), pytest.raises(UserError, match=r"no permission to read the folder '.*bee'"):
+            read(root)
+        (root / "bee").chmod(0o755)
