@@ -95,7 +95,7 @@ def test_one_bad_image_is_never_too_many_but_two_of_48_are(tmp_path: Path) -> No
 
 
 def test_a_split_without_a_readable_image_is_none(tmp_path: Path) -> None:
-    train = photographs(tmp_path / "data" / "train")
+    train = photographs(tmp_path / "data" / "train", {"cat": 3, "dog": 2})
     (tmp_path / "data" / "test" / "cat").mkdir(parents=True)
     (train / "cat" / "1.jpg").rename(tmp_path / "data" / "test" / "cat" / "1.jpg")
     splits = read(tmp_path / "data")

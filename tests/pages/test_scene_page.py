@@ -110,7 +110,7 @@ def test_without_the_data_the_page_has_no_images_and_says_so(run: Run, tmp_path:
     said: list[str] = []
     page = gpaco.report(run, tmp_path / "report.html", say=said.append).read_text()
     assert "<img" not in page
-    assert said[0].startswith("no images: there is no folder")
+    assert said[0].startswith("no images: the data of the run is no longer at")
 
 
 def test_the_command_writes_it_and_two_runs_share_a_page(run: Run, tmp_path: Path, prints: Any) -> None:
