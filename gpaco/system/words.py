@@ -38,11 +38,9 @@ def with_commas(words: str | int | Sequence[str | int] | None) -> str | None:
     >>> with_commas(["fog", "snow"]), with_commas((1, 5)), with_commas(3), with_commas(None)
     ('fog,snow', '1,5', '3', None)
     """
-    return (
-        words
-        if words is None or isinstance(words, str)
-        else ",".join(map(str, [words] if isinstance(words, int) else words))
-    )
+    if words is None or isinstance(words, str):
+        return words
+    return ",".join(map(str, [words] if isinstance(words, int) else words))
 
 
 def in_lines(words: Sequence[str], width: int = 79) -> list[str]:

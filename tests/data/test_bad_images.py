@@ -180,5 +180,5 @@ def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path, monkeypat
     samples = read(data).train
     place.rename(good)
     os.symlink("/proc/self/mem", place)
-    monkeypatch.setattr("time.sleep", lambda seconds: good.replace(place))  # mended before it is read again
+    monkeypatch.setattr("time.sleep", lambda seconds: good.replace(place))  # fixed before it is read again
     assert samples.load(samples.names.index("cat/7.jpg")).shape == (60, 80, 3)

@@ -1,6 +1,7 @@
 """Every method: what its loss is, that it learns, and what it leaves alone."""
 
 import dataclasses
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -27,8 +28,10 @@ from gpaco.methods import (
     assumed_prior,
     network,
 )
+from gpaco.methods.contrastive import Seen
 from gpaco.methods.keys import momentum_keys
 from gpaco.models.ghost_norm import ghost_batch
+from gpaco.models.heads import CausalHead, MetaEmbedding, NearestMean
 from gpaco.models.networks import build_network
 from gpaco.recipes import settings
 from gpaco.recipes.recipe import override, stages
@@ -129,6 +132,24 @@ def test_global_contrast_of_supcon_is_that_of_one_process() -> None:
         torch.testing.assert_close(result["global"], loss.detach())
         assert (result["local"] - loss).abs() > 1e-3
         torch.testing.assert_close(result["global gradient"] / 2, gradient[3 * rank : 3 * rank + 3])
+
+
+def test_class_weights_of_supcon_leave_out_anchors_without_a_positive() -> None:
+    _, method = make("supcon", "method.rebalance=weights", "method.memory=0")
+    labels = torch.tensor([0, 0, 1, 1, 2])  # the rarest class has no positive
+    embeddings = F.normalize(torch.randn(5, 8), dim=1)
+    seen = Seen(torch.zeros(5, 3), embeddings, labels, embeddings)
+    weights = method.class_weights[labels[:4]]
+    costs = supcon_loss(embeddings, labels, temperature=method.temperature, reduction="none")
+    torch.testing.assert_close(method.contrast(seen, labels), (costs[:4] * weights).sum() / weights.sum())
+
+
+@pytest.mark.parametrize("head", [NearestMean(8, 5), CausalHead(8, 5, 2, 16.0, 1.0), MetaEmbedding(8, 5, 16.0)])
+def test_heads_that_compute_in_float32_take_half_precision(head: nn.Module) -> None:
+    half = deepcopy(head).bfloat16().eval()
+    features = torch.randn(4, 8).bfloat16()
+    expected = deepcopy(half).float()(features.float())
+    torch.testing.assert_close(half(features).float(), expected, atol=0.1, rtol=0.05)
 
 
 def test_plain_methods_are_their_losses_over_both_views() -> None:

@@ -113,5 +113,5 @@ def test_a_fault_of_the_disk_that_passes_stops_nothing(tmp_path: Path, monkeypat
         place, good = folder / kind / "train" / "1.png", tmp_path / "good.png"
         place.rename(good)
         os.symlink("/proc/self/mem", place)  # reading it is an input/output error
-        monkeypatch.setattr("time.sleep", lambda _, good=good, place=place: good.replace(place))  # mended meanwhile
+        monkeypatch.setattr("time.sleep", lambda _, good=good, place=place: good.replace(place))  # fixed meanwhile
         assert_same(epoch(scenes, batch_size=2), whole)
