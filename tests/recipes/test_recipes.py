@@ -18,7 +18,7 @@ from helpers.commands import fails
 from helpers.images import save
 from helpers.paper_tables import BESIDE, QUOTED, ROWS
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from typer.main import get_command
 
 from gpaco import methods
@@ -26,6 +26,7 @@ from gpaco.cli.commands import app
 from gpaco.data.samples import Samples, Splits
 from gpaco.data.views.eval import as_tested
 from gpaco.models import backbones
+from gpaco.models.classifier import Classifier
 from gpaco.models.freezing import freeze
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.listing import data_of
@@ -333,31 +334,105 @@ def test_resnets_of_timm_are_those_of_torchvision() -> None:
         assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items() if k[:3] != "fc."}, name
 
 
-def sized(name: str) -> tuple[str, str, int]:
-    return load(name).model.name, load(name).train.part, load(name).model.size
+class Recorded(nn.Module):
+    """A backbone that has already seen its views: it gives the features that it is handed."""
+
+    def __init__(self, views: list[Tensor], features: list[Tensor]) -> None:
+        super().__init__()
+        self.features = features
+        self.place = {float(image[0, 0, 0]): (v, i) for v, view in enumerate(views) for i, image in enumerate(view)}
+
+    def forward(self, view: Tensor) -> Tensor:
+        places = [self.place[float(image[0, 0, 0])] for image in view]  # momentum keys come in another order
+        return torch.stack([self.features[v][i] for v, i in places])
 
 
-PLAIN = [name for name in NAMES if methods.network(load(name)).body == "plain"]  # the steps of others: tests/methods
+COMPUTED = ("resnet50", "vit_base_patch16_224")  # a forward and a backward pass with numbers: one of each family
+
+
+def architectures() -> list[tuple[str, str, list[str]]]:
+    """Each architecture, the part of it that trains, and one recipe for each method that trains it so."""
+    found: dict[tuple[str, str], dict[tuple[Any, ...], str]] = {}
+    for name in NAMES:
+        recipe = load(name)
+        if methods.network(recipe).body != "plain":  # it looks into the backbone: tests/methods has its steps
+            continue
+        chosen = found.setdefault((recipe.model.name, recipe.train.part), {})
+        method = recipe.method
+        chosen.setdefault((method.name, method.momentum_keys, method.rebalance, bool(recipe.views.second)), name)
+    return [(model, part, list(chosen.values())) for (model, part), chosen in found.items()]
 
 
 @pytest.mark.extensive
 @pytest.mark.slow
-@pytest.mark.parametrize("name", {sized(name): name for name in PLAIN}.values())
-def test_every_architecture_takes_a_step_at_its_real_size(name: str) -> None:
-    """Without numbers, only the shapes; a small network of each kind has numbers below."""
-    recipe = load(name)
+@pytest.mark.parametrize(
+    ("model", "part", "names"), architectures(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_architecture_takes_a_step_with_every_method_at_its_real_size(
+    model: str, part: str, names: list[str]
+) -> None:
+    """The way through the backbone is the same for all methods of an architecture: two views go in, one comes back.
+
+    Two backbones compute it; of the others only the shapes go through, without numbers.
+    """
+    torch.manual_seed(0)
+    size, images = load(names[0]).model.size, 1 if model.startswith("vit") else 2  # batch norm needs two
     with torch.device("meta"):
-        network = build_model(describe(recipe, pretend(classes_of(name))))
-        freeze(network.train(), recipe.train.part)
-        views = [torch.empty(2, 3, recipe.model.size, recipe.model.size) for _ in range(2)]
-        optimizer = make_optimizer(recipe, network)
-        logits, embeddings = network(*views)
-        (logits.sum() + embeddings.sum()).backward()
+        whole = build_model(describe(load(names[0]), pretend(classes_of(names[0]))))
+    computed = model in COMPUTED
+    if computed:
+        materialise(whole)
+    freeze(whole.train(), part)
+    wide = whole.centers.in_features
+    views = [torch.randn(images, 3, size, size) for _ in range(2)]
+    seen = whole.backbone(views[0] if computed else views[0].to("meta"))
+    if computed:
+        with torch.no_grad():
+            features = [seen.detach().requires_grad_(), whole.backbone(views[1]).requires_grad_()]
+    else:
+        features = [torch.randn(seen.shape, requires_grad=True) for _ in views]
+    networks = {}
+    for name in names:
+        recipe, classes = load(name), classes_of(name)
+        projector = methods.projector(recipe)
+        network = Classifier(Recorded(views, features), wide, classes, dim=recipe.model.dim, projector=projector)
+        method = methods.build(recipe, network, classes, torch.ones(classes)).train()
+        loss = method(network, views if recipe.views.second else views[:1], torch.arange(images))
+        loss.backward()
+        method.after_step(network)
+        assert math.isfinite(loss.item()), name
+        network.backbone = whole.backbone
+        networks[name] = network
+    seen.backward(features[0].grad if computed else torch.empty_like(seen))
+    backbone = [parameter for parameter in whole.backbone.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in backbone)
+    for name, network in networks.items():
+        if not computed or name != names[0]:  # then the optimizer leaves the backbone, whose step is always the same
+            for parameter in backbone:
+                parameter.grad = None
+        freeze(network, part)
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        optimizer = make_optimizer(load(name), network)
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
+        stepped = [parameter for parameter in trained if parameter.grad is not None]
+        assert len(stepped) == len(trained) - (0 if computed and name == names[0] else len(backbone)), name
+        assert all(parameter.grad.isfinite().all() for parameter in stepped if parameter.grad is not None), name
+        set_learning_rate(optimizer, load(name).optimizer.lr)
+        before = [parameter.flatten()[:8].clone() for parameter in stepped]
         optimizer.step()
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    assert (len(logits), len(embeddings)) == (4, 4)
-    assert all(parameter.grad is not None for parameter in trained)
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
+        moved = sum(not torch.equal(old, new.flatten()[:8]) for old, new in zip(before, stepped, strict=True))
+        waiting = len(list(network.centers.parameters())) if load(name).method.name == "supcon" else 0
+        assert moved > 0.8 * (len(stepped) - waiting), (name, moved, len(stepped))
+
+
+def materialise(network: nn.Module) -> None:
+    """Give numbers to a network without: quicker than building it with its own, which is tested elsewhere."""
+    network.to_empty(device="cpu")
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)  # tokens and positions; all else has a way to start
+    for module in network.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
 
 
 # A step of a recipe
