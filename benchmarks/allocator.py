@@ -3,7 +3,8 @@
     python benchmarks/allocator.py [--steps 200] [--threads 2]
 
 Each measurement is a new process: embedding by EfficientNet-Lite0 at 224 pixels, and training steps of three networks
-with batch sizes that change from step to step. Rows go to benchmarks/results/allocator.csv.
+with batch sizes that change from step to step. Rows go to benchmarks/results/allocator.csv; what has one is not
+measured again.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 import torch
-from table import write
+from table import append, has
 
 from gpaco.models import backbones
 from gpaco.system.allocator import SWITCH, keep_freed_memory
@@ -62,8 +63,10 @@ def main() -> None:
     if options.case is not None:
         print(json.dumps(measure(*CASES[options.case], options.steps, options.threads)))
         return
-    rows = []
     for case, (what, name) in enumerate(CASES):
+        key = {"what": what, "model": name, "threads": options.threads, "steps": options.steps}
+        if has(options.results, key):
+            continue
         found = {}
         for kept in ("0", "1"):
             words = [sys.executable, __file__, "--case", str(case), "--steps", str(options.steps)]
@@ -72,20 +75,14 @@ def main() -> None:
             found[kept] = json.loads(output.stdout)
         ratio = found["1"]["images_per_second"] / found["0"]["images_per_second"]
         more = found["1"]["megabytes"] / found["0"]["megabytes"]
-        rows.append(
-            {
-                "what": what,
-                "model": name,
-                "threads": options.threads,
-                "steps": options.steps,
-                "images_per_second_before": f"{found['0']['images_per_second']:.1f}",
-                "images_per_second": f"{found['1']['images_per_second']:.1f}",
-                "speed_ratio": f"{ratio:.2f}",
-                "memory_ratio": f"{more:.2f}",
-            }
-        )
-        print(rows[-1], flush=True)
-    write(options.results, rows)
+        row = key | {
+            "images_per_second_before": f"{found['0']['images_per_second']:.1f}",
+            "images_per_second": f"{found['1']['images_per_second']:.1f}",
+            "speed_ratio": f"{ratio:.2f}",
+            "memory_ratio": f"{more:.2f}",
+        }
+        print(row, flush=True)
+        append(options.results, row)
 
 
 if __name__ == "__main__":

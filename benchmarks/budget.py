@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("data", help="the folder cifar-100-python, or the one above it")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--amp", choices=("off", "bf16"), default="off")
+    parser.add_argument("--amp", choices=("off", "bf16"), default="bf16")
     parser.add_argument("--epochs", type=int, nargs="+", choices=SEEDS, default=list(SEEDS))
     options = parser.parse_args()
     torch.set_num_threads(1)

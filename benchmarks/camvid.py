@@ -9,8 +9,8 @@ named in `VARIANTS`, including order and crops for a seed.
 
 Two runs train at a time, each with one thread (--jobs): about forty minutes in all on two cores. Every run is a folder
 in DIR; rerun the same command to resume. camvid.csv has a row for each run as soon as it is done: mIoU, and
-the mean IoU of the four classes with the fewest training pixels. When all are done the table of docs/benchmarks.md is
-printed: means over seeds, half of their 95% interval, and differences paired by seed.
+the mean IoU of the four classes with the fewest training pixels. When all are done a table is printed: means over
+seeds, half of their 95% interval, and differences paired by seed.
 """
 
 import argparse

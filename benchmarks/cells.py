@@ -7,7 +7,7 @@ the last epoch is tested, as it is and with tau. Everything can be stopped and r
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import table
 from numpy.typing import NDArray
-from table import has, read, with_interval
+from table import has, read, with_interval, write_between
 
 import gpaco
 from gpaco.cli.display import Display
@@ -26,6 +26,10 @@ from gpaco.training.run import Run
 TAUS = np.arange(-10, 21) / 10
 FIGURES = {"all": "top1", "many": "many", "medium": "medium", "few": "few", "macro": "macro", "ece": "ece"}
 FIGURES |= {"ece_fitted": "ece_fitted"}  # after one temperature: what a method is better at than its scale
+COLUMNS = {"all": "all", "many": "many", "medium": "medium", "few": "few", "ECE": "ece_fitted"}  # of the table
+BASE = "balanced-softmax"
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
@@ -42,31 +46,26 @@ class Study:
 
 def train(study: Study, folder: Path, settings: Sequence[str]) -> Run:
     """The run in a folder, trained if it is not finished."""
-    if not (folder / "metrics.json").is_file():
-        print(f"{folder.relative_to(study.out)}: {' '.join(settings)}", flush=True)
-        every = [*study.common, f"train.part={study.part}", *settings]
-        return gpaco.train(study.data, out=folder, settings=every, say=lambda line: None, show=Display(sys.stdout).show)
-    return Run(folder)
+    print(f"{folder.relative_to(study.out)}: {' '.join(settings)}", flush=True)
+    every = [*study.common, f"train.part={study.part}", *settings]
+    return gpaco.train(study.data, out=folder, settings=every, say=lambda line: None, show=Display(sys.stdout).show)
 
 
-def tune(study: Study, method: str, fixed: Sequence[str], grid: Sequence[Sequence[str]], factor: float) -> list[str]:
-    """The settings with the best macro recall on images held back."""
+def tune(
+    study: Study, method: str, fixed: Sequence[str], grid: Sequence[Sequence[str]], factor: float
+) -> tuple[Sequence[str], float]:
+    """The settings with the best macro recall on held-out images, and their best tau (of equals, the nearest to 0)."""
     split = [f"data.long_tail={factor:g}", f"data.validation={study.held_back}", "data.evaluate_on=val"]
-    scores = []
+    runs = []
     for number, settings in enumerate(grid):
-        folder = study.out / study.part / "tuning" / method / str(number)
-        scores.append(train(study, folder, [*fixed, *settings, *split]).metrics["macro"])
-        print(f"{study.part}, {method}, {' '.join(settings)}: {100 * scores[-1]:.1f} on validation data", flush=True)
-    best = int(np.argmax(scores))
-    print(f"{study.part}, {method}: {' '.join(grid[best])}", flush=True)
-    return list(grid[best])
-
-
-def tuned_tau(study: Study, method: str, grid: Sequence[Sequence[str]], chosen: Sequence[str]) -> float:
-    """The tau with the best macro recall on images held back; of equals the one nearest to 0."""
-    run = Run(study.out / study.part / "tuning" / method / str([list(one) for one in grid].index(list(chosen))))
-    scores = [figures(run, tau)["macro"] for tau in TAUS]
-    return float(min(TAUS[np.isclose(scores, max(scores), atol=1e-9)], key=abs))
+        folder = study.out / study.part / "tuning" / f"factor-{factor:g}" / method / str(number)
+        runs.append(train(study, folder, [*fixed, *settings, *split]))
+        print(f"{100 * runs[-1].metrics['macro']:.1f} on validation data", flush=True)
+    best = int(np.argmax([run.metrics["macro"] for run in runs]))
+    scores = [figures(runs[best], tau)["macro"] for tau in TAUS]
+    tau = float(min(TAUS[np.isclose(scores, max(scores), atol=1e-9)], key=abs))
+    print(f"{study.part}, {method}: {' '.join(grid[best])}, tau {tau:g}", flush=True)
+    return grid[best], tau
 
 
 def figures(run: Run, tau: float) -> dict[str, Any]:
@@ -98,7 +97,8 @@ def final(
     seconds = sum(row["time"]["seconds"] for row in run.history)
     for one in dict.fromkeys((0.0, tau)):
         result = figures(run, one)
-        row = {"part": study.part, "factor": f"{factor:g}", "method": method, "settings": " ".join(chosen)}
+        row = {"dataset": "cifar100", "part": study.part, "factor": f"{factor:g}", "method": method}
+        row |= {"settings": " ".join(chosen)}
         row |= {"seed": str(seed), "tau": f"{one:g}"}
         row |= {name: "" if result[key] is None else f"{result[key]:.4f}" for name, key in FIGURES.items()}
         append(study.results, row | {"seconds": f"{seconds:.0f}"})
@@ -116,35 +116,23 @@ def summary(path: Path, against: str) -> str:
 
     Rows with a tuned tau are compared with those of `against` with its own, which are those without if that was 0.
     """
-    rows = read(path)
-    names = list(FIGURES)
-    lines = [f"| part | factor | method | tau | {' | '.join(names)} | all - {against} | seconds |"]
-    lines.append("|---" * (len(names) + 6) + "|")
     cells: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
-    for row in rows:
-        kind = "" if float(row["tau"]) == 0 else row["tau"]
-        cells.setdefault((row["part"], row["factor"], row["method"], kind), {})[row["seed"]] = row
+    for row in read(path):
+        tau = "" if float(row["tau"]) == 0 else row["tau"]
+        cells.setdefault((row["part"], row["factor"], row["method"], tau), {})[row["seed"]] = row
+    lines = [f"| part | factor | method | tau | seeds | {' | '.join(COLUMNS)} | all - {against} |"]
+    lines.append("|---" * (len(COLUMNS) + 6) + "|")
     for (part, factor, method, tau), seeds in cells.items():
         base = dict(cells.get((part, factor, against, ""), {}))
         if tau:
             for key in [key for key in cells if key[:3] == (part, factor, against) and key[3]]:
                 base |= cells[key]
         pairs = [float(row["all"]) - float(base[seed]["all"]) for seed, row in seeds.items() if seed in base]
-        values = [[float(row[name]) for row in seeds.values() if row[name]] for name in names]
-        shown = [with_interval(one, none="none") for one in values]  # "few" of a short tail is none
-        difference = with_interval(pairs) if pairs and method != against else ""
-        seconds = np.mean([float(row["seconds"]) for row in seeds.values()])
-        lines.append(f"| {part} | {factor} | {method} | {tau} | {' | '.join(shown)} | {difference} | {seconds:.0f} |")
-    counts = sorted({len(seeds) for seeds in cells.values()})
-    what = f"Percent; mean of {' or '.join(map(str, counts))} seeds ± half of the 95% interval (Student)"
-    return "\n".join([*lines, "", f"{what}; seconds of training. Rows with tau are compared with each other."])
-
-
-def write_summary(path: Path, against: str) -> str:
-    """The table of `summary`, also written to a file beside the CSV file."""
-    text = summary(path, against)
-    path.with_suffix(".md").write_text(f"{text}\n")
-    return text
+        values = [[float(row[name]) for row in seeds.values() if row[name]] for name in COLUMNS.values()]
+        shown = " | ".join(with_interval(one, none="none") for one in values)  # "few" of a short tail is none
+        difference = with_interval(pairs, "+") if pairs and method != against else ""
+        lines.append(f"| {part} | {factor} | {method} | {tau} | {len(seeds)} | {shown} | {difference} |")
+    return "\n".join(lines)
 
 
 def run_study(
@@ -152,15 +140,19 @@ def run_study(
     methods: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]]]],
     factors: Sequence[float],
     seeds: int,
-    say: Callable[[str], None] = print,
+    mark: str,
 ) -> None:
-    """Tune every method on the first factor, then train it on each factor with each seed; print and write the table."""
+    """Tune every method on the first factor, then train it on each factor with each seed, and print the table.
+
+    The table of the published results is also written to the docs, at a mark.
+    """
     chosen = {}
     for method, (fixed, grid) in methods.items():
-        settings = tune(study, method, fixed, grid, factors[0])
-        chosen[method] = settings, tuned_tau(study, method, grid, settings)
+        chosen[method] = tune(study, method, fixed, grid, factors[0])
     for seed in range(seeds):  # seed by seed, so that a part of it is already a comparison
         for factor in factors:
             for method, (fixed, _) in methods.items():
                 final(study, method, fixed, *chosen[method], factor, seed)
-    say(write_summary(study.results, "balanced-softmax"))
+        if study.results.parent == RESULTS:
+            write_between(PAGE, f"<!-- {mark} -->", f"<!-- end of {mark} -->", f"\n{summary(study.results, BASE)}\n")
+    print(summary(study.results, BASE))

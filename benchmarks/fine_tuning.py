@@ -5,14 +5,14 @@
 DATA and FILE as for frozen_features.py; images are enlarged to 64 pixels, two random crops of each are trained on, in
 batches of 64 images: with 128, three epochs are few steps. Every method is tuned with two learning rates for each part
 (cells.py says how), all else is as written below.
-Results are added to benchmarks/results/fine_tuning.csv as they come. Rerun the same command to resume: finished runs
-are kept, and a stopped run resumes after its last epoch.
+Results are added to benchmarks/results/fine_tuning.csv and docs/benchmarks.md as they come. Rerun the same command to
+resume: finished runs are kept, and a stopped run resumes after its last epoch.
 """
 
 import argparse
 from pathlib import Path
 
-from cells import Study, run_study
+from cells import RESULTS, Study, run_study
 
 RATES = [["optimizer.lr=0.03"], ["optimizer.lr=0.1"]]
 CONTRAST = ["method.alpha=0.02", "method.temperature=0.1", "method.memory=1024"]
@@ -32,19 +32,16 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["last-block", "all"])
     parser.add_argument("--factors", type=float, nargs="+", default=[100])
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--model", default="tf_efficientnet_lite0")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "fine_tuning.csv")
+    parser.add_argument("--results", type=Path, default=RESULTS / "fine_tuning.csv")
     options = parser.parse_args()
     common = (
-        f"model.name={options.model}",
+        "model.name=tf_efficientnet_lite0",
         f"model.weights={options.weights}",
-        f"model.size={options.size}",
+        "model.size=64",
         "views.first=plain",
         "views.second=plain",
         "views.crop_scale=[0.25, 1]",
-        f"train.epochs={options.epochs}",
+        "train.epochs=3",
         "train.batch_size=64",
         "train.channels_last=true",
         "train.report=false",
@@ -53,7 +50,7 @@ def main() -> None:
     )
     for part in options.parts:
         study = Study(options.data, options.out, part, common, options.results)
-        run_study(study, METHODS, options.factors, options.seeds)
+        run_study(study, METHODS, options.factors, options.seeds, "last block")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def heads(data: str, out: Path, method: str, seed: int, until: float) -> None:
         for place in range(1, len(grid) + 1):
             if time.monotonic() > until:
                 raise Late
-            chosen = tune(study, method, fixed, grid[:place], 100)
+            chosen = list(tune(study, method, fixed, grid[:place], 100)[0])
     if time.monotonic() > until:
         raise Late
     every = [*fixed, *chosen, "data.long_tail=100", "data.validation=0", f"train.seed={seed}"]

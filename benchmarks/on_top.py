@@ -45,6 +45,7 @@ METHODS = (
     *("nearest-class-mean", "logistic-regression", "gaussian", "class-mean-start"),
     *("balanced-softmax", "balanced-softmax sum", "balanced-softmax on top", "gpaco", "gpaco sum", "gpaco on top"),
 )
+RESULTS = Path(__file__).parent / "results" / "on_top.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "defaults.md"
 BATCH, RATE, DECAY, HIDDEN = 128, 0.05, 5e-4, 512  # as the heads have
 
@@ -219,7 +220,7 @@ def measured(method: str, data: Features, seed: int) -> tuple[Any, str]:
     if way == "on top":
         return answers(on_top(kind, data, seed), data.test) + gaussian, words
     if (kind, seed) not in data.trained:
-        data.trained[kind, seed] = trained(data.study, kind, {}, seed)
+        data.trained[kind, seed] = trained(data.study, kind, seed)
     return data.trained[kind, seed].sum() if way else (data.trained[kind, seed].head, "")
 
 
@@ -261,7 +262,7 @@ def main() -> None:
     parser.add_argument("--long-tail", type=float, default=0)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "on_top.csv")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     name = options.name or Path(options.data).name
     study = Study(options.data, name, options.size, options.long_tail, options.out, options.results)
@@ -280,7 +281,8 @@ def main() -> None:
             row |= {key: "" if found[key] is None else f"{found[key]:.4f}" for key in FIGURES}
             append(options.results, row)
             print({key: row[key] for key in ("method", "seed", "top1", "few", "ece", "seconds")}, words, flush=True)
-    write_between(PAGE, "<!-- on top -->", "<!-- end of on top -->", f"\n{table(options.results)}\n")
+    if options.results == RESULTS:
+        write_between(PAGE, "<!-- on top -->", "<!-- end of on top -->", f"\n{table(RESULTS)}\n")
 
 
 if __name__ == "__main__":

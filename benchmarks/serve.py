@@ -3,7 +3,7 @@
     python benchmarks/serve.py RUN IMAGES [--clients 16] [--per-request 8] [--repeats 3]
 
 RUN is a run or an .onnx file, IMAGES a folder. Both read and classify every image once per repeat, in turns, so that a
-busy machine slows both. Prints images per second of each, their ratio (goal: 0.70), the processor time of each, and
+busy machine slows both. Prints images per second of each, their ratio, the processor time of each, and
 latencies. Server and clients share the machine.
 """
 

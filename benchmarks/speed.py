@@ -10,7 +10,7 @@ times.
 starts: `gpaco check` on 20,000 JPEG files, and the time and memory of a start on 1,300,000 tiny files, all made for it.
 --quick has a tenth of each and writes nothing. It needs 10 GB of disk.
 
-Rows go to benchmarks/results/speed.csv; loops that have one are not measured again. Two quiet cores, about an hour.
+Rows go to benchmarks/results/speed.csv; what has one is not measured again. Two quiet cores, about an hour.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from table import append, has
+from table import append, has, read
 
 RESULTS = Path(__file__).parent / "results" / "speed.csv"
 ROUNDS = 3
@@ -116,17 +116,36 @@ def compare_loops(folder: Path, quick: bool) -> None:
                     append(RESULTS, {**row, "megabytes": ""})
 
 
-def measure_command(what: str, number: int, quick: bool, *words: object) -> None:
-    """Time and peak memory of a command on this many files."""
-    code = (
-        "import resource, subprocess, sys, time; start = time.perf_counter(); "
-        "done = subprocess.run(sys.argv[1:], capture_output=True); "
-        "print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, done.returncode)"
-    )
-    command = [sys.executable, "-c", code, sys.executable, "-m", "gpaco", *map(str, words)]
-    seconds, kilobytes, status = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+COMMAND = """
+import resource, subprocess, sys, time
+start = time.perf_counter()
+subprocess.run([sys.executable, "-m", "gpaco", *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL)
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+FIRST_STEP = """
+import os, resource, sys, tempfile, time
+start = time.perf_counter()
+import gpaco
+
+def show(row):
+    if "loss" in row:  # a step is done
+        print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+        os._exit(0)
+
+run = os.path.join(tempfile.mkdtemp(dir=sys.argv[1]), "run")
+tiny = {"model": "resnet8", "size": 32, "weights": "none", "train": "all"}
+gpaco.train(sys.argv[2], out=run, say=lambda line: None, show=show, **tiny)
+"""
+
+
+def measure_start(what: str, number: int, quick: bool, code: str, *words: object) -> None:
+    """Time and peak memory of what the code does on this many files, unless there is a row already."""
+    if not quick and any(row["what"] == what and f"files={number} " in row["settings"] for row in read(RESULTS)):
+        return
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE, text=True, check=True)
+    seconds, kilobytes = done.stdout.split()
     rate, size = number / float(seconds), int(kilobytes) / 1024
-    print(f"{what}: {float(seconds):.1f} s, {rate:.0f} files/s, {size:.0f} MB, exit {status}", flush=True)
+    print(f"{what}: {float(seconds):.1f} s, {rate:.0f} files/s, {size:.0f} MB", flush=True)
     row = {"what": what, "settings": f"files={number} seconds={float(seconds):.1f}", "seed": 0, "gpaco": round(rate)}
     if not quick:
         append(RESULTS, {**row, "timm": "", "ratio": "", "megabytes": round(size)})
@@ -135,7 +154,7 @@ def measure_command(what: str, number: int, quick: bool, *words: object) -> None
 def measure_starts(folder: Path, quick: bool) -> None:
     number = 2_000 if quick else 20_000
     photos = make_images(folder / "many", number, (500, 375), ".jpg", classes=100)
-    measure_command("check", number, quick, "check", photos)
+    measure_start("check", number, quick, COMMAND, "check", photos)
     number = 130_000 if quick else 1_300_000
     tiny = folder / f"tiny-{number}"
     image = make_images(folder / "one", 1, (64, 64), ".jpg") / "train" / "class0" / "0.jpg"
@@ -146,7 +165,8 @@ def measure_starts(folder: Path, quick: bool) -> None:
             place.mkdir(parents=True, exist_ok=True)
         (place / f"{k}.jpg").write_bytes(content)
     words = ("--model", "resnet8", "--size", 32, "--weights", "none", "--train", "all", "--dry-run")
-    measure_command("train --dry-run", number, quick, "train", tiny, *words)
+    measure_start("train --dry-run", number, quick, COMMAND, "train", tiny, *words)
+    measure_start("train, until the first step", number, quick, FIRST_STEP, folder, tiny)
 
 
 def main() -> None:

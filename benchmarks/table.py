@@ -70,9 +70,10 @@ def with_interval(values: Sequence[float | None], sign: str = "", none: str = "-
 
 
 def write_between(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two lines of a page."""
-    before, rest = page.read_text(encoding="utf-8").split(f"{begin}\n")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    """Replace what stands between two lines of a page. Several processes may do so at the same time."""
+    with FileLock(Path(tempfile.gettempdir()) / f"{page.name}.lock"):
+        before, rest = page.read_text(encoding="utf-8").split(f"{begin}\n")
+        page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def origin() -> dict[str, str]:
