@@ -78,13 +78,12 @@ def prints(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def refuses(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The cause and the remedy, one line each, after whatever else was said; exit 2."""
+    """The cause and the remedy, one line each, and nothing else; exit 2."""
 
     def command(*words: object) -> str:
         _, errors = here(capsys, *words, code=2)
-        found = re.search(r"^error: \S.*\n  \S.*\n\Z", errors, re.MULTILINE)
-        assert found, errors
-        return found[0]
+        assert re.fullmatch(r"error: \S.*\n  \S.*\n", errors), errors
+        return errors
 
     return command
 

@@ -43,19 +43,17 @@ def test_rows_with_a_tuned_tau_are_compared_with_those_of_the_baseline_with_its_
                 cells.append(path, row(cells, method, seed, tau, accuracy + more, factor="10"))
     assert len(cells.read(path)) == 2 * (4 + 3)
 
-    text = cells.write_summary(path, "balanced-softmax")
-    assert (tmp_path / "new" / "results.md").read_text() == f"{text}\n"
-    found = table(text)
-    difference = {key: columns[-2] for key, columns in found.items()}
+    found = table(cells.summary(path, "balanced-softmax"))
+    difference = {key: columns[-1] for key, columns in found.items()}
     assert difference == {
         ("100", "balanced-softmax", ""): "",
         ("100", "balanced-softmax", "0.3"): "",
-        ("100", "gpaco", ""): "1.0 ± 0.0",
+        ("100", "gpaco", ""): "+1.0 ± 0.0",
         ("100", "gpaco", "-0.2"): "-1.0 ± 0.0",
         ("10", "balanced-softmax", ""): "",
-        ("10", "gpaco", ""): "1.0 ± 0.0",
-        ("10", "gpaco", "-0.2"): "5.0 ± 0.0",
+        ("10", "gpaco", ""): "+1.0 ± 0.0",
+        ("10", "gpaco", "-0.2"): "+5.0 ± 0.0",
     }
-    assert found["100", "gpaco", ""][0] == "56.0 ± 63.5"  # two seeds: 12.7 times their standard error
-    assert found["100", "gpaco", ""][3] == "none"
-    assert found["100", "gpaco", ""][-1] == "10"
+    assert found["100", "gpaco", ""][1] == "56.0 ± 63.5"  # two seeds: 12.7 times their standard error
+    assert found["100", "gpaco", ""][4] == "none"
+    assert found["100", "gpaco", ""][0] == "2"

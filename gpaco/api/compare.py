@@ -19,7 +19,7 @@ from gpaco.recipes.request import FLAGS, check_is_list, requested
 from gpaco.recipes.settings import MethodSettings, used
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
-from gpaco.system.outputs import mark_folder, output_folder
+from gpaco.system.outputs import labeled_places, mark_folder, output_folder
 from gpaco.system.progress import Say, Show, muted, quiet
 from gpaco.tasks.classification.splits import read_splits
 from gpaco.training.run import Run, no_test_images
@@ -68,7 +68,7 @@ def compare(
     for key, instead in {"train.seed": "--seeds N", "method.name": "--methods A,B"}.items():
         if key in changed | {FLAGS.get(flag) for flag in flags}:
             raise UserError(f"compare sets {key} for each run", f"use {instead} instead")
-    folder = output_folder(out, MARK, data=[data, flags.get("root")])
+    folder = output_folder(out, MARK, data=labeled_places(data, flags.get("root")))
     short = {key: value for key, value in flags.items() if key in FLAGS}
     shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
     for _, name, own in parsed:  # find an error in the last method before the first one trains

@@ -103,7 +103,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(targets)
         self.classes_, labels, self.counts_ = np.unique(targets, return_inverse=True, return_counts=True)
         if len(self.classes_) < 2:
-            raise UserError(f"y has only one class, {self.classes_[0]!r}", "a classifier needs at least two classes")
+            raise UserError(f"y has only one class, {self.classes_[0]}", "a classifier needs at least two classes")
         recipe = self._recipe()
         # The closed form takes the square root of nonnegative features, such as pixels or ReLU outputs.
         self.center_ = vectors.mean(0) if (vectors < 0).any() else np.zeros(vectors.shape[1])

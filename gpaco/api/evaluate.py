@@ -11,7 +11,7 @@ from gpaco.pages.render import folder_of
 from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
-from gpaco.system.outputs import output_file
+from gpaco.system.outputs import labeled_places, output_file
 from gpaco.system.progress import Progress, Say, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run
@@ -67,7 +67,7 @@ def evaluate(
     True
     """
     several = of_one_task(runs)
-    labeled = [data, root, *(place for run in several for place in run.recipe.data.places)]
+    labeled = [*labeled_places(data, root), *(place for run in several for place in run.recipe.data.places)]
     place = None if out is None else output_file(out, MARKS, labeled)
     where = choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
@@ -114,4 +114,4 @@ def _renew_page(run: Run, say: Say) -> None:
         if len(runs) == 1:
             report(run, page, with_images=runs[0]["no_images"] != NO_IMAGES, say=say)
         else:
-            say(f"{page} is about {len(runs)} runs and does not show the tuned prior; to write it again: gpaco report")
+            say(f"{page} is about {len(runs)} runs and does not show the tuned prior; `gpaco report` rewrites it")

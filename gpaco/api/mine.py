@@ -45,8 +45,9 @@ def mine(
         classes: "rare": few-shot classes, or else the rarest third; or a list of names, or names separated by commas.
         n: total number of candidates, divided among the classes.
 
-    >>> len(mine("runs/first", "unlabeled", out="candidates.csv", n=5))
-    5
+    >>> rows = mine("runs/first", "unlabeled", out="candidates.csv", n=5)
+    >>> rows[0]["rank"]
+    1
     """
     if n < 1:
         raise UserError(f"n must be at least 1, got {n}", "for example --n 200")
@@ -79,6 +80,8 @@ def mine(
                 "predicted_probability": round(one.its_probability, 6),
             }
         )
+    if len(rows) < n:
+        say(f"{plural(len(rows), 'candidate')} instead of {n}: no other image is likely to be of these classes")
     if place is not None and distributed.rank() == 0:
         text = io.StringIO(newline="")
         csv.writer(text).writerows([COLUMNS, *(row.values() for row in rows)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from gpaco import __version__
@@ -47,9 +47,9 @@ def write_model_folder(run: Run, folder: Path) -> None:
     """Write the best checkpoint of a run to an existing folder."""
     task = run.recipe.train.task
     predictor = load_segmenter(run) if task == "segmentation" else load_classifiers([run])[0]
-    save_file(whole_tensors(predictor.model), folder / WEIGHTS)
+    (folder / WEIGHTS).write_bytes(save(whole_tensors(predictor.model)))  # not save_file: only the owner could read it
     if isinstance(predictor, Predictor) and predictor.gaussian is not None:
-        save_file(whole_tensors(predictor.gaussian), folder / GAUSSIAN)
+        (folder / GAUSSIAN).write_bytes(save(whole_tensors(predictor.gaussian)))
     card: Any = predictor.card
     stored = write_card(replace(card, weights=origin(card.weights)))
     config = {"gpaco": __version__, "task": task, "card": stored}

@@ -39,6 +39,7 @@ def predict(
         paths: files, folders (searched for images), and .txt lists with one path per line; a class number after a path
             is ignored.
         out: .csv, .jsonl or .parquet file for the rows; for a segmenter, a folder for masks and overlays.
+        top, batch_size: for classifiers: classes in `top`, and images classified at once.
         prior: class distribution expected at test time, as for `evaluate`.
         unbiased: correct the bias of the loss, as for `evaluate`.
         uncertain: mark rows with a probability below this: `uncertain` is True.

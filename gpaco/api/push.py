@@ -36,18 +36,21 @@ def push(
     """
     run, name = as_run(run), check_name(name)
     run.check_finished()
-    folder = run.folder / FOLDER
+    folder, partial, old = (run.folder / word for word in (FOLDER, f".{FOLDER}.writing", f".{FOLDER}.replaced"))
+    if old.exists() and not folder.exists():  # a push was killed between its two renames
+        old.rename(folder)
     if folder.exists() and not is_ours(folder):
         raise UserError(f"{folder} exists and was not written by this command", "remove or rename it")
-    partial = run.folder / f"{FOLDER}.partial"  # left by a failed push, or from this one
-    shutil.rmtree(partial, ignore_errors=True)
+    for left in (partial, old):
+        shutil.rmtree(left, ignore_errors=True)
     partial.mkdir()
     write_model_card(run, name, partial)
     write_model_folder(run, partial)
     if folder.exists():
         _keep_own(folder, partial, say)
-    shutil.rmtree(folder, ignore_errors=True)
+        folder.rename(old)
     partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
     files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     address = None
     if not dry_run:
@@ -60,11 +63,11 @@ def _keep_own(folder: Path, new: Path, say: Say) -> None:
     """Carry over what a person has added to the folder, and the model card if they have changed it."""
     for path in folder.iterdir():
         if not (new / path.name).exists() and path.name != GAUSSIAN:
-            path.rename(new / path.name)
+            (shutil.copytree if path.is_dir() else shutil.copy2)(path, new / path.name)
     card, written = folder / "README.md", json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("readme")
     if card.is_file() and sha256_of(card) != written:
-        card.replace(new / "README.md")
-        say(f"{card} is kept as it is; to have it written again, remove it")
+        shutil.copy2(card, new / "README.md")
+        say(f"{card} has your edits and is kept; delete it to get a new one")
 
 
 def upload(folder: Path, name: str, private: bool) -> str:

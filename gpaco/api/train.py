@@ -28,8 +28,9 @@ from gpaco.system.files import write_atomic
 from gpaco.system.memory import peak_memory
 from gpaco.system.outputs import has_mark, output_folder
 from gpaco.system.progress import Say, Show, quiet
+from gpaco.system.words import plural
 from gpaco.tasks.duration import rounded
-from gpaco.training.run import RECIPE, SHARDS, Run, has_begun, stage_folder
+from gpaco.training.run import RECIPE, SHARDS, Run, has_begun, is_run, stage_folder
 from gpaco.training.stages import run_folder, run_stages
 from gpaco.training.task import Task
 from gpaco.training.trackers import wanted_trackers
@@ -79,6 +80,8 @@ def train(
             say = show = quiet
         else:
             output_folder(folder, RECIPE, SHARDS, data=wanted.data.places)
+            if is_run(folder) and not has_begun(folder) and not recipes.is_own(folder / RECIPE):
+                raise UserError(f"{folder} has a recipe.toml that `gpaco train` did not write", "choose another --out")
         kind = TASKS[wanted.train.task]
         if not has_begun(folder):
             check_model(kind, wanted)
@@ -148,11 +151,11 @@ def dry_run(
         needs = _needs(folder, whole, full, images) | {"memory_gb": round(peak_memory(where) / 1e9, 2)}
     devices = f"{processes} devices like this one" if processes > 1 else "this machine"
     say(
-        f"the whole training: {needs['steps']:,} steps, about {rounded(3600 * needs['hours'])} on {devices} without "
-        f"evaluation, {needs['memory_gb']:.2g} GB of memory{' each' if processes > 1 else ''} "
-        f"(from a step of {short.train.batch_size} images)"
+        f"the training steps alone: {needs['steps']:,}, about {rounded(3600 * needs['hours'])} on {devices}, "
+        f"{needs['memory_gb']:.2g} GB of memory{' each' if processes > 1 else ''} "
+        f"(measured in a step of {plural(short.train.batch_size, 'image')})"
     )
-    say("everything works: leave out --dry-run to train")
+    say("everything works with a few images (`gpaco check` reads all): leave out --dry-run to train")
     return {"images": images, "lists": lists, "processes": processes} | needs
 
 

@@ -258,7 +258,7 @@ def predict(
     predicted, images, segments, notes = predictor(paths, arguments)
     if not images:
         raise UserError("there is no image to predict", "give images or folders after the run")
-    place = out or default_output(segments, as_json)
+    place = out or (Path("predictions") if segments else None if as_json else Path("predictions.csv"))
     screen = display(as_json)
     with screen.working("predicting") as progress:
         rows = predicted(images, out=place, progress=progress, uncertain=uncertain)
@@ -315,13 +315,6 @@ def format_answer(row: dict[str, Any]) -> str:
     if row["train"] is not None:
         text += f" ({row['group']}: {plural(row['train'], 'training image')})"
     return text + "".join(f"; {name} {100 * share:.0f}%" for name, share in row["top"][1:2])
-
-
-def default_output(segments: bool, as_json: bool) -> Path | None:
-    """Return where predictions go without --out: a table or a folder of masks."""
-    if segments:
-        return Path("predictions")
-    return None if as_json else Path("predictions.csv")
 
 
 @app.command()

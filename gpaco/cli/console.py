@@ -18,7 +18,8 @@ def print_usage_error(error: Any) -> None:
         wordy = f"Input should be a valid {kind}, unable to parse string as a{'n' * (kind == 'integer')} {kind}"
         cause = cause.replace(wordy, f"it must be a {plain}")
     command = error.ctx.command_path if error.ctx else "gpaco"
-    print_error(cause[:1].lower() + cause[1:], f"see `{command} --help`")
+    remedy = "write --set before each KEY=VALUE, or " if "unexpected extra argument" in cause and "=" in cause else ""
+    print_error(cause[:1].lower() + cause[1:], f"{remedy}see `{command} --help`")
 
 
 def print_metrics(result: dict[str, Any], as_json: bool) -> None:

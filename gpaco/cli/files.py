@@ -72,6 +72,10 @@ def show(
         print(listing.method(name), end="")
     elif name == "default":
         print(dumps(Recipe(), explain=True, every=True), end="")
+    elif name.removesuffix("-paper") not in names() and (Path(name) / "recipe.toml").is_file() and not paper:
+        from gpaco.training.run import Run
+
+        print(dumps(Run(Path(name)).recipe, explain=True), end="")  # with the settings chosen by --tune
     elif name.removesuffix("-paper") in names() or Path(name).exists():
         print(dumps(load(name, paper=paper), explain=True), end="")
     else:

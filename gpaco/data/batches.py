@@ -204,13 +204,13 @@ def views_of(
             images = samples.images[indices]
             yield [batch_view(images, view, uniforms(seed, epoch, keys, v, view.draws)) for v, view in enumerate(views)]
         return
-    items = [list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned]
+    items = (list(zip(indices.tolist(), keys.tolist(), strict=True)) for indices, keys in planned)
     yield from raised(loader(_Photos(samples, views, seed, epoch), items, _stack, workers=workers, pin=pin))
 
 
 def loader(
     data: Dataset[Any],
-    batches: Sequence[list[Any]],
+    batches: Iterable[list[Any]],
     collate: Callable[[list[Any]], Any],
     *,
     workers: int,

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpaco.data.archives import images_in, shards_at
 from gpaco.data.images import SUFFIXES
 from gpaco.data.members import File, Member
-from gpaco.data.readers.rows import TABLES, read_text, there
+from gpaco.data.readers.rows import LISTS, TABLES, read_text, there
 from gpaco.data.walk import images_below
 from gpaco.errors import UserError, nearest
 
@@ -35,7 +35,7 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
             raise UserError(f"{str(path)!r} is a table, not an image", ACCEPTED)
         elif path.suffix.lower() == ".onnx":
             raise UserError(f"{str(path)!r} is a model, not an image", "give one exported file, then images")
-        elif path.suffix.lower() == ".txt":
+        elif path.suffix.lower() in LISTS:
             text, _ = read_text(path)
             files += [_listed(path.parent, line.strip()) for line in text.splitlines() if line.strip()]
         else:
@@ -50,9 +50,10 @@ def find_files(paths: Sequence[Path | str], out: Path | str | None = None) -> li
 
 def _listed(folder: Path, line: str) -> Path:
     """Return the image that a line of a list names, without the class number that follows it in training lists."""
-    if found := there(folder, line):
-        return Path(found)
     name, *label = line.rsplit(None, 1)
-    if label and label[0].isdigit() and Path(line).suffix.lower() not in SUFFIXES:
-        return Path(there(folder, name) or folder / name)
-    return folder / line
+    numbered = bool(label) and label[0].isdigit() and Path(line).suffix.lower() not in SUFFIXES
+    names = [line, name] if numbered else [line]
+    for one in (*names, *(name.replace("\\", "/") for name in names)):  # written on Windows
+        if found := there(folder, one):
+            return Path(found)
+    return folder / names[-1]

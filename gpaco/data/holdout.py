@@ -44,19 +44,28 @@ def stratified_split(
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def stratified_folds(labels: npt.ArrayLike, number: int, seed: int) -> Indices:
+def stratified_folds(labels: npt.ArrayLike, number: int, seed: int, *, digests: Sequence[str] | None = None) -> Indices:
     """Return the fold of each image, 0 to number - 1; -1 (no fold) for the only image of a class.
+
+    With `digests` of the images, all copies of an image in a class are in the same fold.
 
     >>> folds = stratified_folds([0] * 10 + [1] * 2 + [2], 5, seed=0)
     >>> np.bincount(folds[:10]).tolist(), len(set(folds[10:12])), int(folds[12])
     ([2, 2, 2, 2, 2], 2, -1)
+    >>> stratified_folds([0, 0, 0], 5, seed=0, digests=["a", "b", "a"]).tolist()
+    [0, 1, 0]
     """
     folds = np.full(np.size(labels), -1, np.int64)
+    seen: dict[str, int] = {}  # the first image with these bytes
+    images = np.array([i if digests is None else seen.setdefault(digests[i], i) for i in range(len(folds))], np.int64)
     first = 0  # the next fold in turn, so that all get the same number of images
     for c, own in enumerate(by_class(labels)):
-        if len(own) > 1:
-            folds[np.random.RandomState([seed, c]).permutation(own)] = (first + np.arange(len(own))) % number
-            first += len(own)
+        different, image = np.unique(images[own], return_inverse=True)
+        if len(different) > 1:
+            place = np.empty(len(different), np.int64)
+            place[np.random.RandomState([seed, c]).permutation(len(different))] = np.arange(len(different))
+            folds[own] = (first + place[image]) % number
+            first += len(different)
     return folds
 
 
@@ -96,22 +105,13 @@ def balanced_subset(labels: Indices, n: int, seed: int) -> Indices:
     return np.asarray(mixed[np.lexsort((place, rank))][:n])
 
 
-def with_validation(splits: Splits, fraction: float, seed: int, *, digests: Sequence[str] | None = None) -> Splits:
-    """Return the splits with a validation split drawn from the training images.
-
-    With `digests` of the training images, all copies of an image stay in training.
-    """
-    return _with_drawn(splits, "val", "validation:", fraction, seed, digests)
-
-
-def with_test(splits: Splits, seed: int, *, digests: Sequence[str] | None = None) -> Splits:
-    """Return the splits with a test split drawn from the training images; copies stay in training."""
-    return _with_drawn(splits, "test", "test: none given;", 0.2, seed, digests)
-
-
-def _with_drawn(
+def with_drawn(
     splits: Splits, name: str, title: str, fraction: float, seed: int, digests: Sequence[str] | None
 ) -> Splits:
+    """Return the splits with the split `name` drawn from the training images; copies of an image stay in training.
+
+    `digests` are those of the training images.
+    """
     _, held = stratified_split(splits.train.labels, fraction, seed, stay=repeated(digests))
     if not len(held):
         return splits.noting(f"{title} every class has too few images to hold any out")

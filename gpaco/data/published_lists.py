@@ -1,7 +1,7 @@
-"""Published lists and archives with their image counts and hashes, to check whether data is exactly that of a paper.
+"""Published lists with their image counts and hashes, to check whether data is exactly that of a paper.
 
 Lists have the SHA-1 of Git (`git hash-object FILE`) in the repository that publishes them,
-facebookresearch/classifier-balancing at 22370c6. Archives have the MD5 from the website of the data set.
+facebookresearch/classifier-balancing at 22370c6.
 """
 
 import hashlib
@@ -25,7 +25,6 @@ PUBLISHED = {
     "Places_LT_test.txt": Published(36_500, "e732e58b8aa718a2c1c11933375f5710652c2b93"),
     "iNaturalist18_train.txt": Published(437_513, "4accdb7584d2f0a5106c40a33ed6afa392189bcc"),
     "iNaturalist18_val.txt": Published(24_426, "4c23900857fd0f5adcd4cc0dffef345039eeb05f"),
-    "cifar-100-python.tar.gz": Published(60_000, "eb9058c3a382ffc7106e4002c42a8d85"),
 }
 
 
@@ -48,11 +47,9 @@ def _kind(name: str) -> str:
     >>> _kind("Places_LT_train.txt")
     'Places_LT'
     """
-    return name.rpartition("_")[0] or name
+    return name.rpartition("_")[0]
 
 
 def _hash(file: Path) -> str:
     content = file.read_bytes()
-    if file.suffix == ".txt":
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

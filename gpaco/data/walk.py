@@ -9,12 +9,14 @@ from gpaco.data.images import SUFFIXES
 from gpaco.data.members import File
 from gpaco.errors import EnvironmentProblem, UserError
 
+ADDED = ("__MACOSX", "@eaDir")  # to archives by macOS, to folders by Synology
+
 
 def entries(path: str | Path) -> list["os.DirEntry[str]"]:
-    """Return the files and folders in a folder, without hidden ones and those that macOS adds to archives."""
+    """Return the files and folders in a folder, without hidden ones and those that macOS and Synology add."""
     try:
         with os.scandir(path) as found:
-            return [entry for entry in found if not entry.name.startswith(".") and entry.name != "__MACOSX"]
+            return [entry for entry in found if not entry.name.startswith(".") and entry.name not in ADDED]
     except PermissionError:
         raise UserError(f"no permission to read the folder {str(path)!r}", "change its permissions") from None
     except OSError as error:

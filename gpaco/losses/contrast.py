@@ -96,7 +96,9 @@ def contrast(
     weigh more in the logsumexp, as in balanced softmax. It needs `num_classes`.
     """
     num_classes = num_classes or _columns(*(part.labels for part in references))
-    if num_classes is None:
+    rows = sum(len(part.labels) for part in references)
+    indices = all(part.labels.dim() == 1 for part in references)
+    if num_classes is None or (2 * rows < num_classes and indices and log_prior is None):  # fewer sums
         references, num_classes = _renumber(references, ignore_index)
         ignore_index = -1
     references = [References(at_least_float32(part.embeddings), part.labels) for part in references]

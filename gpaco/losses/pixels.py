@@ -14,9 +14,6 @@ def pixel_gpaco_loss(
     pixels: int = 8192,
     alpha: float = 0.01,
     temperature: float = 0.07,
-    log_prior: Tensor | None = None,
-    memory: Tensor | None = None,
-    memory_labels: Tensor | None = None,
     ignore_index: int = 255,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -55,11 +52,8 @@ def pixel_gpaco_loss(
             scores[:, drawn].t(),
             points[:, drawn].t(),
             own[drawn],
-            memory,
-            memory_labels,
             alpha=alpha,
             temperature=temperature,
-            log_prior=log_prior,
             ignore_index=ignore_index,
         )
         losses.append(loss)

@@ -57,6 +57,7 @@ UNTRAINED = {*CLOSED_FORM, "tau-norm", "ncm"}  # no training steps
 PARAMETRIC = {"gpaco", "paco"}  # one softmax over class centers and samples
 WITH_PROJECTOR = {"gpaco", "paco", "supcon", "multitask", "bcl"}
 THREE_VIEWS = {"bcl"}  # the third is like the second
+WEIGHTED_BATCH = ("ldam-drw", "ride")  # their class weights are normalized over the batch
 SECOND_SAMPLER = {"bbn": "reversed"}  # every other image of a batch is drawn by this sampler
 NEED_CLASSIFIER = {"lws", "tau-norm", "mislas", "oltr"}  # they continue from the classifier of the previous stage
 NEED_IMAGES = {"mislas", "bbn", "reslt", "ride", "oltr"}  # they change the backbone or its batch norm
@@ -97,7 +98,7 @@ def network(recipe: Recipe) -> Network:
     if name == "oltr":
         return Network("meta", "attentive", scale=16.0)
     if name == "lift":
-        one_crop = not settings.crops or recipe.train.part == "head"
+        one_crop = not settings.crops or (recipe.train.part == "head" and recipe.train.cached_views)
         return Network("cosine", scale=25.0, border=0 if one_crop else round(recipe.model.size * 24 / 224))
     return Network()
 

@@ -168,7 +168,7 @@ class SupCon(Method):
         self.memory.push(seen.keys, labels)
         if self.rebalance != "weights":
             return costs
-        weights = self.class_weights[rows] if rows.dim() == 1 else rows @ self.class_weights
+        weights = self.class_weights[rows] if rows.dim() == 1 else (rows * self.class_weights).sum(1)
         weights = weights * (costs.detach() != 0)  # an anchor without positives has no loss and does not count
         return mean_over_anchors((costs * weights).sum(), weights.sum())
 

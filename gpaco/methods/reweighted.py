@@ -10,6 +10,7 @@ from gpaco.losses.classical import class_balanced_weights
 from gpaco.methods.method import LogitMethod, Setup, as_rows
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Blocks
+from gpaco.system import distributed
 
 DRW_BETA = 0.9999  # of the effective number
 
@@ -27,7 +28,7 @@ class LdamDrw(LogitMethod):
 
     loss = CE_w(s (cos - m_y e_y), y), margins m_j = margin * (n_min / n_j)^(1/4), s = 30; weights w_j proportional to
     (1 - beta) / (1 - beta^n_j), beta = 0.9999, with sum C, from `drw_start` (80%) of the epochs on, 1 before. CE_w is
-    divided by the sum of the weights in the batch, as in PyTorch.
+    divided by the sum of the weights in the batch, over all processes, so the batch cannot be accumulated in parts.
 
     Departure: logits are s times the cosines at test time too (the predicted class is the same).
     """
@@ -54,7 +55,8 @@ class LdamDrw(LogitMethod):
             return F.cross_entropy(moved, labels)
         weights = self.weights.to(logits)
         # For mixed labels too, where F.cross_entropy would divide by their number.
-        return F.cross_entropy(moved, labels, weights, reduction="sum") / (rows @ weights).sum()
+        total = distributed.sum_counts((rows * weights).sum()) / distributed.world_size()
+        return F.cross_entropy(moved, labels, weights, reduction="sum") / total
 
 
 class CbFocal(LogitMethod):
@@ -81,4 +83,4 @@ class CbFocal(LogitMethod):
         rows = as_rows(labels, logits)
         own, others = F.logsigmoid(logits), F.logsigmoid(-logits)  # log p and log(1 - p)
         costs = rows * -own * torch.exp(self.gamma * others) + (1 - rows) * -others * torch.exp(self.gamma * own)
-        return (costs.sum(1) * (rows @ self.weights.to(logits))).mean()
+        return (costs.sum(1) * (rows * self.weights.to(logits)).sum(1)).mean()

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from gpaco.data.corruption.corruptions import CORRUPTIONS, SEVERITIES
 from gpaco.data.corruption.published import CLEAN, Condition
-from gpaco.metrics.groups import GROUPS, groups
+from gpaco.metrics.classification import accuracies
+from gpaco.metrics.groups import GROUPS
 
 # Errors of torchvision's AlexNet on ImageNet-C, mean over severities, as Hendrycks published them for normalization,
 # and on the clean validation images (the paper prints 43.5%, these weights have 43.478%).
@@ -73,19 +74,13 @@ def group_errors(
     A group without images is None; so are all groups if the training counts are unknown (None).
 
     >>> group_errors([0, 1, 1], [0, 0, 1], [500, 3], 100, 20)
-    {'n': 3, 'error': 0.3333333333333333, 'many': 0.5, 'medium': None, 'few': 0.0}
+    {'n': 3, 'error': 0.33333333333333337, 'many': 0.5, 'medium': None, 'few': 0.0}
     """
-    labels, wrong = np.asarray(labels), np.asarray(predictions) != np.asarray(labels)
-    found: dict[str, Any] = {"n": len(labels), "error": float(wrong.mean()) if len(labels) else None}
-    if counts is None:
-        return found | dict.fromkeys(GROUPS)
-    group = groups(counts, many, few)
-    shown = np.bincount(labels, minlength=len(group))
-    missed = np.bincount(labels[wrong], minlength=len(group))
-    for name in GROUPS:
-        own = (group == name) & (shown > 0)
-        found[name] = float((missed[own] / shown[own]).mean()) if own.any() else None
-    return found
+    labels = np.asarray(labels)
+    size = int(labels.max(initial=0)) + 1 if counts is None else np.size(counts)
+    right = accuracies(predictions, labels, counts, size, many=many, few=few)
+    errors = {name: None if (value := right[name]) is None else 1 - value for name in ("top1", *GROUPS)}
+    return {"n": len(labels), "error": errors.pop("top1"), **errors}
 
 
 def summary(
@@ -146,9 +141,9 @@ def _means(mine: Errors, baseline: Errors | None, key: str, notes: list[str]) ->
     if clean is not None and there_clean is not None:
         harmless = [name for name in CORRUPTIONS if (other := there.get(name)) is not None and other <= there_clean]
         if harmless:
-            notes.append(f"relative_mce is null: the baseline makes no more errors under {', '.join(harmless)}")
+            notes.append(f"relative_mce is null: the baseline's error does not rise under {', '.join(harmless)}")
     if found["mean_error"] is not None and found["mce"] is None:
-        notes.append("mce is null: under some corruption the baseline makes no error, or was not tested")
+        notes.append("mce is null: under some corruption, the baseline's error is 0 or missing")
     return found
 
 

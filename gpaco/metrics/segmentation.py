@@ -87,16 +87,6 @@ def boundaries(prediction: NDArray[Any], mask: NDArray[Any], num_classes: int) -
     return both, counted(mask[true]) + counted(prediction[found]) - both
 
 
-def iou(confusion: ArrayLike) -> Floats:
-    """Return the intersection over union of each class (C,); NaN for a class that does not occur.
-
-    >>> iou([[1, 1, 0], [0, 1, 0], [0, 0, 0]]).tolist()
-    [0.5, 0.5, nan]
-    """
-    confusion = np.asarray(confusion, np.float64)
-    return image_iou(np.stack([np.diag(confusion), confusion.sum(1), confusion.sum(0)]))
-
-
 def image_iou(pixels: Ints | Floats) -> Floats:
     """Return IoUs (..., C) from right, true and predicted pixels (..., 3, C); NaN for a class that does not occur."""
     right, true, found = np.moveaxis(np.asarray(pixels, np.float64), -2, 0)
@@ -151,8 +141,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Return all metrics of predicted masks, ready for JSON. `pixels` (C,) are those of the training set."""
     confusion, counts = tally.confusion, np.asarray(pixels)
-    each = iou(confusion)
     true, found, right = confusion.sum(1), confusion.sum(0), np.diag(confusion)
+    each = image_iou(np.stack([right, true, found]))
     recall = right / np.where(true > 0, true, np.nan)
     edges = tally.boundary_both / np.where(tally.boundary_either > 0, tally.boundary_either, np.nan)
     group = share_groups(counts, many, few)

@@ -16,7 +16,7 @@ from gpaco.models.small_resnet import SmallResNet, conv3x3
 from gpaco.models.weights.files import read_safetensors
 from gpaco.models.weights.hub import FILE as HUB_FILE
 from gpaco.models.weights.hub import fetch, is_hub
-from gpaco.models.weights.matching import faults, is_counter
+from gpaco.models.weights.matching import faults
 from gpaco.models.weights.packaged import PACKAGE, package_of, read_packaged
 from gpaco.system.words import one_line
 
@@ -106,23 +106,21 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> 
 
     Everything else must fit, as `faults` checks; a batch-norm counter may also have shape (1,).
     """
-    given = dict(tensors)
-    given.update({key: value.reshape(()) for key, value in given.items() if is_counter(key) and value.shape == (1,)})
-    shapes = {key: tuple(value.shape) for key, value in given.items()}
-    if wrong := faults(module, shapes):
+    if wrong := faults(module, {key: tuple(value.shape) for key, value in tensors.items()}):
         raise UserError(
             f"{path} does not fit the model: {wrong}",
             "set --model to the architecture it was saved from, or use a file with timm's tensor names",
         )
     wanted = module.state_dict()
-    module.load_state_dict({key: value for key, value in given.items() if key in wanted}, strict=False)
+    given = {key: value.reshape(wanted[key].shape) for key, value in tensors.items() if key in wanted}
+    module.load_state_dict(given, strict=False)
 
 
 def misfit(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return why weights with these names and shapes do not fit the backbone `name`; "" if they do."""
     with torch.device("meta"):  # allocates no weights
         module = build(name).module
-    return faults(module, {key: () if is_counter(key) and shape == (1,) else shape for key, shape in shapes.items()})
+    return faults(module, shapes)
 
 
 def usual_input(name: str) -> UsualInput:

@@ -1,5 +1,7 @@
 """Ghost batch norm: batch statistics over small groups of rows, as on one GPU of several."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,30 +51,24 @@ class GhostBatchNorm(nn.BatchNorm2d):
         self.training = norm.training
 
     def forward(self, x: Tensor) -> Tensor:
-        groups = _group_sizes(len(x), self.size) if self.training else [len(x)]
-        x = super().forward(x) if len(groups) == 1 else self._by_group(x, groups)
+        groups = _group_sizes(len(x), self.size) if self.training else []  # len(x) would be a constant in an export
+        x = self._by_group(x, groups) if len(groups) > 1 else super().forward(x)
         normalized: Tensor = self.act(self.drop(x))
         return normalized
 
     def _by_group(self, x: Tensor, groups: list[int]) -> Tensor:
         parts = x.split(groups)
-        if self.running_mean is None or self.running_var is None:
-            return torch.cat(
-                [F.batch_norm(part, None, None, self.weight, self.bias, True, 0, self.eps) for part in parts]
-            )
+        running_mean, running_var = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
         # With momentum 1, batch norm writes the statistics of its rows to the given buffers.
-        means = self.running_mean.new_zeros(len(groups), self.num_features)
+        means = running_mean.new_zeros(len(groups), self.num_features)
         variances = torch.zeros_like(means)
         normalized = [
             F.batch_norm(part, mean, variance, self.weight, self.bias, True, 1, self.eps)
             for part, mean, variance in zip(parts, means, variances, strict=True)
         ]
-        momentum = self.momentum
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            momentum = 1 / float(self.num_batches_tracked) if momentum is None else momentum
-        self.running_mean.lerp_(means.mean(0), momentum or 0)
-        self.running_var.lerp_(variances.mean(0), momentum or 0)
+        cast(Tensor, self.num_batches_tracked).add_(1)
+        running_mean.lerp_(means.mean(0), self.momentum or 0)
+        running_var.lerp_(variances.mean(0), self.momentum or 0)
         return torch.cat(normalized)
 
     def _check_input_dim(self, input: Tensor) -> None:

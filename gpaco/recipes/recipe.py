@@ -22,6 +22,7 @@ from gpaco.recipes.validation import (
     KINDS,
     SETTINGS,
     check_combinations,
+    check_effective,
     check_exists,
     check_used,
     checked,
@@ -38,11 +39,13 @@ Change = tuple[str, str, Any]  # section, key, value
 
 
 def load(path_or_name: str | Path, *, paper: bool = False) -> Recipe:
-    """Load a recipe from a file, from a run folder, or by name from the package.
+    """Load a recipe from a file or run folder, or by name from the package; `./NAME` is a folder of that name.
 
     `paper`, or "-paper" after the name, selects the values of the paper's text where the released code differs.
     """
     path = Path(path_or_name)
+    if isinstance(path_or_name, str) and path_or_name.removesuffix("-paper") in paper_rows.names():
+        return _load_packaged(path_or_name, paper)
     if path.is_dir():
         path = path / "recipe.toml"
     if path.suffix != ".toml" and not path.is_file():
@@ -145,7 +148,9 @@ def change(recipe: Recipe, values: Mapping[str, Any], sources: Mapping[str, str]
             new = section, key, checked(section, key, raw)
             recipe = _with_stage_change(recipe, stage[1], new) if stage else _with_base_change(recipe, new)
     check_used(values, _methods(recipe), sources)
-    return _consistent(recipe, sources)
+    recipe = _consistent(recipe, sources)
+    check_effective(values, stages(recipe), sources)
+    return recipe
 
 
 def fill(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
@@ -239,6 +244,11 @@ def _consistent(recipe: Recipe, sources: dict[str, str] | None = None) -> Recipe
 # Writing
 
 
+def is_own(path: Path) -> bool:
+    """Return whether a recipe file is as `dumps` writes it, so nobody has edited it."""
+    return path.read_text(encoding="utf-8") == dumps(load(path))
+
+
 def dumps(recipe: Recipe, *, explain: bool = False, every: bool = False) -> str:
     """Return TOML with every setting, which loads back to an equal recipe; `explain` adds a comment to each.
 
@@ -284,6 +294,15 @@ def in_toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(in_toml, value))}]"
     return repr(value)
+
+
+def as_given(value: Any) -> str:
+    """Return a value as --set takes it.
+
+    >>> as_given("rand"), as_given(True), as_given((256, 256))
+    ('rand', 'true', '[256, 256]')
+    """
+    return value if isinstance(value, str) else in_toml(value)
 
 
 def _one_line(text: str) -> str:

@@ -63,6 +63,8 @@ def requested(
     """
     check_is_list("settings", settings)
     path = ""
+    if isinstance(what, Recipe) and recipe is not None:
+        raise UserError("two recipes were given", "leave out recipe=, or give data instead of the first")
     if isinstance(what, Recipe) or (recipe is None and Path(what).suffix == ".toml"):
         recipe = what
     else:
@@ -86,8 +88,7 @@ def requested(
             )
         values["data.path"] = path
     changed = recipes.change(_with_stages(base, values), values, sources)
-    if "method.name" in values:
-        changed = _without_leftovers(changed)
+    changed = _without_leftovers(changed)
     if changed.data.path not in ("", "digits"):
         changed = replace(changed, data=replace(changed.data, path=_absolute(changed.data.path)))
     if changed.data.root:
@@ -134,4 +135,4 @@ def _from_flags(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _absolute(path: Path | str) -> str:
     """Return the absolute path without "..", so that the run can be used and resumed from any folder."""
-    return os.path.abspath(Path(path).expanduser())
+    return os.path.abspath(os.path.expanduser(path))

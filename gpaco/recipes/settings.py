@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gpaco.system.outputs import labeled_places
+
 
 @dataclass(frozen=True)
 class About:
@@ -184,9 +186,9 @@ class Data:
     expect_groups: tuple[int, ...] = setting((), "required numbers of many, medium and few classes; []: any", low=0)
 
     @property
-    def places(self) -> list[str]:
+    def places(self) -> list[object]:
         """The locations of labeled images, where no results may be written."""
-        return [self.path, self.root]
+        return labeled_places(self.path, self.root)
 
 
 @dataclass(frozen=True)

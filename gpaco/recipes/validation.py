@@ -101,6 +101,13 @@ def show(value: Any) -> str:
 # Combinations
 
 
+NEEDS = {
+    "schedule.steps": ("schedule.name", ("step", "step-released")),
+    "schedule.factor": ("schedule.name", ("step", "step-released")),
+    "optimizer.nesterov": ("optimizer.name", ("sgd",)),
+}
+
+
 def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: Mapping[str, str]) -> None:
     """Raise an error for a setting in [method] that none of the methods uses; `sources` are for messages.
 
@@ -120,6 +127,22 @@ def check_used(keys: Iterable[str], methods: Sequence[MethodSettings], sources: 
                     f"{names} has no setting method.{key}{hint}",
                     f"it is a setting of {', '.join(having)}; `gpaco show {methods[-1].name}` lists those of a method",
                 )
+
+
+def check_effective(values: Mapping[str, Any], stages: Sequence[Recipe], sources: Mapping[str, str]) -> None:
+    """Raise an error for a new value that has no effect: in none of its stages, another setting is as it needs it."""
+    for name, value in values.items():
+        *of, section, key = name.split(".")
+        other, needed = NEEDS.get(f"{section}.{key}", ("", ()))
+        if value and other:
+            room, word = other.split(".")
+            found = {getattr(getattr(stage, room), word) for stage in stages if not of or stage.name == of[1]}
+            if not found & set(needed):
+                with named(sources.get(name, "")):
+                    whole = ".".join([*of, other])
+                    raise UserError(
+                        f"{name} needs {whole} = {show(needed[0])}", f"--set {whole}={needed[0]}, or leave it out"
+                    )
 
 
 def check_combinations(recipe: Recipe, stage: str, sources: dict[str, str] | None) -> None:
@@ -159,6 +182,7 @@ def _rules(recipe: Recipe) -> Iterator[tuple[bool, str, str]]:
     yield optimizer.nesterov and no_momentum, "optimizer.nesterov", "needs optimizer.momentum above 0"
     warm = recipe.method.center_temperature and recipe.method.start == "balanced"
     yield warm, "method.center_temperature", 'needs method.start = "released"'
+    yield -1 < recipe.method.norm_tau < 0, "method.norm_tau", "must be -1 or at least 0"
     yield _falls(schedule.steps), "schedule.steps", "must be increasing"
     yield schedule.min_lr > optimizer.lr, "schedule.min_lr", "must not be above optimizer.lr"
     yield (

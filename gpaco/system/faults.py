@@ -73,7 +73,7 @@ def problem_of(error: Exception) -> Problem | None:
     if _is_about_processes(error, text):
         late = re.search(r"[Tt]imed out|[Tt]imeout", text)
         return EnvironmentProblem(
-            "another process of this run does not answer" if late else "another process of this run has ended",
+            "another process of this run is not responding" if late else "another process of this run has ended",
             f"look for its own error message; {RESUMES}",
         )
     return None

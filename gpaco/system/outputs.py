@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 from gpaco.system.faults import explained
@@ -51,6 +52,17 @@ def output_folder(out: Path | str, *marks: str, data: Data = ()) -> Path:
     return path
 
 
+def labeled_places(path: Any, root: Any = None) -> list[object]:
+    """Return where the labeled images of a data set are, given its path and the root of the paths in a list.
+
+    A root that contains the list is the home of more than images, as is the folder of a list without a root.
+    """
+    if not root or not path:
+        return [path]
+    one, other = (Path(os.path.realpath(os.path.expanduser(place))) for place in (path, root))
+    return [path] if one.is_relative_to(other) else [path, root]
+
+
 def mark_folder(path: Path, mark: str) -> None:
     """Create a folder for results, with the mark of the command."""
     with explained(f"cannot write to {path}", ""):
@@ -72,7 +84,7 @@ def _check_place(path: Path, data: Data) -> None:
         )
     for one in data:
         if isinstance(one, str | Path) and str(one) not in ("", "digits"):
-            images = Path(one).expanduser().resolve()
+            images = Path(os.path.expanduser(one)).resolve()
             if path.resolve() == images or (images.is_dir() and path.resolve().is_relative_to(images)):
                 raise UserError(f"{path} is inside the data, {images}", "choose an --out outside the data")
 

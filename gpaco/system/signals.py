@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 CAUGHT = [signal.SIGINT, signal.SIGTERM]
 if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -55,15 +56,25 @@ def catch_signals() -> Iterator[Received]:
         signal.signal(number, note)
     try:
         yield received
-    finally:
-        for number in CAUGHT:
-            signal.signal(number, signal.SIG_IGN if received.number and _ending else before[number])
+    except BaseException:
+        _handle(dict.fromkeys(CAUGHT, signal.SIG_IGN) if received.number and _ending else before)
+        raise
+    _handle(before)
+    if received.number:  # after the body has looked for the last time
+        signal.raise_signal(received.number)
+
+
+def _handle(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: installed outside Python
 
 
 def end_with_first_signal() -> None:
-    """Ignore signals after a run was stopped by one, since this process is about to end."""
+    """Prepare a command: it ignores signals after a run was stopped by one, and SIGUSR1 ends it as SIGTERM does."""
     global _ending
     _ending = True
+    if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpaco.recipes.recipe import as_given
 from gpaco.recipes.request import overrides
 from gpaco.system.words import plural
 
@@ -26,7 +27,7 @@ def size_facts(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 def leak_problem(leaks: Sequence[object]) -> str:
     """Return what `check` reports if images are in more than one split."""
-    return f"{plural(len(leaks), 'image')} in more than one split (--set data.allow_leakage=true allows it)"
+    return f"{plural(len(leaks), 'image')} in more than one split (gpaco train --set data.allow_leakage=true allows it)"
 
 
 def opening(facts: Mapping[str, Any]) -> list[str]:
@@ -62,7 +63,7 @@ def same_images(where: str, groups: Sequence[Sequence[str]]) -> list[str]:
 
 def closing(facts: Mapping[str, Any]) -> list[str]:
     """Return lines about suggested settings, then problems."""
-    settings = {f"{key} = {value}": overrides(key) for key, value in facts.get("suggested", {}).items()}
+    settings = {f"{key} = {as_given(value)}": overrides(key) for key, value in facts.get("suggested", {}).items()}
     suggested = [f"  {text:<{max(map(len, settings))}}  {flag}" for text, flag in settings.items()]
     title = ["suggested settings, each with the flag that overrides it:"] if suggested else []
     problems = [f"problem: {one}" for one in facts["problems"]] or ["no problems found"]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from gpaco.system import distributed
 from gpaco.system.files import append_jsonl, trim_jsonl, write_atomic
 from gpaco.system.outputs import mark_folder
 from gpaco.system.progress import Bar, Say
-from gpaco.system.words import plural
 from gpaco.training.run import Run, is_run, select_checkpoint
 
 MARK = ".gpaco-robustness"
@@ -101,29 +99,10 @@ def complete(
     return {condition: rows[condition] for condition in conditions}
 
 
-def _conditions(result: Row) -> set[Condition]:
-    """Return the conditions that a result has."""
-    rows = result.get("corruptions", {}).items()
-    return {(name, level) for name, row in rows for level, found in row.items() if level != "mean" and found}
-
-
 def write_result(settings: RobustnessSettings, name: str, result: Row) -> None:
     """Write `robustness.json`, or `robustness-NAME.json` for data other than the run's own."""
     path = settings.out / (f"robustness-{name}.json" if name else "robustness.json")
     if distributed.rank():
         return
-    before: object = {}
-    with suppress(OSError, ValueError):  # it may be missing or damaged
-        before = json.loads(path.read_bytes())
-    before = before if isinstance(before, dict) else {}
-    if before and any(before.get(key) != result[key] for key in ("run", "data")):
-        settings.say(
-            f"{path.name} had results of {before.get('run')} on {before.get('data')}, which are only in the log now"
-        )
-    elif lost := _conditions(before) - _conditions(result):
-        settings.say(
-            f"{path.name} had {plural(len(lost), 'more condition')}; leave out --corruptions and --severities to get "
-            "all from the log"
-        )
     write_atomic(path, json.dumps(result, indent=1))
     settings.say(f"written: {path}")

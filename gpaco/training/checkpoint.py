@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step-00001234` with one safetensors file per part, `state.json`, and `MANIFEST.json` with the
 SHA-256 of every other file, because neither PyTorch nor safetensors notices a flipped bit. It is written under a hidden
-name, synced and renamed, so a checkpoint is always complete; `latest` names the last one.
+name, synced and renamed, so a checkpoint is always complete; `latest` names the last one. One that is replaced keeps
+another hidden name until its successor is there.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from gpaco.system.words import one_line
 
 FORMAT = 3
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
+REPLACED = ".replaced"
 _LEFTOVER = re.compile(r"\.step-\d{8,}\.(writing|removing)")
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
@@ -59,7 +61,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
         state: everything else, ready for JSON; numbers must be finite.
     """
     target = folder / f"step-{step:08d}"
-    work, old = folder / f".{target.name}.writing", _aside(target)
+    work, old = folder / f".{target.name}.writing", folder / f".{target.name}{REPLACED}"
     whole = {"format": FORMAT, "step": step, "parts": sorted(tensors), "state": state}
     content = json.dumps(whole, allow_nan=False).encode()
     with explained(f"cannot save the checkpoint {target}", RESUMES):
@@ -67,6 +69,7 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
         for entry in folder.iterdir():  # left by a process that was killed while saving
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry)
+        restore(folder)
         try:
             work.mkdir()
             mode = work.stat().st_mode & 0o666  # follow the umask; safetensors would leave 0600
@@ -92,6 +95,16 @@ def save(folder: Path, step: int, tensors: Tensors, state: Mapping[str, Any]) ->
             raise
         name_latest(target)
     return target
+
+
+def restore(folder: Path) -> None:
+    """Finish what a process that was killed while replacing a checkpoint has left, in a folder that is locked."""
+    for old in folder.glob(f".step-*{REPLACED}"):
+        target = folder / old.name.removeprefix(".").removesuffix(REPLACED)
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            os.replace(old, target)
 
 
 def find(folder: Path) -> list[Path]:
@@ -162,7 +175,9 @@ def _read(path: Path, parts: Sequence[str] | None) -> Checkpoint:
         _verify(path, "state.json", expected)
         whole = json.loads((path / "state.json").read_bytes())
         if whole["format"] != FORMAT:
-            raise _other_format(path, whole["format"])
+            raise UserError(
+                f"{path} has format {whole['format']}, not {FORMAT}", "use the version of gpaco that wrote it"
+            )
         if whole["step"] != _step(path):
             raise _damaged(path, f"it is from step {whole['step']}")
         if expected.keys() != {"state.json", *(f"{part}.safetensors" for part in whole["parts"])}:
@@ -202,14 +217,9 @@ def _separate(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _remove(path: Path) -> None:
     """Delete a folder in such a way that it is never incomplete under its own name."""
-    gone = _aside(path)
+    gone = path.with_name(f".{path.name}.removing")
     os.replace(path, gone)
     shutil.rmtree(gone)
-
-
-def _aside(path: Path) -> Path:
-    """Return the name of a folder that is about to be deleted."""
-    return path.with_name(f".{path.name}.removing")
 
 
 def _step(path: Path) -> int:
@@ -221,10 +231,6 @@ def _damaged(path: Path, reason: str) -> DamagedError:
         f"the checkpoint {path} is damaged: {reason}",
         "restore it from a backup, or delete that folder to use the previous checkpoint",
     )
-
-
-def _other_format(path: Path, number: object) -> UserError:
-    return UserError(f"{path} has format {number}, not {FORMAT}", "use the version of gpaco that wrote it")
 
 
 @contextmanager

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from gpaco.errors import Diverged
+from gpaco.models.classifier import update_momentum
 from gpaco.system import distributed
 from gpaco.system.files import append_jsonl
 from gpaco.system.precision import autocast
@@ -47,7 +49,8 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
         show({"note": note})
 
     wrapped = wrap(model, compiled=settings.compile)
-    buffers = list(model.buffers())
+    norms = [one for one in extra.modules() if isinstance(one, _BatchNorm)]  # of a key network
+    buffers = [buffer for one in (model, *norms) for buffer in one.buffers()]
     kept = [buffer.clone() for buffer in buffers]  # batch-norm statistics without skipped steps
     bad_steps, now = 0, time.perf_counter
 
@@ -101,7 +104,8 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
                     scaler.update()
                     learner.after_step()
                     if ema is not None:
-                        update_ema(ema, model, settings.ema)
+                        update_momentum(ema, model, settings.ema)
+                        copy_all(list(ema.buffers()), list(model.buffers()))
                     position.loss, position.good = position.loss + loss, position.good + 1
                     position.images += len(batch)
                 if bad_steps >= BAD_STEPS:
@@ -196,14 +200,6 @@ def clip_gradients(model: nn.Module, longest: float) -> Tensor:
     if longest:
         return nn.utils.clip_grad_norm_(model.parameters(), longest)
     return nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)
-
-
-@torch.no_grad()
-def update_ema(ema: nn.Module, model: nn.Module, decay: float) -> None:
-    """Move the average toward the model; batch-norm statistics are copied."""
-    for mine, theirs in zip(ema.parameters(), model.parameters(), strict=True):
-        mine.lerp_(theirs, 1 - decay)
-    copy_all(list(ema.buffers()), list(model.buffers()))
 
 
 def copy_all(to: list[Tensor], source: list[Tensor]) -> None:

@@ -12,16 +12,9 @@ from gpaco.errors import UserError
 
 def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of an optimizer as named tensors, and the rest ready for JSON."""
-    whole = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, dict[str, Any]] = {}
-    for index, values in whole["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{name}"] = value
-            else:
-                numbers.setdefault(str(index), {})[name] = value
-    return tensors, {"kind": type(optimizer).__name__, "groups": _sizes(optimizer), "numbers": numbers}
+    states = optimizer.state_dict()["state"].items()
+    tensors = {f"{index}.{name}": value for index, values in states for name, value in values.items()}
+    return tensors, {"kind": type(optimizer).__name__, "groups": _sizes(optimizer)}
 
 
 def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -33,7 +26,7 @@ def unpack_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], meta: 
             "resume with the recipe the run was started with, or choose another --out",
         )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in meta["numbers"].items()}
+    state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
         like = parameters[int(index)]

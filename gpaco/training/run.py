@@ -75,7 +75,7 @@ class Run:
 def no_test_images(what: str) -> UserError:
     return UserError(
         f"{what} has no metrics: the data is too small for a test split, so there was nothing to evaluate on",
-        "give other data: gpaco evaluate RUN DATA, or add images, or folders train and test",
+        "add images, or folders train and test, and train again; or `gpaco evaluate RUN DATA` on other data",
     )
 
 
@@ -86,7 +86,9 @@ def is_run(path: Path) -> bool:
 
 def has_begun(path: Path) -> bool:
     """Return whether a run has finished, or has a checkpoint to resume from."""
-    return is_run(path) and ((path / "metrics.json").is_file() or any(path.glob("**/checkpoints/step-*")))
+    names = ("step-*", f".step-*{checkpoint.REPLACED}")  # the second if a process was killed while saving
+    saved = (any(path.glob(f"**/checkpoints/{name}")) for name in names)
+    return is_run(path) and ((path / "metrics.json").is_file() or any(saved))
 
 
 def as_run(run: "Run | Path | str") -> Run:
@@ -98,6 +100,8 @@ def as_run(run: "Run | Path | str") -> Run:
         what = "is not a run: it has no recipe.toml" if path.exists() else "does not exist"
         inside = sorted(path.glob("*/recipe.toml")) or sorted(path.glob("*/seed-0/recipe.toml"))  # of a comparison
         such = f"one of the runs in it, such as {inside[0].parent}" if inside else ""
+        if str(run).startswith("hub:") or (path / "config.json").is_file():
+            raise UserError(f"{run} is a shared model, not a run", "use it in Python: gpaco.load")
         if path.suffix == ".pt2":
             such = "the run it was exported from, or an .onnx file"
         raise UserError(f"{path} {what}", f"give {such or 'the folder that `gpaco train --out` wrote'}")
@@ -187,7 +191,7 @@ def missing_data(run: Run) -> str:
 def check_data(run: Run) -> None:
     """Raise an error if the data of the run does not exist any more."""
     if gone := missing_data(run):
-        raise UserError(f"the data of the run is no longer at {gone!r}", "give the data after the run")
+        raise UserError(f"the data of the run is no longer at {gone!r}", "give its new path after the run")
 
 
 def check_split(run: Run, splits: DataSplits[Any], name: str, say: Say = quiet) -> None:

@@ -20,6 +20,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.locks import HOLDER, LOCK, lock
 from gpaco.system.progress import Say, Show
 from gpaco.system.words import plural
+from gpaco.training import checkpoint
 from gpaco.training.loop import fit
 from gpaco.training.resume import threads_restored
 from gpaco.training.run import (
@@ -88,6 +89,8 @@ def run_folder(folder: Path, task: Task, say: Say) -> Iterator[None]:
             if new:
                 stack.enter_context(_nothing_left(folder))
             if has_begun(folder):
+                for checkpoints in folder.glob("**/checkpoints"):
+                    checkpoint.restore(checkpoints)
                 check_same_run(folder, recipe, task.splits)
                 finished = (folder / "metrics.json").is_file()
                 say(f"{folder} is already finished" if finished else f"resuming the run in {folder}")
@@ -141,7 +144,7 @@ def check_batches(recipe: Recipe, images: int) -> None:
 
 def check_same_run(folder: Path, recipe: Recipe, splits: Any = None) -> None:
     """Raise an error if the folder holds a run with another recipe, or if its data has changed."""
-    one, other = recipes.stages(recipes.load(folder)), recipes.stages(recipe)
+    one, other = recipes.stages(recipes.load(folder / RECIPE)), recipes.stages(recipe)
     if [stage.name for stage in one if len(one) > 1] != [stage.name for stage in other if len(other) > 1]:
         raise UserError(
             f"{folder} holds a run with different stages", "choose another --out, or give the same settings"

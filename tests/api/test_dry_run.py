@@ -23,10 +23,8 @@ def test_a_dry_run_takes_the_step_of_one_process_and_none_under_torchrun(monkeyp
     needs = dry_run(replace(recipe, source=PaperRow(command=command)), say=said.append)
     assert needs["processes"] == 4
     assert needs["steps"] == 3 * (needs["images"] // 64)
-    assert re.search(
-        r"about \d+ seconds? on 4 devices like this one without evaluation, .* GB of memory each", said[-2]
-    )
-    assert said[-2].endswith("(from a step of 16 images)")
+    assert re.search(r"about \d+ seconds? on 4 devices like this one, .* GB of memory each", said[-2])
+    assert said[-2].endswith("(measured in a step of 16 images)")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UserError, match="--dry-run runs in one process only\nleave out torchrun"):
         dry_run(recipe)

@@ -44,28 +44,32 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.process
 def test_the_command_writes_a_table_and_a_page_of_thumbnails(digits: Run, pool: Path, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "candidates.csv"
-    said = run("mine", digits.folder, pool, "--n", 20, "--out", out)
+    out, told = tmp_path / "new" / "candidates.csv", list[str]()
+    said = run("mine", digits.folder, pool, "--n", 10, "--out", out)
     assert "1 of them could not be read" in said
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     card = gpaco.load(digits).card
     counts = dict(zip(card.classes, card.counts, strict=True))
-    wanted = [card.classes[c] for c in chosen_classes("rare", card)]
+    offered = {row["class"] for row in rows}
+    rare = [card.classes[c] for c in chosen_classes("rare", card)]
+    wanted = [name for name in rare if name in offered]
+    assert len(wanted) >= 2
     assert list(dict.fromkeys(row["class"] for row in rows)) == wanted
     assert [counts[name] for name in wanted] == sorted(counts[name] for name in wanted)
     assert all(counts[name] < 20 for name in wanted)
-    assert len(rows) == len({row["path"] for row in rows}) == 20
+    assert 5 <= len(rows) == len({row["path"] for row in rows}) <= 10
     page = out.with_suffix(".html").read_text()
-    assert page.count("<img ") == 20
+    assert page.count("<img ") == len(rows)
     assert 'src="http' not in page
     for name in wanted:
         ranks = [row for row in rows if row["class"] == name]
         assert [int(row["rank"]) for row in ranks] == list(range(1, len(ranks) + 1))
         assert [row["probability"] for row in ranks] == sorted((row["probability"] for row in ranks), reverse=True)
-    assert len(gpaco.mine(digits, pool, classes=f"{wanted[0]}, {wanted[1]}", n=3)) == 3
-    twice = gpaco.mine(digits, [pool, pool / "000.png"], n=100)  # every image is offered, each once
-    assert len(twice) == len({row["path"] for row in twice}) == 61
+    assert len(gpaco.mine(digits, pool, classes=f"{wanted[0]}, {wanted[1]}", n=2)) == 2
+    twice = gpaco.mine(digits, [pool, pool / "000.png"], n=100, say=told.append)  # each image once, and no copy
+    assert len(rows) < len(twice) == len({row["path"] for row in twice}) < 61
+    assert told[-1] == f"{len(twice)} candidates instead of 100: no other image is likely to be of these classes"
 
 
 def test_candidates_are_probable_different_and_offered_once() -> None:
@@ -83,11 +87,12 @@ def test_candidates_are_probable_different_and_offered_once() -> None:
     assert not {1, 2, 3} & set(first)
     assert set(first) <= set(range(10))
     assert {one.image for one in found[3:]} <= set(range(10, 20))
-    everything = candidates(Pool(logits, features), [1, 2], 100)
-    assert sorted(one.image for one in everything) == list(range(39))
+    everything = candidates(Pool(logits, features), [1, 2], 100)  # the others are no more probable than chance
+    assert sorted(one.image for one in everything) == [0, *range(4, 20)]
+    logits[25:30, 1], logits[25:30, 0] = 1.9, 2  # predicted as a class that nobody asked for, but likely
+    assert {one.image for one in candidates(Pool(logits, features), [1, 2], 100)} == {0, *range(4, 20), *range(25, 30)}
     logits[:, 1] = -200  # a probability of 0 in float32
-    impossible = candidates(Pool(logits, features), [1], 30)
-    assert len({one.image for one in impossible}) == 30
+    assert not candidates(Pool(logits, features), [1], 30)
 
 
 @pytest.mark.parametrize("name", ["ce", "bbn", "reslt", "ride", "oltr", "lift"])

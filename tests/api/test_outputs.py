@@ -13,6 +13,7 @@ import gpaco
 from gpaco.api.convert import convert
 from gpaco.api.demo import run_demo
 from gpaco.errors import UserError
+from gpaco.recipes.settings import Data
 from gpaco.system.progress import quiet
 from gpaco.tasks.segmentation import predictor
 
@@ -125,6 +126,23 @@ def test_results_beside_the_data_leave_it_alone_and_may_be_replaced_by_the_same_
     assert [tree_hash(path) for path in kept] == before
     assert not (home / "scenes.html").read_text().count("my own work")
     assert (home / "scenes_files" / "classes.csv").is_file()
+
+
+def test_results_may_go_beside_images_if_their_list_is_there_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "link").symlink_to(home, target_is_directory=True)
+    lists, inside = str(home / "listed.csv"), str(home / "photos")
+    for root, places in ((home, [lists]), (home / "link", [lists]), (inside, [lists, inside]), ("", [lists])):
+        assert Data(path=lists, root=str(root)).places == places
+    (home / "listed.csv").write_text(
+        "path,label\n" + "".join(f"photos/{c}/{i}.png,{c}\n" for c in "ab" for i in range(8))
+    )
+    monkeypatch.chdir(home)
+    quick = {"model": "resnet8", "epochs": 1, "workers": 0, "say": quiet}
+    gpaco.train("listed.csv", root=".", out="runs/new", method="ce", **quick)
+    monkeypatch.chdir("/")
+    gpaco.report(home / "runs" / "new", home / "runs" / "new" / "again.html")
+    gpaco.evaluate(home / "runs" / "new", lists, root=home, out=home / "runs" / "figures.json")
+    gpaco.compare(lists, ["ce"], seeds=1, out=home / "runs" / "compared", root=home, **quick)
 
 
 def test_predictions_are_never_inputs_of_the_next_prediction_and_hidden_files_are_none(home: Path) -> None:

@@ -150,7 +150,22 @@ def test_what_a_person_adds_to_the_folder_is_kept(trained: Run, tmp_path: Path) 
     gpaco.push(run, "me/digits", dry_run=True, say=said.append)
     assert (folder / "README.md").read_text() == card
     assert (folder / "LICENSE").read_text() == "mine"
-    assert "README.md is kept as it is" in said[0]
+    assert "README.md has your edits and is kept" in said[0]
+    rename = Path.rename
+
+    def stopped(own: Path, to: Path) -> Path:
+        if own.name == ".hub.writing":
+            raise KeyboardInterrupt
+        return rename(own, to)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):  # as the new folder takes the place of the old one
+            gpaco.push(run, "me/digits", dry_run=True)
+    gpaco.push(run, "me/digits", dry_run=True)
+    assert (folder / "README.md").read_text() == card
+    assert (folder / "LICENSE").read_text() == "mine"
+    assert not list(run.folder.glob(".hub.*"))
 
 
 def test_a_model_card_that_nobody_changed_follows_the_name_and_the_run(calibrated: Run) -> None:

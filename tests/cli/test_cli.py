@@ -214,7 +214,9 @@ def test_a_run_that_has_not_come_to_its_end_is_used_and_that_is_said(
     assert "has not finished" not in prints(words[0], trained, *words[1:])
 
 
-def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Command, refuses: Command) -> None:
+def test_show_prints_every_setting_with_a_word_on_it(
+    trained: Path, prints: Command, refuses: Command, tmp_path: Path
+) -> None:
     default = prints("show", "default")
     assert set(tomllib.loads(default)["method"]) == {field.name for field in fields(MethodSettings)}
     assert "margin of the rarest class" in prints("show", "ldam-drw")
@@ -222,6 +224,11 @@ def test_show_prints_every_setting_with_a_word_on_it(trained: Path, prints: Comm
     assert recipes.diff(recipes.loads(prints("show", trained)), Run(trained).recipe) == {}
     assert 'ours = ""  # number we got; empty: not run by us' in prints("show", "imagenet-lt-resnet50-gpaco")
     assert "long_tail = 20.0" in prints("show", trained / "recipe.toml")
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    shutil.copy(trained / "recipe.toml", tuned)
+    (tuned / "tuning.json").write_text('{"chosen": {"optimizer.lr": 0.123}}')
+    assert "lr = 0.123" in prints("show", tuned)
     name = "cifar100-lt100-resnet32-gpaco"
     assert prints("show", f"{name}-paper") == prints("show", name, "--paper")
     assert "ce is not a recipe" in refuses("show", "ce", "--paper")

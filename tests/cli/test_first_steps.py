@@ -75,7 +75,10 @@ def test_one_class_alone_is_a_problem_and_stops_training(refuses: Command, probl
 def test_an_empty_class_folder_is_a_problem_with_a_remedy_that_holds(problems: Command, tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 8, "bee": 8, "none": 0})
     text = problems(data)
-    assert "problem: classes without a training image: 'none' (--set data.allow_empty_classes=true keeps them)" in text
+    assert (
+        "problem: classes without a training image: 'none' (gpaco train --set data.allow_empty_classes=true keeps them)"
+        in text
+    )
     assert "but kept" not in text
     said: list[str] = []
     recipe, _ = requested(data, None, ["data.allow_empty_classes=true"], {})
@@ -89,7 +92,7 @@ def test_check_promises_to_leave_bad_images_out_only_where_train_does(
     data = class_folders(tmp_path / "data", {"ant": 25, "bee": 21})
     words = ("train", data, "--on-bad-image", "skip", "--out", tmp_path / "run")
     (data / "ant" / "0.png").write_bytes(b"")
-    assert "problem: 1 unreadable image (--on-bad-image skip leaves them out)" in problems(data)
+    assert "problem: 1 unreadable image (gpaco train --on-bad-image skip leaves them out)" in problems(data)
     recipe, _ = requested(data, None, [], {"on_bad_image": "skip"})
     assert len(splits_of(recipe).bad) == 1
     (data / "bee" / "0.png").write_bytes(b"")

@@ -16,6 +16,7 @@ WRONG = [
     ("train digits --epoch 3", "no such option: --epoch (Possible options: --epochs)"),
     ("train", "missing argument 'DATA'"),
     ("train digits more --out OUT", "more"),
+    ("train digits --out OUT --set train.seed=1 train.epochs=2", "write --set before each KEY=VALUE, or see"),
     ("train digits --out OUT --epochs many", "--epochs"),
     ("train digits --out OUT --epochs -1", "--epochs -1: train.epochs must be a whole number, at least 1, got -1"),
     ("train digits --out OUT --method gpcao", "did you mean 'gpaco'?"),

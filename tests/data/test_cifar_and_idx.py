@@ -215,8 +215,8 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
     path = folder / "train-images-idx3-ubyte"
     data = path.read_bytes()
     for content, cause in (
-        (b"", "its header is not that of"),
-        (b"\0\0\x0d\x03" + data[4:], "its header is not that of"),
+        (b"", "its header does not say uint8"),
+        (b"\0\0\x0d\x03" + data[4:], "its header does not say uint8"),
         (data[:-1], "is not an idx file, or damaged"),
         (data + b"x", "is not an idx file, or damaged"),
         (data[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1) + data[16:], "is not an idx file, or damaged"),

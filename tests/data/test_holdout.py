@@ -8,7 +8,7 @@ from helpers.images import class_folders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpaco.data.holdout import by_class, stratified_split, with_test, with_validation
+from gpaco.data.holdout import by_class, stratified_split, with_drawn
 from gpaco.data.inspection import digests
 from gpaco.data.longtail import class_sizes, long_tailed
 from gpaco.data.readers.read import read
@@ -19,7 +19,7 @@ from gpaco.tasks.classification.splits import with_reported, with_selecting
 
 def splits_of(counts: list[int]) -> Splits:
     labels = np.repeat(np.arange(len(counts)), counts)
-    images = np.zeros((len(labels), 2, 2, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 2, 2, 3), np.uint8)  # no two are the same
     return Splits(Samples(labels, tuple(map(str, range(len(counts)))), images=images), None, None, "test")
 
 
@@ -40,7 +40,7 @@ def test_a_split_has_every_index_once_and_leaves_an_image_in_every_class(
 
 def test_small_classes_keep_most_of_their_images() -> None:
     splits = splits_of([1, 2, 3, 4, 5, 10, 100])
-    both = with_validation(with_test(splits, 0), 0.1, 0)
+    both = with_selecting(with_reported(splits, Data()), Data())
     assert both.test.counts.tolist() == [0, 0, 1, 1, 1, 2, 20]
     assert both.val.counts.tolist() == [0, 0, 0, 0, 1, 1, 8]
     assert both.train.counts.tolist() == [1, 2, 2, 3, 3, 7, 72]
@@ -73,7 +73,7 @@ def test_given_parts_are_left_alone() -> None:
 
 
 def test_classes_that_are_all_too_small_give_no_validation_part_and_a_note() -> None:
-    splits = with_validation(with_test(splits_of([1, 1, 2]), 0), 0.1, 0)
+    splits = with_selecting(with_reported(splits_of([1, 1, 2]), Data()), Data())
     assert splits.val is None
     assert splits.test is None
     assert splits.notes == (
@@ -88,7 +88,7 @@ def test_images_that_occur_twice_are_never_held_out(tmp_path: Path) -> None:
         (root / "a" / f"copy{i}.png").write_bytes((root / "a" / f"{i}.png").read_bytes())
         (root / "b" / f"copy{i}.png").write_bytes((root / "a" / f"{i}.png").read_bytes())
     splits = read(root)
-    both = with_validation(splits, 0.3, 0, digests=digests(splits.train))
+    both = with_drawn(splits, "val", "validation:", 0.3, 0, digests(splits.train))
     assert both.val.counts.tolist() == [5, 5]  # 0.3 of 15, rounded; all there are of a
     assert not set(digests(both.val)) & set(digests(both.train))
 

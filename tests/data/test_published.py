@@ -160,7 +160,9 @@ def test_classes_are_matched_by_name_and_others_left_out() -> None:
     assert found.there.tolist() == [False, True, True, False]
     assert found.dropped == 2
     assert match(np.array([1]), ("cow", "cat"), ("cat",)).unknown == ()  # a class without an image is not missed
-    with pytest.raises(UserError, match=r"the model knows no class of the data, which has 'cta'; did you mean 'cat'\?"):
+    with pytest.raises(
+        UserError, match=r"none of the classes of the data is in the model: 'cta'; did you mean 'cat'\?"
+    ):
         match(np.array([0]), ("cta",), ("cat", "dog"))
 
 

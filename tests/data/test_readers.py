@@ -221,7 +221,8 @@ def test_files_to_predict_are_found_through_links_and_in_a_folder_of_archives(tm
     root = class_folders(tmp_path / "d", {"a": 1})
     (root / "loop").symlink_to(root)
     (root / "linked").symlink_to(class_folders(tmp_path / "elsewhere", {"b": 2}))
-    save(root / "__MACOSX" / "0.png")
+    for added in ("__MACOSX", "@eaDir"):
+        save(root / added / "0.png")
     save(root / ".hidden" / "0.png")
     found = [root / "a" / "0.png", root / "linked" / "b" / "0.png", root / "linked" / "b" / "1.png"]
     assert find_files([root]) == found
@@ -232,6 +233,13 @@ def test_files_to_predict_are_found_through_links_and_in_a_folder_of_archives(tm
     assert list(map(str, find_files([tmp_path / "shards"]))) == [f"{tmp_path}/shards/{k}.tar/0.png" for k in (0, 1)]
     save(tmp_path / "shards" / "beside.png")  # photos beside a backup of them
     assert len(find_files([tmp_path / "shards"])) == 3
+
+
+def test_training_lists_written_on_windows_are_lists_of_files_too(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 1, "b": 1})
+    for name in ("all.txt", "all.lst", "all.list"):
+        (root / name).write_text("a\\0.png 0\r\nb\\0.png 1\r\n")
+        assert find_files([root / name]) == [root / "a" / "0.png", root / "b" / "0.png"]
 
 
 def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:
@@ -256,6 +264,12 @@ def test_unknown_paths_list_what_is_understood(tmp_path: Path) -> None:
     assert "is one image" in refused(save(tmp_path / "one.png")).cause
 
 
+def test_a_root_is_refused_where_nothing_is_relative_to_it(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "d", {"a": 2, "b": 2})
+    with pytest.raises(UserError, match="--root is for tables and lists of images"):
+        read(root, root=tmp_path)
+
+
 def test_a_run_is_not_data(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("")
@@ -266,6 +280,7 @@ def test_a_path_that_does_not_exist_suggests_the_nearest(tmp_path: Path) -> None
     (tmp_path / "animals").mkdir()
     assert "did you mean 'animals'?" in refused(tmp_path / "animls").cause
     assert "nor does its folder" in refused(tmp_path / "no" / "where").cause
+    assert "does not exist" in refused("~nobody-of-this-name").cause
     assert "did you mean 'digits'?" in refused("digitz").cause
 
 

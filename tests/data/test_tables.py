@@ -42,7 +42,7 @@ def test_odd_but_clear_tables_are_read_with_a_note(tmp_path: Path) -> None:
         (b"filename,TARGET\na.png,x\nb.png,y\n", "label = 'TARGET'"),
         (b"image_class,image_name\nx,a.png\ny,b.png\n", "path = 'image_name', label = 'image_class'"),
         (b"path\tlabel\na.png\tx\nb.png\ty\n", "separated by tabs"),
-        (b"path,label\na.png,x\nb.png,y\na.png,x\n./a.png,x\n", "dropped: 2 rows that repeat another"),
+        (b"path,label\na.png,x\nb.png,y\na.png,x\n./a.png,x\n", "dropped: 2 duplicate rows"),
     ):
         splits = watched(table(tmp_path, text))
         assert sorted(labeled(splits.train)) == [("a.png", "x"), ("b.png", "y")]

@@ -72,7 +72,7 @@ def stands_still(number: int, home: Path, folder: Path) -> None:
         ranks[still].send_signal(signal.SIGSTOP)
         began = time.monotonic()
         _, errors = ranks[1 - still].communicate(timeout=PATIENCE)
-        plain_error(errors, ranks[1 - still].returncode, 3, "another process of this run does not answer")
+        plain_error(errors, ranks[1 - still].returncode, 3, "another process of this run is not responding")
         assert 5 < time.monotonic() - began < 30
 
 

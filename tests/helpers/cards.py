@@ -9,7 +9,6 @@ from gpaco.tasks.classification.card import Card
 
 def made_card(classes: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Card:
     known = Card(
-        task="classification",
         gpaco="0",
         classes=classes,
         counts=(1,) * len(classes),
@@ -33,9 +32,7 @@ def made_card(classes: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Car
         classifies=True,
         assumes="uniform",
         prior="none",
-        alpha=0.05,
         label_smoothing=0.0,
-        sampler="shuffle",
         many=100,
         few=20,
         network=Network(),

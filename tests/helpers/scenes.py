@@ -90,7 +90,6 @@ def card(names: Sequence[str] = ("class 0", "class 1", "class 2"), **changes: An
     """The card of a segmenter."""
     classes = len(names)
     known = Card(
-        task="segmentation",
         gpaco="0",
         classes=tuple(names),
         palette=tuple(map(tuple, COLORS[:classes].tolist())),

@@ -46,6 +46,21 @@ def test_rows_from_a_memory_cost_what_they_cost_as_rows_of_the_batch() -> None:
     torch.testing.assert_close(supcon, supcon_loss(embeddings, labels, reduction="none")[:12], **EXACT)
 
 
+def test_sums_over_many_classes_are_those_of_the_classes_that_occur() -> None:
+    logits, embeddings, labels = batch(rows=6, num_classes=60)
+    labels[4], labels[5] = labels[0], -100
+    memory = embeddings.flip(0), labels.flip(0)
+    results = []
+    for own, other in (
+        (labels, memory[1]),
+        tuple(F.one_hot(one.clamp_min(0), 60).double() * (one >= 0)[:, None] for one in (labels, memory[1])),
+    ):
+        leaf = embeddings.clone().requires_grad_()
+        loss = gpaco_loss(logits, leaf, own, memory[0], other)
+        results.append((loss, *torch.autograd.grad(loss, leaf)))
+    torch.testing.assert_close(*results, **EXACT)
+
+
 def test_order_of_the_batch_and_rotation_of_the_embeddings_change_nothing() -> None:
     logits, embeddings, labels = batch()
     memory, memory_labels = F.normalize(torch.randn(9, 5, dtype=torch.float64), dim=1), torch.randint(4, (9,))

@@ -12,6 +12,7 @@ from helpers.commands import checkpoint_files
 from helpers.commands import run as command
 
 import gpaco
+from gpaco.errors import UserError
 from gpaco.methods import METHODS, UNTRAINED
 from gpaco.models.export import noise_images
 from gpaco.recipes.settings import TWO_STAGES
@@ -94,3 +95,16 @@ def test_a_file_gives_the_logits_of_the_run(name: str, tmp_path: Path) -> None:
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), model(images), rtol=1e-3, atol=1e-3)
         assert model(images).shape == (3, 10)
+
+
+def test_class_weights_over_a_batch_and_its_accumulation_exclude_each_other(tmp_path: Path) -> None:
+    for name in ("ldam-drw", "ride"):
+        with pytest.raises(UserError, match=f"{name} weights the images of a whole batch"):
+            gpaco.train("digits", out=tmp_path / "run", method=name, settings=["train.accumulate=2"])
+
+
+def test_a_file_of_a_run_with_ghost_batch_norm_takes_any_number_of_images(tmp_path: Path) -> None:
+    options = QUICK | {"settings": [*QUICK["settings"], "model.ghost_batch=8"], "epochs": 1}
+    run = gpaco.train("digits", out=tmp_path / "run", method="ce", **options)
+    for name in ("model.pt2", "model.onnx"):
+        assert gpaco.export(run, tmp_path / name)["difference"] < 1e-3

@@ -144,6 +144,38 @@ def test_class_weights_of_supcon_leave_out_anchors_without_a_positive() -> None:
     torch.testing.assert_close(method.contrast(seen, labels), (costs[:4] * weights).sum() / weights.sum())
 
 
+def reweighted() -> Results:
+    """The gradient of LDAM-DRW's weighted loss in a process with half of a batch."""
+    _, method = make("ldam-drw")
+    method.begin_epoch(9, 10)
+    logits, own = uneven_logits(), slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+    loss = method.loss(logits[own], torch.tensor([0, 0, 0, 2])[own])
+    return {"gradient": torch.autograd.grad(loss, logits)[0]}
+
+
+def uneven_logits() -> Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+@pytest.mark.process
+def test_class_weights_of_ldam_drw_are_those_of_the_whole_batch_in_every_process_and_precision() -> None:
+    _, method = make("ldam-drw")
+    method.begin_epoch(9, 10)
+    logits, labels = uneven_logits(), torch.tensor([0, 0, 0, 2])
+    loss = method.loss(logits, labels)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    results = run_ranks(2, reweighted)
+    torch.testing.assert_close(sum(one["gradient"] for one in results) / 2, gradient)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(method.loss(logits, labels), loss)
+
+
+def test_lift_uses_its_crops_unless_features_are_cached() -> None:
+    settings = ["method.name=lift", "model.size=224", "train.part=head"]
+    assert network(override(Recipe(), [*settings, "train.cached_views=0"])).border == 24
+    assert network(override(Recipe(), settings)).border == 0
+
+
 @pytest.mark.parametrize("head", [NearestMean(8, 5), CausalHead(8, 5, 2, 16.0, 1.0), MetaEmbedding(8, 5, 16.0)])
 def test_heads_that_compute_in_float32_take_half_precision(head: nn.Module) -> None:
     half = deepcopy(head).bfloat16().eval()

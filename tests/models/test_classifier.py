@@ -264,17 +264,6 @@ def test_ghost_groups_as_large_as_the_batch_and_evaluation_are_plain_batch_norm(
     assert _same_state(ghost, plain)
 
 
-def test_ghost_batch_norm_keeps_a_running_mean_over_all_batches_or_none_at_all() -> None:
-    x = torch.randn(3, 8, 5)
-    always = GhostBatchNorm(nn.BatchNorm1d(5, momentum=None), 4)
-    for batch in x:
-        always(batch)
-    torch.testing.assert_close(always.running_mean, x.mean((0, 1)))
-    never = GhostBatchNorm(nn.BatchNorm1d(5, affine=False, track_running_stats=False), 4)
-    torch.testing.assert_close(never(x[0])[:4].mean(0), torch.zeros(5), atol=1e-6, rtol=0)
-    assert not never.state_dict()
-
-
 @pytest.mark.parametrize("name", ["resnet8", "test_efficientnet"])  # the second has activations inside batch norm
 def test_ghost_batch_replaces_all_batch_norms_and_keeps_tensors_and_keys(name: str) -> None:
     size = 8 if name == "resnet8" else 32

@@ -444,6 +444,7 @@ def test_an_image_that_was_left_out_or_broke_later_takes_no_other_off_the_page(t
 def test_a_run_notes_its_data_and_the_page_shows_it(tmp_path: Path) -> None:
     data = class_folders(tmp_path / "data", {"ant": 30, "bee": 12})
     (data / "ant" / "copy.png").write_bytes((data / "ant" / "0.png").read_bytes())
+    (data / "ant" / "Thumbs.db").write_bytes(b"of Windows")
     settings = ["data.allow_leakage=true"]
     run = gpaco.train(data, out=tmp_path / "run", epochs=1, method="ce", settings=settings, say=lambda line: None)
     noted = json.loads((run.folder / "data.json").read_text())
@@ -455,6 +456,8 @@ def test_a_run_notes_its_data_and_the_page_shows_it(tmp_path: Path) -> None:
     assert record(splits, limit=5)["copies"] is None
     page = (run.folder / "report.html").read_text()
     assert "ant/copy.png" in page
+    assert "left out: files that are not images (1 .db)" in page
+    assert "<dt>unreadable files</dt><dd>none</dd>" in page
     assert noted["parts"]["test"]["sha256"] in page
     assert f"gpaco train {run.folder}/recipe.toml --out {run.folder}-again" in page
     assert f"SHA-256 <code>{_weights(run)}" in page

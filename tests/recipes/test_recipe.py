@@ -162,15 +162,21 @@ def test_stages_are_the_base_with_their_changes_on_top() -> None:
 
 def test_overrides_have_the_last_word_and_loss_means_method() -> None:
     changes = ["method.alpha=0.02", "model.name = resnet8", "views.second=", "train.compile=true", "optimizer.lr=.1"]
-    changes += ["schedule.steps=[3, 5]", 'source.note="a = b"', "data.path=a=b.csv", "train.epochs=7"]
+    changes += [
+        "schedule.steps=[3, 5]",
+        "schedule.name=step",
+        'source.note="a = b"',
+        "data.path=a=b.csv",
+        "train.epochs=7",
+    ]
     recipe = override(loads(IMAGENET_LT, "x"), changes)
     assert (recipe.method.alpha, recipe.model.name, recipe.views.second) == (0.02, "resnet8", "")
     assert (recipe.train.compile, recipe.optimizer.lr, recipe.schedule.steps) == (True, 0.1, (3.0, 5.0))
     assert (recipe.source.note, recipe.data.path, recipe.train.epochs) == ("a = b", "a=b.csv", 7)
     assert override(recipe, []) == recipe
     assert list(diff(loads(IMAGENET_LT, "x"), recipe)) == [
-        "data.path", "model.name", "views.second", "method.alpha", "optimizer.lr", "schedule.steps", "train.epochs",
-        "train.compile", "source.note",
+        "data.path", "model.name", "views.second", "method.alpha", "optimizer.lr", "schedule.name", "schedule.steps",
+        "train.epochs", "train.compile", "source.note",
     ]  # fmt: skip
 
 
@@ -311,7 +317,7 @@ def test_every_setting_has_a_default_within_its_own_bounds_and_a_line_about_it()
                 assert f"{field.name} = " in text
 
 
-def test_files_run_folders_and_names_are_found(tmp_path: Path) -> None:
+def test_files_run_folders_and_names_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     recipe = loads(IMAGENET_LT)
     (tmp_path / "run" / "recipe.toml").write_text(dumps(recipe), encoding="utf-8")
@@ -320,6 +326,10 @@ def test_files_run_folders_and_names_are_found(tmp_path: Path) -> None:
     assert load(tmp_path / "müde recipe.toml").name == "müde recipe"
     for name in names():  # those that come with the package
         assert load(name).name == name
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").rename(name)  # a run named like a recipe
+    assert load(name) != recipe
+    assert load(f"./{name}") == load(Path(name)) == recipe
     with pytest.raises(UserError, match="no recipe 'cifar100-resnet50-gpcao'; did you mean 'cifar100-resnet50-gpaco'"):
         load("cifar100-resnet50-gpcao")
 
@@ -489,3 +499,26 @@ def test_a_recipe_with_another_method_has_nothing_left_of_its_own() -> None:
     mixed = change(Recipe(), {"method.mixup": 0.5, "method.alpha": 0.2})
     recipe, _ = requested("digits", mixed, ["method.name=bcl"], {})
     assert recipe.method == MethodSettings(name="bcl")
+    file = 'base = "imagenet-lt-resnet50-gpaco"\n[method]\nname = "ce"\n'
+    staged = override(Recipe(), ["method.name=crt", "method.first=ldam-drw", "method.margin=0.3"])
+    for base, changes in ((loads(file), []), (staged, ["method.first=ce"])):
+        recipe, _ = requested("digits", base, changes, {})
+        assert loads(dumps(recipe)) == recipe
+
+
+def test_a_setting_without_effect_is_refused_when_it_is_given_and_may_stay_in_a_recipe() -> None:
+    for one in ("schedule.steps=[20, 25]", "schedule.factor=0.5"):
+        with pytest.raises(UserError, match=rf"{one.split('=')[0]} needs schedule\.name = 'step'") as error:
+            override(Recipe(), [one])
+        assert "--set schedule.name=step" in error.value.remedy
+        assert override(Recipe(), [one, "schedule.name=step"]).schedule.name == "step"
+    with pytest.raises(UserError, match=r"optimizer.nesterov needs optimizer.name = 'sgd'"):
+        override(Recipe(), ["optimizer.name=adamw", "optimizer.nesterov=true"])
+    stages = loads("[[stage]]\nname = 'a'\nschedule.name = 'step'\n[[stage]]\nname = 'b'\n")
+    assert override(stages, ["schedule.steps=[3]"]).schedule.steps == (3.0,)
+    with pytest.raises(UserError, match=r"stage.b.schedule.steps needs stage\.b\.schedule\.name = 'step'"):
+        override(stages, ["stage.b.schedule.steps=[3]"])
+    stepped = load("cifar100-lt100-resnet32-gpaco")
+    assert override(stepped, ["schedule.name=cosine"]).schedule.steps == stepped.schedule.steps
+    with pytest.raises(UserError, match=r"method.norm_tau must be -1 or at least 0, got -0.5"):
+        override(Recipe(), ["method.name=tau-norm", "method.norm_tau=-0.5"])

@@ -53,6 +53,15 @@ def test_swin_gets_the_settings_that_were_released_for_it(splits: SceneSplits) -
     assert after.startswith("  optimizer.name = adamw, optimizer.lr = 6e-05")
 
 
+def test_stages_keep_their_own_crops(splits: SceneSplits) -> None:
+    recipe = recipes.loads(
+        "[train]\ntask = 'segmentation'\n[[stage]]\nname = 'small'\nsegmentation.crop = [64, 64]\n"
+        "[[stage]]\nname = 'large'\nsegmentation.crop = [96, 96]\n"
+    )
+    found = resolve(choose_start(recipe, lambda _: None), set(), splits, torch.device("cpu"), lambda _: None)
+    assert [stage.segmentation.crop for stage in recipes.stages(found)] == [(64, 64), (96, 96)]
+
+
 def test_a_warm_up_leaves_most_of_a_short_training(splits: SceneSplits) -> None:
     assert resolved(splits, model="upernet-swin-tiny", epochs=12)[0]["schedule.warmup"] == 2
 

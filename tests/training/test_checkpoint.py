@@ -13,7 +13,7 @@ import torch
 from helpers.saving import assert_is_step, hidden, largest_file, save_step, tree, without_rights
 
 from gpaco.errors import EnvironmentProblem, Problem, UserError
-from gpaco.training.checkpoint import load, save
+from gpaco.training.checkpoint import find, load, restore, save
 from gpaco.training.run import has_begun
 
 
@@ -96,6 +96,26 @@ def test_a_step_that_cannot_be_replaced_is_kept(tmp_path: Path, monkeypatch: pyt
         save_step(tmp_path, 1, 60)
     assert_is_step(load(tmp_path), 1, 50)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
+
+
+def test_a_kill_while_the_only_checkpoint_is_replaced_loses_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save_step(folder, 1, 50)
+    (tmp_path / "recipe.toml").touch()
+    if not (process := os.fork()):
+        replace = os.replace
+        os.replace = lambda source, target: os._exit(9) if str(source).endswith(".writing") else replace(source, target)
+        try:
+            save_step(folder, 1, 60)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+    assert not find(folder)
+    assert has_begun(tmp_path)
+    restore(folder)
+    assert_is_step(load(folder), 1, 50)
+    assert_is_step(load(save_step(folder, 1, 60)), 1, 60)
+    assert hidden(folder) == []
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077, 0o027])

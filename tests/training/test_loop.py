@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +27,7 @@ from gpaco.methods import ANALYZED
 from gpaco.recipes.recipe import dumps, override
 from gpaco.recipes.request import requested
 from gpaco.recipes.settings import Recipe
-from gpaco.system.signals import Stopped
+from gpaco.system.signals import Stopped, catch_signals
 from gpaco.tasks.classification.learner import ClassificationLearner
 from gpaco.training import checkpoint, loop
 from gpaco.training.loop import step_seed
@@ -242,6 +244,49 @@ def test_a_gradient_that_is_not_finite_is_left_out_although_the_loss_is(clip: fl
     assert all(tensor.isfinite().all() for part in kept.values() for tensor in part.values())
 
 
+class WithKeys(ToyLearner):
+    """Its second network, without a gradient, has batch norm too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.extra, self.steps_so_far = nn.BatchNorm1d(1), iter(range(100))
+
+    def loss(self, network: nn.Module, batch: Toy) -> torch.Tensor:
+        with torch.no_grad():
+            self.extra(batch.x * (float("inf") if next(self.steps_so_far) in self.bad_steps else 1.0))
+        return super().loss(network, batch)
+
+
+def test_a_step_that_is_left_out_leaves_the_batch_norm_of_keys_as_it_was() -> None:
+    recipe = override(Recipe(), ["train.epochs=2", "schedule.warmup=0"])
+    learner = WithKeys(range(3, 5))
+    fit(learner, recipe, None, torch.device("cpu"))
+    assert all(buffer.isfinite().all() for buffer in learner.extra.buffers())
+    assert learner.extra.num_batches_tracked == 8
+
+
+def test_a_signal_after_the_last_look_is_not_lost() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with catch_signals() as caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not received
+        assert caught.number == signal.SIGTERM
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.process
+def test_sigusr1_ends_a_command_as_sigterm_does() -> None:
+    code = "import os, signal, time; from gpaco.system.signals import end_with_first_signal as begin; begin(); "
+    code += "signal.signal(signal.SIGTERM, signal.SIG_DFL); "  # other tests may have left it ignored
+    code += "os.kill(os.getpid(), signal.SIGUSR1); time.sleep(30)"  # the signal may come a moment later
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGTERM
+
+
 def test_with_float16_gradients_that_are_never_finite_end_the_run_and_a_few_do_not(tmp_path: Path) -> None:
     settings = ["train.epochs=8", "schedule.warmup=0", "train.amp=fp16", "optimizer.lr=1e-4"]
     recipe = override(Recipe(), settings)
@@ -400,6 +445,12 @@ def test_a_folder_with_another_run_or_with_foreign_files_is_refused(undisturbed:
     assert fails("train", *QUICK, "--seed", 5, "--out", run) == message.replace(str(undisturbed), str(run))
     (tmp_path / "notes.txt").write_text("mine")
     assert "is not empty and was not written by this command" in fails("train", *QUICK, "--out", tmp_path)
+    mine = tmp_path / "mine" / "recipe.toml"
+    mine.parent.mkdir()
+    mine.write_text("# my notes\n[method]\nname = 'ce'\n")
+    message = fails("train", "digits", "--recipe", mine, "--out", mine.parent)
+    assert "has a recipe.toml that `gpaco train` did not write" in message
+    assert mine.read_text().startswith("# my notes")
 
 
 @pytest.mark.process

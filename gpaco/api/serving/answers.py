@@ -47,7 +47,7 @@ def log_shares(model: ImageClassifier, prior: str) -> Floats:
             "change it or leave it out",
         )
     if model.assumed is None or model.counts is None:
-        raise Refused(400, "this model does not know its class counts, so it takes no prior", "leave out prior")
+        raise Refused(400, "the class counts of this model are unknown, so it cannot use a prior", "leave out prior")
     return wanted_prior(prior, model.classes, model.counts)
 
 

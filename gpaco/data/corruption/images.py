@@ -53,9 +53,10 @@ class Images:
         return (CLEAN,) if self.corrupting is None else (CLEAN, *corrupted)
 
     def load(self, condition: Condition, i: int) -> Pixels:
-        image, how = self.samples.load(i), self.corrupting
+        how = self.corrupting
         if how is None:
-            return image
+            return self.samples.load(i)
+        image = self.samples.load(i, 0 if how.view.whole else how.view.least)
         if condition == CLEAN or not how.view.whole:
             image = as_tested(image, how.view)
         if condition == CLEAN:

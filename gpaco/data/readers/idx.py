@@ -59,7 +59,7 @@ def _read(folder: Path, part: str, what: str, dims: int) -> Pixels:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if data[:4] != bytes((0, 0, 8, dims)):
-            raise ValueError(f"its header is not that of bytes with {dims} dimensions")
+            raise ValueError(f"its header does not say uint8 with {dims} dimensions")
         shape = np.frombuffer(data, ">u4", dims, 4)
         return np.frombuffer(data, np.uint8, offset=4 + 4 * dims).reshape(tuple(shape))
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:

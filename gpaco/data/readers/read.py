@@ -10,13 +10,12 @@ from gpaco.data.readers.digits import read_digits
 from gpaco.data.readers.folder import read_folder
 from gpaco.data.readers.idx import idx_folder, read_idx
 from gpaco.data.readers.lists import read_list
-from gpaco.data.readers.rows import TABLES
+from gpaco.data.readers.rows import LISTS, TABLES
 from gpaco.data.readers.shards import read_shards
 from gpaco.data.readers.table import read_table
 from gpaco.data.samples import Splits, with_training_images
 from gpaco.errors import EnvironmentProblem, UserError, nearest
 
-_LISTS = (".txt", ".lst", ".list")
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 SUPPORTED = (
@@ -47,13 +46,15 @@ def read(
     """
     if path == "digits":  # not Path("digits"), which may have been ./digits
         return read_digits()
-    place = Path(path).expanduser().absolute()
-    start = None if root is None else Path(root).expanduser().absolute()
+    place = Path(os.path.expanduser(path)).absolute()
+    start = None if root is None else Path(os.path.expanduser(root)).absolute()
     if start is not None and not start.is_dir():
         raise UserError(f"the root {str(start)!r} is not a folder", "give the folder that the paths are relative to")
     try:
         if not place.exists():
             raise _absent(place)
+        if start and not (place.is_file() and place.name.lower().endswith((*TABLES, *LISTS))):
+            raise UserError("--root is for tables and lists of images", "leave out --root")
         splits = _read(place, start or place.parent, allow_outside, index)
     except PermissionError as error:
         raise UserError(f"no permission to read {str(error.filename or place)!r}", "change its permissions") from None
@@ -74,7 +75,7 @@ def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Sp
         return read_cifar(cifar)
     if not folder and name.endswith(TABLES):
         return read_table(path, root, allow_outside)
-    if not folder and name.endswith(_LISTS):
+    if not folder and name.endswith(LISTS):
         return read_list(path, root, allow_outside)
     if not folder and name.endswith(_ARCHIVES) and (not name.endswith(".tar") or is_cifar(path)):
         return read_cifar(path)
@@ -86,7 +87,7 @@ def _read(path: Path, root: Path, allow_outside: bool, index: Path | None) -> Sp
         return read_folder(path)
     if path.suffix.lower() in SUFFIXES:
         raise UserError(f"{str(path)!r} is one image, not a data set", SUPPORTED)
-    raise UserError(f"cannot tell what {str(path)!r} is", SUPPORTED)
+    raise UserError(f"cannot tell what kind of data {str(path)!r} is", SUPPORTED)
 
 
 def _absent(path: Path) -> UserError:

@@ -13,7 +13,7 @@ from gpaco.data.samples import Samples
 from gpaco.errors import UserError
 from gpaco.system.words import printable
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq")  # suffixes
+TABLES, LISTS = (".csv", ".tsv", ".parquet", ".pq"), (".txt", ".lst", ".list")  # suffixes
 _MISSING_SHOWN = 100  # stop checking after this many missing files
 
 
@@ -77,7 +77,7 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
             raise UserError(
                 f"line {row.line} of {source.name} points outside the data folder: {row.path!r}",
                 "write all paths relative to one folder, and give that folder: --root FOLDER; "
-                "or allow it: --set data.allow_outside=true",
+                "or allow it, in `gpaco train` and `check`: --set data.allow_outside=true",
             )
         key = row.split, os.path.normpath(row.path)
         earlier = first.setdefault(key, row)
@@ -102,7 +102,7 @@ def find(rows: Iterable[ListedImage], source: Path, root: Path, allow_outside: b
         raise _missing(missing, seen, len(kept), source, root)
     if not kept:
         raise UserError(f"{str(source)!r} lists no images", "it needs one line per image")
-    return ListedImages(kept, paths, seen, [f"dropped: {repeated} rows that repeat another"] if repeated else [])
+    return ListedImages(kept, paths, seen, [f"dropped: {repeated} duplicate rows"] if repeated else [])
 
 
 def there(folder: Path, name: str) -> str | None:

@@ -140,7 +140,7 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def _sim(view: View, draws: Sequence[float]) -> list[Step]:
-    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _gray_and_blur(draws, 0.5)
+    return color_jitter(draws[_ORDER], draws[_FACTORS], hue=0) + _gray(draws) + _blur(draws, 0.5)
 
 
 def _sim_warp(view: View, draws: Sequence[float]) -> list[Step]:
@@ -155,15 +155,11 @@ def _rand(view: View, draws: Sequence[float]) -> list[Step]:
 
 def _cifar(draws: Sequence[float], blurred: float) -> list[Step]:
     jitter = color_jitter(draws[_ORDER], draws[_FACTORS], hue=0.1) if draws[_JITTERED] < 0.8 else []
-    return jitter + _gray_and_blur(draws, blurred)
+    return jitter + _gray(draws) + _blur(draws, blurred)
 
 
 def _rand_augment(view: View, draws: Sequence[float], increasing: bool = False) -> list[Step]:
     return rand_augment(draws[_POLICY:], view.ops, view.magnitude, increasing)
-
-
-def _gray_and_blur(draws: Sequence[float], blurred: float) -> list[Step]:
-    return _gray(draws) + _blur(draws, blurred)
 
 
 def _gray(draws: Sequence[float]) -> list[Step]:

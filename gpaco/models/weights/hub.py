@@ -46,12 +46,9 @@ def fetch_model(where: str) -> Path:
     from huggingface_hub import snapshot_download
 
     name, _, revision = where.removeprefix("hub:").partition("@")
+    check_name(name)
     try:
-        return Path(
-            snapshot_download(check_name(name), revision=revision or None, allow_patterns=["*.json", "*.safetensors"])
-        )
-    except UserError:
-        raise
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors"]))
     except Exception as error:  # network errors differ between versions of the library
         raise EnvironmentProblem(
             f"cannot download {name} from the hub: {one_line(error)}",

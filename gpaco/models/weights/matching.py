@@ -22,7 +22,9 @@ def faults(module: nn.Module, given: Shapes) -> str:
         "missing in the file": [k for k in wanted if k not in given and not is_counter(k) and not k.startswith(fresh)],
         "not in the model": [key for key in given if key not in wanted and not key.startswith(dropped)],
         "of another shape": [
-            f"{key} {given[key]} for {shape}" for key, shape in wanted.items() if given.get(key, shape) != shape
+            f"{key} {given[key]} for {shape}"
+            for key, shape in wanted.items()
+            if given.get(key, shape) not in (shape, (1,) if is_counter(key) else shape)
         ],
     }
     return "; ".join(_first(what, keys) for what, keys in wrong.items() if keys)

@@ -8,7 +8,7 @@ from gpaco.metrics.groups import GROUPS, gini, imbalance_factor
 from gpaco.pages import published
 from gpaco.pages.classification import calibration, corruptions, flows, latency, theory, whatif
 from gpaco.pages.classification.evidence import Evidence, log_priors
-from gpaco.pages.classification.images import Album, missed_images
+from gpaco.pages.classification.images import ROOM, Album, missed_images
 from gpaco.pages.classification.provenance import provenance
 from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
 from gpaco.pages.render import Facts
@@ -18,12 +18,14 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
     """Return what the page shows; `data` has the data of each run, or the reason why it is missing."""
     first = found[0]
     counts = first.counts
-    album = Album()
+    album, runs = Album(), list[Facts]()
     differences: list[Facts | None] = [None]
     for other in found[1:]:
         rows = paired(first, other)
         differences.append(None if rows is None else {"against": first.name, "rows": rows})
-    runs = [_about_run(one, counts, album, source) for one, source in zip(found, data, strict=True)]
+    for one, source in zip(found, data, strict=True):
+        album.room = ROOM
+        runs.append(_about_run(one, counts, album, source))
     corrupted = corruptions.robustness(found)
     words = [sentence(found, runs), corruptions.sentence([one.name for one in found], corrupted)]
     return {
@@ -58,13 +60,13 @@ def _beside_the_paper(one: Evidence, run: Facts) -> Facts | None:
 
 def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) -> Facts:
     metrics = one.metrics
-    rows = metrics["per_class"]
+    rows, factors = metrics["per_class"], metrics.get("calibration")
     pairs = flows.confused_pairs(one)
     return {
         "name": one.name,
         "method": metrics["method"],
         "assumes": metrics["assumes"],
-        "fused": bool(one.metrics.get("calibration") and one.metrics["calibration"]["gaussian"]),
+        "fused": bool(factors and factors["head"] and factors["gaussian"]),
         "raw": whatif.raw_position(one, counts),
         "n": metrics["n"],
         "evaluated_on": metrics["evaluated_on"],

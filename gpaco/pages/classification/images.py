@@ -16,15 +16,16 @@ from gpaco.tasks.classification.splits import as_files, splits_of
 
 CLASSES, MISSED, BESIDE = 6, 4, 3
 LISTED, SHOWN = 100, 8  # suspect labels
+ROOM = 300_000  # bytes of images for each run
 SIDE, QUALITY = 72, 72  # pixels of the longer side at most; JPEG quality
 _SURE = 5  # test images, half of them right: with fewer, a miss says more about the model than about the label
 
 
 class Album:
-    """Thumbnails as data URIs without duplicates, up to a total size."""
+    """Thumbnails as data URIs without duplicates, up to a size."""
 
-    def __init__(self, room: int = 1_500_000) -> None:
-        self.room = room  # bytes
+    def __init__(self, room: int = ROOM) -> None:
+        self.room = room  # bytes left
         self.thumbnails: list[str] = []
         self._places: dict[tuple[Samples, int], int | None] = {}
 
@@ -34,7 +35,7 @@ class Album:
         if key not in self._places:
             self._places[key] = None
             with suppress(Problem):
-                uri = thumbnail(samples.load(i), SIDE, QUALITY)
+                uri = thumbnail(samples.load(i, SIDE), SIDE, QUALITY)
                 if len(uri) <= self.room:
                     self.room -= len(uri)
                     self._places[key] = len(self.thumbnails)

@@ -65,7 +65,7 @@ def answers_under(
             done += len(chunk)
             if progress is not None:
                 progress(done, len(indices) * len(conditions))
-        yield condition, np.concatenate(parts), unreadable
+        yield condition, np.concatenate([np.zeros(0, np.int64), *parts]), unreadable
 
 
 def _classes(predictor: Predictor, choose: Choose, images: torch.Tensor) -> NDArray[np.int64]:

@@ -62,6 +62,8 @@ def check_pixels(recipe: Recipe) -> None:
         raise UserError(
             f"{name} needs batches with parts of equal size", f"choose a --batch-size that is divisible by {parts}"
         )
+    if name in methods.WEIGHTED_BATCH and recipe.train.accumulate > 1:
+        raise UserError(f"{name} weights the images of a whole batch", "leave out train.accumulate")
     if caches(recipe) and (recipe.method.mixup or recipe.method.cutmix or recipe.views.erase):
         raise UserError(
             "mixup, cutmix and erasing need images, not cached features",

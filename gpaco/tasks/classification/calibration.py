@@ -30,7 +30,7 @@ def fit_calibration(
     Args:
         head: logits of the trained head, or None.
         gaussian: logits of the closed-form classifier, which assume uniform classes; None if they are not added.
-        held_out: False for training images, which say nothing about errors: every second answer then counts as wrong.
+        held_out: False for training images, whose errors say nothing: half of the predictions then count as wrong.
     """
     weights = balanced_weights(labels, len(card.classes))
     if gaussian is None:
@@ -67,10 +67,7 @@ def read_calibration(folder: Path, step: int) -> tuple[Calibration | None, Gauss
     path = folder / FILE
     if not path.is_file():
         return None, None
-    try:
-        found = read_card(Calibration, json.loads(path.read_text()), str(path))
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged", "restore it from a backup, or train again") from error
+    found = read_card(Calibration, json.loads(path.read_text()), str(path))
     if found.step != step:
         return None, None
     if not found.sha256:

@@ -46,7 +46,6 @@ class Calibration:
 class Card:
     """Stored with every checkpoint, except for the last fields, which are set when a model is loaded."""
 
-    task: str
     gpaco: str  # version that wrote it
     classes: tuple[str, ...]
     counts: tuple[int, ...] | None  # training images per class; a converted model may not know them
@@ -70,9 +69,7 @@ class Card:
     classifies: bool  # False if the method does not train the class centers
     assumes: str  # class distribution that raw logits assume: "uniform", "train", or a power such as "train^0.5"
     prior: str
-    alpha: float
     label_smoothing: float
-    sampler: str
     many: float
     few: float
     network: Network  # what the method changes in the network
@@ -95,7 +92,6 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
     usual = backbones.usual_input(recipe.model.name)
     size = recipe.model.size or usual.size
     return Card(
-        task="classification",
         gpaco=__version__,
         classes=splits.classes,
         counts=tuple(splits.train.counts.tolist()),
@@ -119,9 +115,7 @@ def describe(recipe: Recipe, splits: Splits) -> Card:
         classifies=recipe.method.name not in methods.WITHOUT_CLASSIFIER,
         assumes=methods.assumed_prior(recipe),
         prior=recipe.method.prior,
-        alpha=recipe.method.alpha,
         label_smoothing=recipe.method.label_smoothing,
-        sampler=recipe.train.sampler,
         many=recipe.data.many,
         few=recipe.data.few,
         network=methods.network(recipe),

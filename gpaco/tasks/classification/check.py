@@ -50,6 +50,7 @@ def check(
     found = over_parts(splits, inspect, progress)
     same = copies(splits, {name: [one.digest for one in images] for name, images in found.items()})
     counts = splits.train.counts
+    folded = Counter(name.strip().casefold() for name in splits.classes)
     start, suggested = suggestions(splits, device or torch.device("cpu"))
     facts: dict[str, Any] = {
         "reader": splits.reader,
@@ -60,6 +61,7 @@ def check(
         "imbalance_factor": imbalance_factor(counts),
         "gini": gini(counts),
         "groups": _groups(counts),
+        "alike": [name for name in splits.classes if folded[name.strip().casefold()] > 1],
         "one_image": [splits.classes[c] for c in np.flatnonzero(counts == 1)],
         "no_image": {
             name: [splits.classes[c] for c in np.flatnonzero(part.counts == 0)] for name, part in splits.parts()
@@ -109,6 +111,8 @@ def lines(facts: Mapping[str, Any]) -> list[str]:
     ranked = sorted(facts["counts"]["train"].items(), key=lambda one: -one[1])
     shown = [f"{name} {number:,}" for name, number in ranked]
     text += in_lines(shown if len(shown) <= SHOWN else [*shown[: SHOWN // 2], "...", *shown[-SHOWN // 2 :]])
+    if facts["alike"]:
+        text.append(f"class names that differ only in case or spaces: {some(facts['alike'])}")
     if facts["one_image"]:
         text.append(f"classes with one training image: {some(facts['one_image'])}")
     text += [f"classes without an image in {name}: {some(none)}" for name, none in facts["no_image"].items() if none]
@@ -149,12 +153,14 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
         problems.append(f"{error.cause} ({error.remedy})")
     if facts["no_image"]["train"]:
         names = some(facts["no_image"]["train"])
-        problems.append(f"classes without a training image: {names} (--set data.allow_empty_classes=true keeps them)")
+        problems.append(
+            f"classes without a training image: {names} (gpaco train --set data.allow_empty_classes=true keeps them)"
+        )
     if facts["bad"]:
         what = plural(len(facts["bad"]), "unreadable image")
         try:
             without(splits, places_of(splits, [BadImage(*one.values()) for one in facts["bad"]]))
-            problems.append(f"{what} (--on-bad-image skip leaves them out)")
+            problems.append(f"{what} (gpaco train --on-bad-image skip leaves them out)")
         except UserError as error:
             problems.append(f"{what}, and --on-bad-image skip does not help: {error.cause}")
     if facts["leaks"] and splits.reader not in PUBLISHED:

@@ -74,7 +74,7 @@ def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str
     if not there.any():
         word = unknown[0] if unknown else ""
         raise UserError(
-            f"the model knows no class of the data, which has {some(unknown)}{nearest(word, classes)}",
+            f"none of the classes of the data is in the model: {some(unknown)}{nearest(word, classes)}",
             f"rename the classes of the data; the model has {some(list(classes))}",
         )
     absent = tuple(name for name, seen in zip(classes, there, strict=True) if not seen)

@@ -1,6 +1,7 @@
 """Default settings chosen from the data."""
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from gpaco.tasks.classification.start import BETTER
 from gpaco.tasks.classification.two_stages import with_default_stages
 
 _LONG = 10_000  # steps after which small images are strongly augmented; see docs/decisions.md
+_LEVEL = 17_000  # steps up to which GPaCo from scratch did not beat balanced softmax overall: docs/benchmarks.md
 
-# A head on cached features, as measured on long-tailed pets and CIFAR-100: docs/benchmarks.md, "The first model".
+# A head on cached features, as measured on long-tailed pets and CIFAR-100: docs/defaults.md, "Heads on photos".
 HEAD: dict[str, Any] = {
     "model.hidden": 512,
     "optimizer.weight_decay": 5e-4,
@@ -34,7 +36,7 @@ HEAD: dict[str, Any] = {
     "views.second": "plain",
 }
 _POSITIVES = 90  # as the largest class of ImageNet-LT has in the paper's memory of 8192
-_ALPHA, _SHARE = 0.05, 1 / 3  # of the paper; least share of a class center: docs/benchmarks.md, "Memory, alpha ..."
+_ALPHA, _SHARE = 0.05, 1 / 3  # of the paper; least share of a class center: docs/defaults.md, "Memory, alpha ..."
 _HEAD_STEPS = 1_700  # more do not help on 10,000 images; small data sets need 60 epochs
 
 
@@ -133,7 +135,7 @@ def add_stages(recipe: Recipe, say: Say) -> Recipe:
     whole = with_default_stages(recipe)
     if whole.stage != recipe.stage:
         each = {
-            one.name: ", ".join(f"{section}.{key} = {value}" for section, key, value in one.changes)
+            one.name: ", ".join(f"{section}.{key} = {recipes.as_given(value)}" for section, key, value in one.changes)
             for one in whole.stage
         }
         text = "; ".join(f"{name}: {changes or 'as is'}" for name, changes in each.items())
@@ -146,7 +148,8 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if recipe.method.tune_prior and splits.val is None:
         raise no_validation()
     guesses = suggest(recipe, given, splits.train, gpu=device.type != "cpu")
-    guesses["train.workers"] = 0 if splits.train.images is not None else 2
+    few_cores = device.type == "cpu" and (os.cpu_count() or 1) <= 2  # workers take them from the network
+    guesses["train.workers"] = 0 if few_cores or splits.train.images is not None else 2
     if recipe.method.name in TWO_STAGES:
         guesses["method.fuse"] = False  # as published
     still_open = {
@@ -167,13 +170,16 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
         guesses["train.batch_size"] = len(splits.train)
     if guesses:
         say("settings for this data (--set KEY=VALUE changes one):")
-        for line in in_lines([f"{key} = {guess}" for key, guess in guesses.items()]):
+        for line in in_lines([f"{key} = {recipes.as_given(guess)}" for key, guess in guesses.items()]):
             say(line)
     recipe = add_stages(recipes.fill(recipe, guesses), say)
     scratch = recipe.train.part == "all" and recipe.model.weights == NONE
     steps = recipe.train.epochs * len(splits.train) / recipe.train.batch_size
-    if scratch and recipe.method.name == "gpaco" and "method.name" not in given and steps < _LONG:
-        say("short training from scratch: in our benchmarks GPaCo was better on rare classes, but not overall;")
-        say("  also try --method balanced-softmax")
+    if scratch and "views.first" in guesses and 16 < usual_side(splits.train) <= SMALL:
+        words = "short, and strong ones would cost accuracy" if steps < _LONG else "long enough for strong ones"
+        say(f"views: {recipe.views.first}, since {steps:,.0f} steps are {words}")
+    if scratch and recipe.method.name == "gpaco" and "method.name" not in given and steps < _LEVEL:
+        say(f"method: up to {_LEVEL:,} steps from scratch, GPaCo was better on rare classes in our benchmarks,")
+        say("  but not overall; also try --method balanced-softmax")
     large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
     return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})

@@ -29,19 +29,18 @@ from gpaco.tasks.classification.splits import as_files, held_out, other_data, re
 from gpaco.training.run import Run, check_data, check_split, missing_data, newest
 
 Ints = NDArray[np.int64]
+_BATCH = 256  # images
 
 
-def logits_of(
-    predictor: Predictor, samples: Samples, *, batch_size: int = 256, progress: Progress | None = None
-) -> Logits:
+def logits_of(predictor: Predictor, samples: Samples, *, progress: Progress | None = None) -> Logits:
     """Return the logits (N, C) of all samples. Each process computes its share, and all get the whole."""
-    logits: Logits = _answers(predictor, samples, Tensor.float, batch_size, progress)
+    logits: Logits = _answers(predictor, samples, Tensor.float, progress)
     return logits
 
 
 def predictions_of(predictor: Predictor, samples: Samples) -> Ints:
     """Return the predicted class of each sample (N,), -1 if its logits are not finite; computed as in `logits_of`."""
-    predictions: Ints = _answers(predictor, samples, predicted, 256, None)
+    predictions: Ints = _answers(predictor, samples, predicted, None)
     return predictions
 
 
@@ -53,14 +52,10 @@ def predicted(logits: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _answers(
-    predictor: Predictor,
-    samples: Samples,
-    wanted: Callable[[Tensor], Tensor],
-    batch_size: int,
-    progress: Progress | None,
+    predictor: Predictor, samples: Samples, wanted: Callable[[Tensor], Tensor], progress: Progress | None
 ) -> NDArray[Any]:
     mine = np.array(distributed.own_share(len(samples)), np.int64)
-    chunks = [mine[k : k + batch_size] for k in range(0, len(mine), batch_size)]
+    chunks = [mine[k : k + _BATCH] for k in range(0, len(mine), _BATCH)]
     device = predictor.mean.device
     parts = [wanted(torch.zeros(0, len(predictor.classes)))]
     done = 0
@@ -89,8 +84,9 @@ def evaluation_part(
         name, samples = splits.parts()[-1]
     check_same_everywhere(splits)
     if samples:
-        where = "of the data of the run" if data is None else f"of {data}"
-        say(f"evaluated on: {name if len(splits.parts()) > 1 else 'all'} {where}, {plural(len(samples), 'image')}")
+        part = name if len(splits.parts()) > 1 else "all"
+        where = f"the {name} split of the run" if data is None else f"{part} of {data}"
+        say(f"evaluated on: {where}, {plural(len(samples), 'image')}")
     if data is not None and samples and say is not quiet:
         for one in (run, *others):
             if known := _trained_on(one, data, root):

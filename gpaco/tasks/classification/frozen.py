@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -113,7 +113,8 @@ class Frozen:
         blocks = [np.arange(start, min(start + step, total)) for start in range(first, total, step)]
         progress = as_progress(self.say, "embedding images")
         progress(first, total)
-        with catch_signals() as received, self._pool() as pool:
+        pools = one_thread_each() if self.device.type == "cpu" else ThreadPoolExecutor(1)
+        with catch_signals() as received, pools as pool:
             for block, pixels in zip(blocks, images([_share(block) for block in blocks]), strict=True):
                 own = self._forward(pixels, pool, amp)[: len(distributed.own_share(len(block)))].contiguous()
                 rows = distributed.in_order(own, len(block)).cpu()
@@ -123,9 +124,6 @@ class Frozen:
                 (signal,) = distributed.agree(received.number)
                 if signal:
                     raise Stopped(signal)
-
-    def _pool(self) -> AbstractContextManager[ThreadPoolExecutor]:
-        return one_thread_each() if self.device.type == "cpu" else ThreadPoolExecutor(1)
 
     def _forward(self, views: list[Tensor], pool: ThreadPoolExecutor, amp: str) -> Tensor:
         """Return features (B, views, width) of images, (B, 3, S, S) in each view."""

@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpaco import methods
 from gpaco.data.holdout import stratified_folds, stratified_subset
-from gpaco.data.samples import Splits
+from gpaco.data.inspection import INSPECTION_LIMIT, digests, fingerprints
+from gpaco.data.samples import Samples, Splits
 from gpaco.errors import UserError
 from gpaco.methods.decoupling import TauNorm
 from gpaco.metrics.classification import summarize
@@ -75,14 +77,28 @@ def fit_head(
         torch.manual_seed(stage.train.seed)
         own = card if stage is recipe else describe(stage, splits)
         head = build_head(own, source.frozen.width, deepcopy(source.before))
+        draw_centers(head, stage)
         carry(head, weights, stage.method.name)
-        same = replace(stage, train=replace(stage.train, batch_size=recipe.train.batch_size))
+        most = len(splits.train) - len(splits.train) % distributed.world_size()
+        same = replace(stage, train=replace(stage.train, batch_size=min(stage.train.batch_size, most)))
         shown = source.with_recipe(same) if stage is recipe else source.of_stage(same)
         learner = ClassificationLearner(same, splits, head, own, shown, select=False)
         learner.prepare(device)
         fit(learner, None, device)
         weights = head.state_dict()
     return head.eval()
+
+
+def draw_centers(model: Classifier, stage: Recipe) -> None:
+    """Draw the weights of a linear classifier from a truncated normal distribution, unless `model.head_std` is 0."""
+    std, method = stage.model.head_std, stage.method.name
+    if std and isinstance(model.centers, nn.Linear):
+        nn.init.trunc_normal_(model.centers.weight, std=std)
+        nn.init.zeros_(model.centers.bias)
+    elif std and method not in TWO_STAGES:  # the first stage of those has a linear one
+        raise UserError(
+            f"the classifier of {method} is not linear and has its own initialization", "leave out model.head_std"
+        )
 
 
 def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None:
@@ -124,8 +140,14 @@ def held_out_logits(
     if isinstance(learner.extra, TauNorm):  # the folds have no validation data to select it on
         recipe = replace(recipe, method=replace(recipe.method, norm_tau=float(learner.extra.tau)))
     trains = recipe.method.name not in methods.CLOSED_FORM
-    folds, used = stratified_folds(source.labels, FOLDS, recipe.data.seed), folds_used(len(source.labels))
+    prints = _fingerprints(source.samples)
+    own = None if prints is None else [prints[row] for row in source.rows]
+    folds = stratified_folds(source.labels, FOLDS, recipe.data.seed, digests=own)
+    used = folds_used(len(source.labels))
     classes = len(learner.card.classes)
+    samples = source.samples
+    if samples.images is not None:  # a head needs no pixels, and each fold would copy them
+        samples = replace(samples, images=np.empty((len(samples), 0, 0, 3), np.uint8))
     most = max(_ENOUGH, 2 * classes)  # per fold: with many classes, their logits would fill the memory
     nothing = np.zeros((0, classes), np.float32)  # the result if no class has two images
     labels, gaussians, heads = [np.zeros(0, np.int64)], [nothing], [nothing]
@@ -142,12 +164,19 @@ def held_out_logits(
         if gaussian is None:
             gaussians.append(_answers(closed_form(part), source, held))
         if trains:
-            splits = replace(learner.splits, train=source.samples.subset(rest), val=None)
+            splits = replace(learner.splits, train=samples.subset(rest), val=None)
             head = fit_head(small, splits, learner.card, part, device, learner.before)
             heads.append(_answers(head.classify, source, held))
     progress(used, used)
     gaussian = np.concatenate(gaussians) if gaussian is None else gaussian
     return HeldOut(np.concatenate(labels), gaussian, np.concatenate(heads) if trains else None)
+
+
+@lru_cache(maxsize=1)
+def _fingerprints(samples: Samples) -> list[str] | None:
+    if samples.images is not None:
+        return digests(samples) if samples.images.size else None  # vectors have no pixels
+    return None if samples.paths is None or len(samples) > INSPECTION_LIMIT else fingerprints(samples.paths)
 
 
 def without_small_classes(held: HeldOut, counts: NDArray[np.int64]) -> HeldOut:

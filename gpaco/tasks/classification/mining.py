@@ -24,6 +24,7 @@ from gpaco.tasks.classification.priors import check_correction, final_logits
 RARE = "rare"
 _BATCH = 64
 _BLOCK = 4096  # rows of probabilities at a time
+_ALIKE = 0.01  # 1 minus the cosine between the features of near-duplicates
 _AHEAD = 2  # consider this many times as many images as wanted, and choose probable and different ones
 
 
@@ -123,7 +124,8 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
 
     Candidates for a class are spread evenly over all images predicted as that class, from the most to the least
     probable: the most probable ones alone would only confirm what the model knows. If too few are predicted, the next
-    most probable ones are added. An image is a candidate for one class only.
+    most probable ones are added, as long as the class is more probable than chance and the image is not predicted as
+    another of these classes. An image is a candidate for one class only, and near-duplicates are left out.
     """
     good = np.flatnonzero(~np.isnan(pool.logits[:, 0]))
     probabilities = np.zeros((len(good), len(classes)))
@@ -145,9 +147,10 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
     found = []
     for k, label in enumerate(classes):
         wanted = number // len(classes) + (k < number % len(classes))
-        own = probabilities[:, k]
-        order = np.lexsort((-own, predicted != label, ~free))  # those predicted as the class first
-        last = min(max(int((free & (predicted == label)).sum()), _AHEAD * wanted), int(free.sum()))
+        own, sure = probabilities[:, k], predicted == label
+        maybe = free & (own > 1 / pool.logits.shape[1]) & ~np.isin(predicted, classes)
+        order = np.lexsort((-own, ~sure, ~(sure | maybe)))  # those predicted as the class first
+        last = min(max(int(sure.sum()), _AHEAD * wanted), int((sure | maybe).sum()))
         evenly = ((np.arange(min(_AHEAD * wanted, last)) + 0.5) * last / (_AHEAD * wanted or 1)).astype(int)
         evenly = order[:last] if last <= _AHEAD * wanted else order[evenly]
         picked = evenly[list(_different(own[evenly], directions(evenly), wanted))]
@@ -160,12 +163,14 @@ def candidates(pool: Pool, classes: Sequence[int], number: int) -> list[Candidat
 def _different(probability: NDArray[np.float64], features: NDArray[np.float32], wanted: int) -> Iterator[int]:
     """Yield indices one by one: each with the highest probability times the distance to earlier ones.
 
-    The distance is 1 minus the cosine of the angle, at least 0, so that copies of images come last. No index is
-    repeated, even if all probabilities are 0.
+    The distance is 1 minus the cosine of the angle. Images nearer than `_ALIKE` to an earlier one are left out.
     """
-    distance, taken = np.ones(len(probability)), np.zeros(len(probability), bool)
-    for _ in range(min(wanted, len(probability))):
-        place = int(np.where(taken, -1, probability * distance).argmax())
+    distance = np.ones(len(probability))
+    for _ in range(wanted):
+        new = np.where(distance > _ALIKE, probability * distance, -1)
+        if not (new >= 0).any():
+            return
+        place = int(new.argmax())
         yield place
-        taken[place] = True
-        distance = np.minimum(distance, np.maximum(1 - features @ features[place], 0))
+        distance = np.minimum(distance, 1 - features @ features[place])
+        distance[place] = 0

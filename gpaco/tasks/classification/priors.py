@@ -131,12 +131,7 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 def read_tuned(folder: Path) -> Tuned | None:
     """Return the prior that was tuned for a run, or None."""
     path = folder / FILE
-    if not path.is_file():
-        return None
-    try:
-        return read_card(Tuned, json.loads(path.read_text()), str(path))
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged", "tune again: gpaco evaluate RUN --tune-prior") from error
+    return read_card(Tuned, json.loads(path.read_text()), str(path)) if path.is_file() else None
 
 
 def describe_tuned(tuned: Tuned) -> str:

@@ -96,8 +96,10 @@ def write_results(
             write_analysis(run, splits.train, predictor, source, say)
         say("there is no data to evaluate on, so only the model was written")
         return
-    logits = _logits(predictor, samples, source, say)
-    parts = None if source is None else _parts(models, source, samples)
+    if source is None:
+        logits, parts = logits_of(predictor, samples, progress=as_progress(say, "evaluating")), None
+    else:
+        logits, parts = source.answers(predictor.logits, samples), _parts(models, source, samples)
     if distributed.rank():  # the others do not wait for what the first does alone
         return
     if analyzed:
@@ -124,12 +126,6 @@ def write_results(
         result["tuned"] = asdict(card.tuned)
         write_tuned(run.folder, card.tuned)
     write_atomic(run.folder / "metrics.json", json.dumps(result, indent=1))
-
-
-def _logits(predictor: Predictor, samples: Samples, source: FeatureSource | None, say: Say) -> Logits:
-    if source is None:
-        return logits_of(predictor, samples, progress=as_progress(say, "evaluating"))
-    return source.answers(predictor.logits, samples)
 
 
 def _parts(models: Mapping[str, Predictor], source: FeatureSource, samples: Samples) -> dict[str, dict[str, Any]]:

@@ -62,6 +62,8 @@ def source_of(
     place = Path(data).resolve()
     stem = place.name if place.is_dir() else place.stem
     published = published_as(samples.classes)
+    if published == "imagenet-v2" and not place.is_dir():  # the classes of lists are numbers too
+        published = None
     if published is None and set(samples.classes) == set(class_map("imagenet")) and "sketch" in stem.lower():
         published = "imagenet-sketch"
     if published is not None and is_imagenet(predictor.classes):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpaco.data.holdout import with_test, with_val_as_test, with_validation
+from gpaco.data.holdout import with_drawn, with_val_as_test
 from gpaco.data.inspection import INSPECTION_LIMIT, find_bad, fingerprints, over_parts, places_of, read_bad, without
 from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
@@ -58,7 +58,7 @@ def read_splits(recipe: Recipe, say: Say = quiet, run: Path | None = None) -> Sp
 def with_reported(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
     """Return the splits with one to report on: given, or drawn from the training images."""
     if splits.test is None and splits.val is None:
-        return with_test(splits, seed=settings.seed, digests=_repeated(splits, say))
+        return with_drawn(splits, "test", "test: none given;", 0.2, settings.seed, _repeated(splits, say))
     return with_val_as_test(splits) if settings.evaluate_on == "auto" else splits
 
 
@@ -66,7 +66,7 @@ def with_selecting(splits: Splits, settings: Data, say: Say = quiet) -> Splits:
     """Return the splits with validation data, unless the settings turn it off."""
     if not settings.validation or splits.val is not None:
         return splits
-    return with_validation(splits, settings.validation, settings.seed, digests=_repeated(splits, say))
+    return with_drawn(splits, "val", "validation:", settings.validation, settings.seed, _repeated(splits, say))
 
 
 def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False, run: Path | None = None) -> Splits:
@@ -84,7 +84,7 @@ def held_out(splits: Splits, recipe: Recipe, say: Say, *, thorough: bool = False
     if settings.on_bad_image == "skip":
         splits = without_bad(splits, run, say, shared=thorough)
     if thorough and not small:
-        say("too many files to inspect all of them before training; `gpaco check` does")
+        say("too many files to inspect before training; `gpaco check` inspects all")
     if thorough and small and not settings.allow_leakage:
         splits = refuse_leaks(splits, progress=as_progress(say, "looking for leaks"))
     if thorough and small and settings.on_bad_image == "error":

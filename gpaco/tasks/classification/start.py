@@ -95,5 +95,5 @@ def _describe_start(weights: str, name: str, part: str, reason: str, gpu: bool, 
         other = ""
     better = ""
     if (gpu or weights == "hub") and name not in BETTER:
-        better = f"\n  stronger, with a download: --weights hub --model {' or '.join(BETTER)}"
+        better = f"\n  stronger, but downloaded: --weights hub --model {' or '.join(BETTER)}"
     return f"start: {name} with {what}; {trained}{since}\n  {other}--weights none starts from scratch{better}"

@@ -7,12 +7,10 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import nn
 
 from gpaco import methods
 from gpaco.data.agreement import check_same_everywhere
 from gpaco.data.samples import Samples, Splits
-from gpaco.errors import UserError
 from gpaco.models import backbones
 from gpaco.models.freezing import freeze
 from gpaco.models.weights.packaged import PACKAGE, check_installed
@@ -23,7 +21,7 @@ from gpaco.tasks.classification.batches import FeatureSource, caches, check_pixe
 from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate
-from gpaco.tasks.classification.heads import carry, check_closed_form, first_result
+from gpaco.tasks.classification.heads import carry, check_closed_form, draw_centers, first_result
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.results import write_results
 from gpaco.tasks.classification.splits import check_tuning, held_out, read_splits
@@ -103,16 +101,9 @@ class Classification:
         if origin is None:
             origin = backbones.origin(card.model, model.backbone, settings.weights)
         card = replace(card, weights=origin)
+        draw_centers(model, stage)
         if before is not None:
             carry(model, before.weights, stage.method.name)
-        elif settings.head_std:
-            if not isinstance(model.centers, nn.Linear):
-                raise UserError(
-                    f"the classifier of {stage.method.name} is not linear and has its own initialization",
-                    "leave out model.head_std",
-                )
-            nn.init.trunc_normal_(model.centers.weight, std=settings.head_std)
-            nn.init.zeros_(model.centers.bias)
         if begun and stored["backbone"]:
             model.backbone.load_state_dict(frozen_backbone(folder, stored["backbone"]))
         if stage.train.part != "all":

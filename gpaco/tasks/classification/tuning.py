@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def tuned_settings(folder: Path, learner: ClassificationLearner, device: torch.d
     distributed.barrier()
     if len(tried) == 1:
         took = time.monotonic() - began
-        say(f"no time to search: the settings of the recipe alone took {took:.0f} of {budget:.0f} seconds")
+        say(f"no time left to search: one trial took {took:.0f} of {budget:.0f} seconds")
         return dict(best["settings"])
     words = ", ".join(f"{key} = {value:g}" for key, value in best["settings"].items())
     gain = 100 * (best["macro"] - tried[0]["macro"])
@@ -130,11 +129,10 @@ def used_logits(recipe: Recipe, card: Card, held: HeldOut) -> Logits:
 def retuned(learner: ClassificationLearner, values: dict[str, Any]) -> ClassificationLearner:
     """Return the learner with new settings, before its first step."""
     recipe = recipes.fill(learner.recipe, values)
-    card = replace(learner.card, alpha=recipe.method.alpha)
     source = learner.source.with_recipe(recipe)
     torch.manual_seed(recipe.train.seed)  # a memory that starts random does not depend on the search
     other = ClassificationLearner(
-        recipe, learner.splits, learner.model, card, source, select=learner.select, before=learner.before
+        recipe, learner.splits, learner.model, learner.card, source, select=learner.select, before=learner.before
     )
     other.gaussian = learner.gaussian
     return other

@@ -16,7 +16,6 @@ from gpaco.tasks.segmentation.transforms import fitting
 class Card:
     """Stored with every checkpoint."""
 
-    task: str
     gpaco: str  # version that wrote it
     classes: tuple[str, ...]
     palette: tuple[tuple[int, ...], ...]
@@ -52,7 +51,6 @@ def describe(recipe: Recipe, splits: SceneSplits) -> Card:
     mean, std = normalization(recipe.model.name)
     package = package_of(timm_name(recipe.model.name)) if recipe.model.weights == PACKAGE else None
     return Card(
-        task="segmentation",
         gpaco=__version__,
         classes=splits.classes,
         palette=tuple(tuple(color) for color in splits.train.palette),

@@ -50,7 +50,7 @@ def check(data: Path | str, *, progress: Progress | None = None, device: torch.d
     counts = pixels["train"][:-1]
     group = share_groups(counts)
     if bad:
-        skip = "--on-bad-image skip leaves them out"
+        skip = "gpaco train --on-bad-image skip leaves them out"
         if excess := too_many(bad, splits):
             skip = f"{excess}: too many for --on-bad-image skip"
         problems.append(f"{plural(len(bad), 'pair')} of image and mask cannot be used ({skip})")
@@ -58,9 +58,9 @@ def check(data: Path | str, *, progress: Progress | None = None, device: torch.d
         problems.append(report_lines.leak_problem(same))
     if len(splits.train) and not counts.any():
         problems.append("no training pixel belongs to a class")
-    elif not splits.published:
-        gaps = gap_problem(splits)
-        problems += filter(None, [color_problem(found["train"])])
+    else:
+        gaps = None if splits.published else gap_problem(splits)
+        problems += filter(None, [None if splits.published else color_problem(found["train"])])
         problems += [f"{gaps.cause} ({gaps.remedy})"] if gaps else filter(None, [class_problem(classes, counts)])
     facts: dict[str, Any] = {
         "task": "segmentation",

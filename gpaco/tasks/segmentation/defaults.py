@@ -107,9 +107,9 @@ RELEASED: dict[str, dict[str, Any]] = {
 ALIKE = {"schedule.name": "poly", "schedule.per": "step"}
 OF_PIXELS = {"method.alpha": 0.01, "method.temperature": 0.07}
 WARMUP = {"sgd": 0, "adamw": 1500}  # steps
-# For EfficientNet-Lite, chosen on CamVid's validation split (docs/segmentation.md): with a rate of 1e-3, a short run
-# learns too little, and with the released weight, 1, the pixel loss slows down the class scores. Dice helps a short run
-# to find rare classes. The auxiliary head takes time and does not help.
+# For EfficientNet-Lite, chosen on CamVid's validation split (docs/defaults.md, "The segmenter"): with a rate of 1e-3, a
+# short run learns too little, and with the released weight, 1, the pixel loss slows down the class scores. Dice helps a
+# short run to find rare classes. The auxiliary head takes time and does not help.
 LITE_RATE, LITE_WEIGHT, LITE_DICE, LITE_AUX = 3e-3, 0.1, 1.0, 0.0
 
 
@@ -147,15 +147,15 @@ def resolve(recipe: Recipe, given: set[str], splits: SceneSplits, device: torch.
     still_open |= {f"segmentation.{key}": not getattr(recipe.segmentation, key) for key in ("crop", "base_size")}
     guesses = suggest(usual_size(splits.train), len(splits.train), gpu=device.type != "cpu") | {"train.workers": 2}
     guesses = {key: value for key, value in guesses.items() if key not in given or still_open.get(key, False)}
-    recipe = recipes.change(recipe, guesses)
+    recipe = recipes.fill(recipe, guesses)
     usual = released(recipe, given, steps_per_epoch(len(splits.train), recipe.train.batch_size))
     source = "for EfficientNet-Lite" if is_lite(recipe.model.name) else "as released"
     for title, found in (("for this data", guesses), (source, usual)):
         if found:
             say(f"settings {title} (--set KEY=VALUE changes one):")
-            for line in in_lines([f"{key} = {value}" for key, value in found.items()]):
+            for line in in_lines([f"{key} = {recipes.as_given(value)}" for key, value in found.items()]):
                 say(line)
-    recipe = recipes.change(recipe, usual)
+    recipe = recipes.fill(recipe, usual)
     for one in recipes.stages(recipe):
         check_sizes(one)
     return recipe

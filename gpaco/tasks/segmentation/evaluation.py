@@ -137,17 +137,14 @@ def _trained_on(run: Run, data: Path | str, scenes: Scenes) -> int:
 
     They are the same files, or, if the data was moved or copied, files of the same names in the same splits.
     """
-    files, recipe = real_paths(scenes.images), run.recipe
-    with suppress(Problem):  # the data of the run may be gone
-        known = set(real_paths(scene_splits(recipe, run=run.folder).train.images))
-        if found := sum(file in known for file in files):
-            return found
-    with suppress(Problem):
-        copy = replace(recipe, data=replace(recipe.data, path=str(data)))
-        train = scene_splits(copy, run=run.folder).train
-        if train.list_hash == newest(run).state["card"]["images"].get("train"):
-            known = set(real_paths(train.images))
-            return sum(file in known for file in files)
+    files, moved = real_paths(scenes.images), replace(run.recipe.data, path=str(data))
+    for recipe in (run.recipe, replace(run.recipe, data=moved)):
+        with suppress(Problem):  # the data of the run may be gone
+            train = scene_splits(recipe, run=run.folder).train
+            if recipe is run.recipe or train.list_hash == newest(run).state["card"]["images"].get("train"):
+                known = set(real_paths(train.images))
+                if found := sum(file in known for file in files):
+                    return found
     return 0
 
 

@@ -76,8 +76,9 @@ def unlisted_colors(scenes: Scenes, i: int, mask: NDArray[np.uint8]) -> Counter[
     """Return the pixels of each color in a mask that is not in the table of classes; black and white mean no class."""
     if not scenes.decode.colors or not (mask == IGNORE).any():
         return Counter()
-    colors, counts = np.unique(read_image(scenes.masks[i])[mask == IGNORE], axis=0, return_counts=True)
-    found = {tuple(color): n for color, n in zip(colors.tolist(), counts.tolist(), strict=True)}
+    packed = read_image(scenes.masks[i])[mask == IGNORE].astype(np.int64) @ [65536, 256, 1]
+    colors, counts = np.unique(packed, return_counts=True)
+    found = {(c >> 16, c >> 8 & 255, c & 255): n for c, n in zip(colors.tolist(), counts.tolist(), strict=True)}
     return Counter({color: n for color, n in found.items() if color not in ((0, 0, 0), (255, 255, 255))})
 
 

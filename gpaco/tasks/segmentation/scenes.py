@@ -87,7 +87,7 @@ class Scenes:
             raise UserError(
                 f"{printable(self.masks[i])} has {mask.shape[1]} x {mask.shape[0]} pixels, its image "
                 f"{image.shape[1]} x {image.shape[0]}",
-                "a mask must have the size of its image: create it again, or remove the pair",
+                "a mask must have the size of its image (after EXIF orientation): create it again, or remove the pair",
             )
         return image, mask
 

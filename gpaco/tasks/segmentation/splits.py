@@ -95,7 +95,7 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
     """Decode every pair, each process its share. Unusable pairs are an error or left out; leaks are an error."""
     skip = recipe.data.on_bad_image == "skip"
     if not skip and sum(len(part) for _, part in splits.parts()) > INSPECTION_LIMIT:
-        say("too many files to inspect all of them before training; `gpaco check --task segmentation` does")
+        say("too many files to inspect before training; `gpaco check --task segmentation` inspects all")
         return splits
     found = inspect(splits, as_progress(say, "checking images and masks"), shared=True)
     bad = unusable(splits, found)

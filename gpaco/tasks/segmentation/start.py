@@ -9,7 +9,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
 from gpaco.tasks.segmentation.network import timm_name
 
-MODEL = "upernet-efficientnet-lite0"  # compared with other decoders in docs/segmentation.md
+MODEL = "upernet-efficientnet-lite0"  # compared with other decoders: docs/defaults.md, "The segmenter"
 CHANNELS = 64  # of its decoder: wider ones are slower
 
 

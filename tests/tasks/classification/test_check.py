@@ -94,6 +94,12 @@ def test_good_data_have_no_problems(tmp_path: Path) -> None:
     assert len({line.index("--") for line in text if line.startswith("  ") and " = " in line}) == 1, "flags are aligned"
 
 
+def test_class_names_that_differ_only_in_case_are_named(tmp_path: Path) -> None:
+    facts = check(class_folders(tmp_path, {"Pug": 3, "pug": 4, "boxer": 5}))
+    assert facts["alike"] == ["Pug", "pug"]
+    assert "class names that differ only in case or spaces: 'Pug', 'pug'" in lines(facts)
+
+
 def test_images_in_memory_are_checked_too() -> None:
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), np.uint8)
     images[7] = images[2]

@@ -38,7 +38,7 @@ from gpaco.tasks.classification.heads import (
     trained_logits,
     without_small_classes,
 )
-from gpaco.tasks.classification.learner import ClassificationLearner
+from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.tuning import candidates
 from gpaco.tasks.classification.vectors import Vectors
 from gpaco.training.run import Run
@@ -182,7 +182,7 @@ def test_classes_with_fewer_images_than_folds_do_not_make_the_model_less_sure() 
 
 
 def test_classes_of_one_image_each_give_a_model_that_is_not_sure(weights: Path, tmp_path: Path) -> None:
-    """Nothing can be held out: every second answer counts as wrong; the closed form is the nearest mean."""
+    """Nothing can be held out: half of the predictions count as wrong; the closed form is the nearest mean."""
     for i, name in enumerate("abc"):
         for split in ("train", "test"):
             save(tmp_path / "data" / split / name / "0.png", seed=10 * i + (split == "test"), width=16, height=16)
@@ -211,14 +211,22 @@ def test_a_small_set_of_two_classes_is_not_certain_of_its_errors() -> None:
     assert 0.9 < 1 / (1 + np.exp(-frequent * margin[:40].max())) < 0.999
 
 
-def learner_of_vectors(vectors: np.ndarray, labels: np.ndarray, **settings: Any) -> ClassificationLearner:
+def learner_of_vectors(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    paths: tuple[str, ...] | None = None,
+    images: np.ndarray | None = None,
+    **settings: Any,
+) -> ClassificationLearner:
     """A learner of the closed form on given vectors."""
     recipe = recipes.change(
         Recipe(),
         {"method.name": "gaussian", "views.first": "plain", "model.name": "resnet8", "model.size": 8} | settings,
     )
     classes = tuple(f"c{c}" for c in range(labels.max() + 1))
-    splits = Splits(Samples(labels, classes, images=np.empty((len(labels), 0, 0, 3), np.uint8)), None, None, "vectors")
+    if images is None and paths is None:
+        images = np.empty((len(labels), 0, 0, 3), np.uint8)
+    splits = Splits(Samples(labels, classes, images=images, paths=paths, names=paths), None, None, "vectors")
     view, card = View("plain", 1), replace(describe(recipe, splits), model="vectors")
     cpu = torch.device("cpu")
     source = FeatureSource(recipe, splits, [view], [view], Vectors(torch.from_numpy(vectors), cpu))
@@ -239,6 +247,34 @@ def test_random_labels_give_held_out_images_an_accuracy_near_chance() -> None:
                 assert abs((logits.argmax(1) == held.labels).mean() - 1 / 3) < 0.1
     seen = trained_logits(learner, closed_form(learner.source), lambda x: x)
     assert (seen.gaussian.argmax(1) == seen.labels).mean() > 0.9
+
+
+def test_an_image_is_not_held_out_while_its_copy_is_trained_on(tmp_path: Path) -> None:
+    rng, paths = np.random.default_rng(0), list[str]()
+    for i in range(300):  # each twice
+        paths.append(str(tmp_path / f"{i}.png"))
+        Path(paths[-1]).write_bytes(f"image {i // 2:03}".encode())
+    vectors, labels = (np.repeat(one, 2, 0) for one in (rng.normal(size=(150, 512)), rng.integers(0, 3, 150)))
+    images = np.repeat(rng.integers(0, 256, (150, 4, 4, 3), np.uint8), 2, 0)
+    for kind in ({"paths": tuple(paths)}, {"images": images}):
+        held = held_out_logits(learner_of_vectors(vectors.astype(np.float32), labels, **kind), torch.device("cpu"))
+        assert len(held.labels) == 300
+        assert abs((held.gaussian.argmax(1) == held.labels).mean() - 1 / 3) < 0.1
+
+
+def test_each_stage_of_a_head_has_its_own_batch_size_and_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, trained = np.random.default_rng(0), []
+    vectors, labels = rng.normal(size=(60, 8)).astype(np.float32), rng.integers(0, 3, 60)
+    monkeypatch.setattr(heads, "fit", lambda learner, *_: trained.append(learner))
+    learner = learner_of_vectors(vectors, labels, **{"method.name": "ce", "train.batch_size": 64, "views.second": ""})
+    first = recipes.change(learner.recipe, {"train.batch_size": 32, "model.head_std": 1e-3})
+    heads.fit_head(
+        learner.recipe, learner.splits, learner.card, learner.source, torch.device("cpu"), Earlier({}, (first,))
+    )
+    assert [one.recipe.train.batch_size for one in trained] == [32, 60]
+    weight = trained[0].model.centers.weight
+    assert weight.std() < 2e-3
+    assert torch.equal(trained[1].model.centers.weight, weight)  # carried over
 
 
 def test_of_a_large_fold_only_some_images_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +327,7 @@ def test_a_search_is_stored_used_and_not_repeated(weights: Path, tmp_path: Path)
     stored = json.loads((run.folder / "tuning.json").read_text())
     assert len(stored["tried"]) == 1  # the settings of the recipe, tried in any case
     assert set(stored["chosen"]) == {"optimizer.lr", "optimizer.weight_decay", "method.alpha", "method.temperature"}
-    assert any(line.startswith("no time to search: the settings of the recipe alone took") for line in said)
+    assert any(line.startswith("no time left to search: one trial took") for line in said)
     stored["chosen"]["method.alpha"] = 0.123
     (run.folder / "tuning.json").write_text(json.dumps(stored))
     assert Run(run.folder).recipe.method.alpha == 0.123

@@ -243,6 +243,8 @@ def test_processes_and_their_number_change_nothing(digits: Run) -> None:
     for one, other in zip(*found, strict=True):
         assert one[0] == other[0]
         assert one[1].tolist() == other[1].tolist()
+    nothing = answers_under(model, source, [CLEAN], np.arange(0), view, _largest, workers=0)  # of a small subset
+    assert [found[1].tolist() for found in nothing] == [[]]
 
 
 @pytest.mark.slow
@@ -278,7 +280,7 @@ def test_a_baseline_run_gives_mce_by_hand(digits: Run, tmp_path: Path) -> None:
         assert result["relative_mce"] == pytest.approx(np.mean([mine / there for mine, there in added]))
     else:
         assert result["relative_mce"] is None
-        assert any("the baseline makes no more errors" in note for note in result["notes"])
+        assert any("the baseline's error does not rise" in note for note in result["notes"])
     itself = gpaco.robustness(digits, baseline=digits.folder, out=tmp_path / "a", **options)
     assert itself["mce"] == 1
     assert not list(other.folder.glob("robustness*"))
@@ -400,7 +402,7 @@ def test_cifar_c_is_read_from_its_arrays(digits: Run, tmp_path: Path) -> None:
         wrong = logits_of(model, images).argmax(1) != labels
         assert result["corruptions"][name][str(severity)]["error"] == pytest.approx(wrong.mean())
     assert result["mean_error"] is not None
-    with pytest.raises(UserError, match="the model knows no class of the data, which has "):
+    with pytest.raises(UserError, match="none of the classes of the data is in the model: "):
         gpaco.robustness(digits, shifted, out=tmp_path / "out")
 
 
@@ -427,6 +429,22 @@ def test_imagenet_r_is_restricted_to_its_classes(imagenet: Run, tmp_path: Path) 
     assert any("the classes of imagenet-r" in line and "--restrict" in line for line in said)
     with pytest.raises(UserError, match="imagenet-r has no corruptions to compare"):
         gpaco.robustness(imagenet, root, baseline="alexnet", out=tmp_path / "out")
+
+
+def test_a_list_of_a_thousand_numbered_classes_is_corrupted_unlike_the_folders_of_imagenet_v2(
+    imagenet: Run, tmp_path: Path
+) -> None:
+    test = imagenet.folder.parent / "numbered.txt"
+    test.write_text("".join(f"data/{wnid}/0.png {number}\n" for number, wnid in enumerate(class_map("imagenet"))))
+    some = {"corruptions": "fog", "severities": "1", "subset": 10, "out": tmp_path / "out"}
+    result = gpaco.robustness(imagenet, test, **some)
+    assert result["set"] == "corrupted here"
+    assert result["corruptions"]["fog"]["1"]["error"] is not None
+    listed = imagenet.folder.parent / "r.csv"
+    listed.write_text("path,label\n" + "".join(f"data/{wnid}/0.png,{wnid}\n" for wnid in class_map("imagenet-r")))
+    assert gpaco.robustness(imagenet, listed, subset=10, out=tmp_path / "out")["set"] == "imagenet-r"
+    folders = class_folders(tmp_path / "v2", dict.fromkeys(map(str, range(1000)), 1))
+    assert gpaco.robustness(imagenet, folders, subset=10, out=tmp_path / "out")["set"] == "imagenet-v2"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.images import class_folders, save
+from helpers.images import save
 
 import gpaco
 from gpaco.api.train import train
@@ -158,7 +158,9 @@ def test_check_says_how_training_would_start_and_how_long_it_would_take(photos: 
 @pytest.mark.slow
 def test_check_suggests_exactly_what_training_chooses(photos: Path, tmp_path: Path) -> None:
     """With splits, without a test split, and for small images, of which validation data are held out too."""
-    small = class_folders(tmp_path / "small", {"a": 40, "b": 30})
+    small = tmp_path / "small"
+    for k in range(70):
+        save(small / "ab"[k // 40] / f"{k}.png", k, 32, 32)
     for data in (photos, photos / "train", small):
         recipe = recipes.change(Recipe(), {"data.path": str(data)})
         said: list[str] = []
@@ -166,8 +168,9 @@ def test_check_suggests_exactly_what_training_chooses(photos: Path, tmp_path: Pa
         facts = check(data)
         assert facts["suggested"] == {key: value for key, (_, value) in recipes.diff(recipe, task.recipe).items()}
         assert facts["start"][0] in said
-        short = "  also try --method balanced-softmax"
+        short = "  but not overall; also try --method balanced-softmax"
         assert (short in said) == (data == small)
+        assert any(line.startswith("views: plain, since 1") for line in said) == (data == small)
 
 
 def test_a_missing_package_ends_training_before_it_begins(

@@ -258,6 +258,7 @@ def test_gradients_of_methods_without_linear_centers_are_not_measured(tmp_path: 
 def test_a_deviation_of_the_centers_is_refused_where_they_are_not_linear(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the classifier of ldam-drw is not linear"):
         train(tmp_path / "run", "ldam-drw", "model.head_std=0.1")
+    assert train(tmp_path / "second", "ncm", "model.head_std=0.1").metrics["top1"] > 0  # that of its first stage
 
 
 def test_two_streams_need_parts_of_equal_size_and_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:

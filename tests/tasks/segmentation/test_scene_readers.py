@@ -12,6 +12,7 @@ from PIL import Image
 
 from gpaco.errors import UserError
 from gpaco.tasks.segmentation.readers.benchmarks import CITYSCAPES_IDS, class_names
+from gpaco.tasks.segmentation.readers.folders import read_classes
 from gpaco.tasks.segmentation.readers.read import read_scenes
 from gpaco.tasks.segmentation.scenes import in_order_of, pixel_counts
 
@@ -141,13 +142,17 @@ def test_masks_in_colors_are_read_by_their_table(tmp_path: Path) -> None:
     colors[:, 4:] = (10, 20, 30)
     colors[0, 0] = (1, 1, 1)
     Image.fromarray(colors).save(tmp_path / "masks" / "a.png")
-    (tmp_path / "classes.csv").write_text("name,r,g,b\nroad,0,0,0\nsky,10,20,30\n")
-    splits = read_scenes(tmp_path)
-    assert splits.classes == ("road", "sky")
-    found = splits.train.load(0)[1]
-    assert found[0, 0] == 255
-    assert (found[1:, :4] == 0).all()
-    assert (found[:, 4:] == 1).all()
+    table = "name,r,g,b\nroad,0,0,0\nsky,10,20,30\n"
+    for text in (table, table.replace("name", "Class_Name"), table.replace(",", ";"), table.replace(",", "\t")):
+        (tmp_path / "classes.csv").write_text(text)
+        splits = read_scenes(tmp_path)
+        assert splits.classes == ("road", "sky")
+        found = splits.train.load(0)[1]
+        assert found[0, 0] == 255
+        assert (found[1:, :4] == 0).all()
+        assert (found[:, 4:] == 1).all()
+    assert read_classes("building; wall\nsky", tmp_path) == (("building; wall", "sky"), ())
+    assert read_classes("name\nroad;0;0;0\nsky;1;2;3\n", tmp_path)[1] == ((0, 0, 0), (1, 2, 3))
 
 
 def test_black_is_no_class_in_gray_masks_in_colors_too(tmp_path: Path) -> None:

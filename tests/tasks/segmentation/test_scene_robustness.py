@@ -13,7 +13,7 @@ import gpaco
 from gpaco.cli.tables import robustness_table
 from gpaco.data.corruption.corruptions import corrupt
 from gpaco.errors import UserError
-from gpaco.metrics.segmentation import iou
+from gpaco.metrics.segmentation import image_iou
 from gpaco.tasks.segmentation import evaluation as evaluating
 from gpaco.tasks.segmentation.evaluation import segment
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -41,7 +41,8 @@ def test_an_error_is_one_minus_the_miou_of_a_loop_over_corrupted_images(run: Run
         classes, _ = segment(predictor, dim)
         for true, found in zip(mask[mask != 255], classes[mask != 255], strict=True):
             confusion[true, found] += 1
-    expected = 1 - float(np.nanmean(iou(confusion)))
+    pixels = np.stack([np.diag(confusion), confusion.sum(1), confusion.sum(0)])
+    expected = 1 - float(np.nanmean(image_iou(pixels)))
     assert result["corruptions"]["contrast"]["5"]["error"] == pytest.approx(expected)
     assert result["clean_error"] == pytest.approx(1 - run.metrics["miou"])
     assert (result["measure"], result["constants"], result["n"]) == ("1 - mIoU", "cifar", 3)
@@ -128,13 +129,5 @@ def test_a_subset_of_nothing_is_refused(run: Run, subset: int) -> None:
         gpaco.robustness(run, subset=subset, corruptions="fog", severities="1")
 
 
-def test_the_table_names_the_measure_and_a_narrower_command_says_what_it_replaces(run: Run) -> None:
-    told: list[str] = []
-    result = gpaco.robustness(run, corruptions="contrast,fog", severities="1")
-    assert robustness_table(result).startswith("1 - mIoU in %")
-    gpaco.robustness(run, corruptions="fog", severities="1", say=told.append)
-    assert any("robustness.json had 1 more condition; leave out --corruptions" in line for line in told)
-    result["run"] = "runs/other"
-    (run.folder / "robustness.json").write_text(json.dumps(result))
-    gpaco.robustness(run, corruptions="contrast,fog", severities="1", say=told.append)
-    assert any("robustness.json had results of runs/other on" in line for line in told)
+def test_the_table_names_the_measure(run: Run) -> None:
+    assert robustness_table(gpaco.robustness(run, corruptions="fog", severities="1")).startswith("1 - mIoU in %")

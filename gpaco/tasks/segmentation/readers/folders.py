@@ -21,6 +21,7 @@ from gpaco.system.words import plural, printable, some
 from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
 TABLES = ("classes.csv", "class_dict.csv", "classes.txt")
+HEADS = ("name", "names", "class", "classes", "class_name", "class name", "classname", "label", "labels", "category")
 MOST = IGNORE - 1  # classes
 Paths = tuple[Path, ...]
 
@@ -181,16 +182,20 @@ def decoding(classes: tuple[str, ...], colors: tuple[Color, ...]) -> Decode:
 
 
 def read_classes(text: str, path: Path) -> tuple[tuple[str, ...], tuple[Color, ...]]:
-    """Return names and colors, if any, from rows `name` or `name,red,green,blue`, with or without a header."""
+    """Return names and colors, if any, from rows `name` or `name,red,green,blue`, with or without a header.
+
+    Cells may also be separated by ";" or tabs.
+    """
     names: list[str] = []
     colors: list[Color] = []
     try:
-        rows = list(csv.reader(io.StringIO(text, newline="")))
+        mark = next((one for one in ";\t" if any(line.count(one) == 3 for line in text.splitlines())), ",")
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=mark))
     except csv.Error as error:
         raise UserError(f"{path} is not a table of classes: {error}", "write one class per line") from error
     for line, row in enumerate(rows, 1):
         cells = [cell.strip() for cell in row]
-        if not any(cells) or (line == 1 and cells[0].lower() in ("name", "class", "label")):
+        if not any(cells) or (line == 1 and cells[0].lower() in HEADS):
             continue
         try:
             numbers = [int(cell) for cell in cells[1:4]]
