@@ -2,9 +2,9 @@
 
     python benchmarks/robustness.py CIFAR --out DIR [--views strong] [--seeds 2]
 
-CIFAR-100-LT with imbalance factor 100, an 8-layer ResNet, 15 epochs. Methods are trained by `compare` into DIR, one seed
-of all before the next, and `robustness` tests them on 2,000 test images under 75 conditions. A line for each method,
-seed and group is added to benchmarks/results/robustness.csv as soon as it is known; the same command resumes where it
+CIFAR-100-LT with imbalance factor 100, an 8-layer ResNet, 15 epochs. `compare` trains the methods into DIR, one seed of
+all before the next, and `robustness` tests them on 2,000 test images under 75 conditions. A line for each method, seed
+and group is added to benchmarks/results/robustness.csv as soon as it is known; the same command resumes where it
 stopped. At the end it prints a table of docs/robustness.md: means over seeds with half of the 95% interval. About 100
 minutes of one core for three seeds.
 """
