@@ -3,6 +3,17 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+ALSO = {  # other words for ours
+    "cross-entropy": "ce",
+    "crossentropy": "ce",
+    "xent": "ce",
+    "logit-adjustment": "balanced-softmax",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "infer": "predict",
+    "fit": "train",
+}
+
 
 class Problem(Exception):
     """What went wrong, and what to do about it."""
@@ -41,10 +52,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     >>> nearest("gpcao", ["gpaco", "paco", "ce"])
     "; did you mean 'gpaco'?"
+    >>> nearest("Cross_Entropy", ["gpaco", "paco", "ce"])
+    "; did you mean 'ce'?"
     >>> nearest("zebra", ["gpaco"])
     ''
     """
-    matches = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    known, plain = list(known), word.lower().replace("_", "-")
+    also = [ALSO[plain]] if ALSO.get(plain) in known else []
+    matches = also or get_close_matches(word, known, n=1) or get_close_matches(plain, known, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

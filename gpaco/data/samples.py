@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,21 @@ IMAGE_WORDS = ("images", "image", "imgs", "img", "JPEGImages")
 MASK_WORDS = ("masks", "mask", "labels", "annotations", "annot", "SegmentationClass")
 
 
+class NamesBelow(Sequence[str]):
+    """The printable names of files below a folder, made when asked for: stored, those of a million take 100 MB."""
+
+    def __init__(self, folder: str, paths: Sequence[str]) -> None:
+        self.folder, self.paths = folder, paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return NamesBelow(self.folder, self.paths[i])
+        return printable(self.paths[i].removeprefix(self.folder))
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Labeled images, either all in memory or as files that `load` decodes: exactly one of `images` and `paths`.
@@ -46,7 +61,7 @@ class Samples:
     classes: tuple[str, ...]
     images: Pixels | None = None  # (N, H, W, 3) RGB
     paths: tuple[str | File, ...] | None = None  # millions of str take a third of the memory of Path
-    names: tuple[str, ...] = ()  # a printable name for each sample; by default its path or number
+    names: Sequence[str] = ()  # a printable name for each sample; by default its path or number
 
     def __post_init__(self) -> None:
         labels = np.asarray(self.labels, dtype=np.int64)
@@ -71,12 +86,15 @@ class Samples:
     def subset(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> "Samples":
         """Return the samples at `indices`, in that order, with their names."""
         rows = np.asarray(indices, dtype=np.int64)
+        names = self.names
         return replace(
             self,
             labels=self.labels[rows],
             images=None if self.images is None else self.images[rows],
-            paths=None if self.paths is None else tuple(self.paths[i] for i in rows),
-            names=tuple(self.names[i] for i in rows),
+            paths=None if self.paths is None else _taken(self.paths, rows),
+            names=NamesBelow(names.folder, _taken(names.paths, rows))
+            if isinstance(names, NamesBelow)
+            else _taken(names, rows),
         )
 
     @cached_property
@@ -111,6 +129,7 @@ class Part(Protocol):
     def __len__(self) -> int: ...
 
 
+T = TypeVar("T")
 PartType = TypeVar("PartType", bound=Part)
 
 
@@ -169,6 +188,10 @@ class DataSplits(Generic[PartType]):
 @dataclass(frozen=True, eq=False)
 class Splits(DataSplits[Samples]):
     """The splits of labeled images."""
+
+
+def _taken(values: Sequence[T], rows: Iterable[int]) -> tuple[T, ...]:
+    return tuple(values[i] for i in rows)
 
 
 def hash_of_rows(rows: Iterable[tuple[str, str]]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from gpaco.system.words import plural
 
@@ -27,6 +26,8 @@ def cost(model: nn.Module, height: int, width: int) -> tuple[int, int]:
 
     A multiplication and an addition count as two operations.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # it loads triton: 70 MB
+
     device = next(model.parameters()).device
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, height, width, device=device))

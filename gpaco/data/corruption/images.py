@@ -1,6 +1,6 @@
 """Images of any data set, clean or corrupted here; published corrupted sets are in published.py."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class Images:
         return self.samples.classes
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Sequence[str]:
         return self.samples.names
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpaco.data.images import SUFFIXES
 from gpaco.data.readers.rows import TABLES
-from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, Samples, Splits
+from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS, NamesBelow, Samples, Splits
 from gpaco.data.walk import entries, files_below, is_image
 from gpaco.errors import UserError
 from gpaco.system.words import plural, printable, some
@@ -116,9 +116,9 @@ def _samples(root: Path, folder: Path, classes: tuple[str, ...], skipped: Counte
         images = [image for own in inside.get(name, []) for image in _images_below(folder / own, skipped)]
         paths += images
         labels += [label] * len(images)
-    start = len(os.path.join(root, ""))
-    names = tuple(printable(path[start:]) for path in paths)
-    return Samples(np.array(labels), tuple(map(printable, classes)), paths=tuple(paths), names=names)
+    found = tuple(paths)
+    names = NamesBelow(os.path.join(root, ""), found)
+    return Samples(np.array(labels), tuple(map(printable, classes)), paths=found, names=names)
 
 
 def _images_below(folder: Path, skipped: Counter[str]) -> list[str]:

@@ -116,7 +116,7 @@ def write_results(
         parts = run.metrics.get("parts")
     result["parts"] = parts
     predictions = BytesIO()
-    np.savez(predictions, logits=logits, labels=samples.labels, names=np.array(samples.names))
+    np.savez(predictions, logits=logits, labels=samples.labels, names=np.array(list(samples.names)))
     data = json.dumps(record(splits, limit=INSPECTION_LIMIT), indent=1)
     write_atomic(run.folder / "predictions.npz", predictions.getvalue())
     write_atomic(run.folder / "data.json", data)
