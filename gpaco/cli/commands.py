@@ -390,7 +390,7 @@ def latency(
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the time per image, parameters and operations of a model.
+    """Measure the time per image of runs, and count their parameters and FLOPs.
 
     The numbers are stored with the run, and the report of a comparison plots accuracy against them.
     """

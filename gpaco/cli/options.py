@@ -74,7 +74,7 @@ Prior = Annotated[
     str | None,
     typer.Option(
         "--prior",
-        help="Class distribution expected at test time: uniform, train, or a CSV file. Default: as trained.",
+        help="Class distribution expected at test time: uniform, train, or a CSV file. Default: what the method assumes, mostly uniform.",
     ),
 ]
 Unbiased = Annotated[

@@ -115,7 +115,7 @@ def with_drawn(
     _, held = stratified_split(splits.train.labels, fraction, seed, stay=repeated(digests))
     if not len(held):
         return splits.noting(f"{title} every class has too few images to hold any out")
-    note = f"{title} {len(held)} of {len(splits.train)} training images, {fraction:.0%} of each class, seed {seed}"
+    note = f"{title} {len(held):,} of {len(splits.train):,} training images, {fraction:.0%} of each class, seed {seed}"
     return hold_back(splits, name, held, note)
 
 

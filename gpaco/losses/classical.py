@@ -84,7 +84,7 @@ def focal_loss(
 def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tensor:
     """Weights (C,) by the effective number of samples, ``(1 - beta) / (1 - beta**n)``, with mean 1 (Cui et al., 2019).
 
-    beta = 0 weighs all classes equally; beta near 1 weighs by 1 / n. Use them as the `weight` of other losses.
+    beta = 0 weights all classes equally; beta near 1 weights them by 1 / n. Use them as the `weight` of other losses.
 
     >>> class_balanced_weights([1000, 100, 10])
     tensor([0.0422, 0.2800, 2.6778])

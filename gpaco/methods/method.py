@@ -86,7 +86,7 @@ def class_means(blocks: Blocks, num_classes: int, num_features: int) -> tuple[Te
 
 @contextmanager
 def trial(model: nn.Module) -> Iterator[None]:
-    """Run the model in training mode without gradients, and restore its buffers afterwards."""
+    """Run the model in training mode without gradients, and restore its buffers afterward."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with torch.no_grad():

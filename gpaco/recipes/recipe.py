@@ -299,10 +299,10 @@ def in_toml(value: Any) -> str:
 def as_given(value: Any) -> str:
     """Return a value as --set takes it.
 
-    >>> as_given("rand"), as_given(True), as_given((256, 256))
-    ('rand', 'true', '[256, 256]')
+    >>> as_given("rand"), as_given(""), as_given(True), as_given((256, 256))
+    ('rand', '""', 'true', '[256, 256]')
     """
-    return value if isinstance(value, str) else in_toml(value)
+    return value if value and isinstance(value, str) else in_toml(value)
 
 
 def _one_line(text: str) -> str:

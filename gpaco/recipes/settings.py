@@ -82,7 +82,7 @@ METHODS: dict[str, About] = {
     ),
     "bcl": About(
         "Zhu et al., Balanced Contrastive Learning for Long-Tailed Visual Recognition, CVPR 2022",
-        "logit-adjusted cross entropy, and contrast with class prototypes in which all classes weigh the same",
+        "logit-adjusted cross entropy, and contrast with class prototypes in which all classes have the same weight",
         ("scale", "bcl_logits", "bcl_weight", "bcl_temperature"),
     ),
     "crt": About(
@@ -321,7 +321,7 @@ class Segmentation:
     channels: int = setting(0, "width of the decoder; 0: its own default", low=0)
     output_stride: int = setting(8, "output stride of the DeepLab encoder; 16 is faster", choices=(8, 16))
     aux_weight: float = setting(0.4, "weight of the auxiliary head's cross entropy; 0: no such head", low=0)
-    dice: float = setting(0.0, "weight of the Dice loss, which weighs all classes in a batch equally", low=0)
+    dice: float = setting(0.0, "weight of the Dice loss, which weights all classes in a batch equally", low=0)
     weight: float = setting(1.0, "weight of the GPaCo loss among pixels", low=0)
     pixels: int = setting(8192, "number of pixels sampled from each image; -1: all", low=-1)
     window: tuple[int, ...] = setting((), "height and width of the test-time window; []: whole images", low=1)

@@ -41,7 +41,7 @@ def final_logits(logits: Logits, card: Card, *, prior: str | None = None, unbias
             logits = logits + shift
         elif shift.any() and not card.tuned.unbiased:
             raise UserError(
-                "the prior of this run was tuned on uncorrected logits, which cannot be corrected afterwards",
+                "the prior of this run was tuned on uncorrected logits, which cannot be corrected afterward",
                 "leave out --unbiased, or tune again with it: gpaco evaluate RUN --unbiased --tune-prior",
             )
     if prior is None:

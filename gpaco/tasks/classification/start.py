@@ -86,6 +86,8 @@ def _describe_start(weights: str, name: str, part: str, reason: str, gpu: bool, 
         "all": "training all layers",
         "lora": "training LoRA adapters and a head",
     }[part]
+    if method in methods.CLOSED_FORM:
+        trained = "computing a classifier in closed form from its features"
     since = f" ({reason})" if reason else ""
     if untrained:
         return f"start: {'' if name == 'auto' else name + ' '}from scratch{since}; {trained}"

@@ -16,7 +16,7 @@ METHODS = ("gpaco", "ce")
 class SceneLoss(nn.Module):
     """Cross entropy + `aux_weight` * that of the auxiliary head + `weight` * GPaCo among pixels, as released.
 
-    `dice` * the Dice loss is our addition: it weighs all classes in a batch equally.
+    `dice` * the Dice loss is our addition: it weights all classes in a batch equally.
     """
 
     def __init__(self, method: MethodSettings, settings: Segmentation) -> None:
