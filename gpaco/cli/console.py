@@ -39,7 +39,10 @@ def print_metrics(result: dict[str, Any], as_json: bool) -> None:
         names |= {"macro_f1": "macro F1", "geometric_mean": "geometric mean", "ece": "calibration error"}
     for key, name in names.items():
         value, classes = result.get(key), result.get("groups", {}).get(key)
-        size = "" if classes is None else f"   ({plural(classes, 'class')})"
+        size = ""
+        if classes is not None:
+            tested = sum(row["group"] == key and row["test"] > 0 for row in result["per_class"])
+            size = f"   ({plural(classes, 'class')}{f', {tested} of them tested' if tested < classes else ''})"
         if key == "miou":
             size = f"   (over {result['measured']} of {plural(len(result['per_class']), 'class')})"
         if key == "top1" and "n" in result:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.commands import ENVIRONMENT, run, start
 from helpers.images import class_folders, photographs, save, tree_hash
@@ -18,7 +19,9 @@ from typer.main import get_command
 
 import gpaco
 from gpaco.cli.commands import app
+from gpaco.cli.console import print_metrics
 from gpaco.errors import UserError
+from gpaco.metrics.classification import summarize
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.paper_rows import names
 from gpaco.recipes.settings import MethodSettings
@@ -157,6 +160,13 @@ def test_figures_are_printed_with_the_size_of_their_group(trained: Path, prints:
     metrics = Run(trained).metrics
     assert f"all                {100 * metrics['top1']:5.1f}%" in text
     assert f"({metrics['groups']['few']} classes)" in text
+
+
+def test_a_group_says_how_many_of_its_classes_were_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    print_metrics(summarize(np.eye(4)[[0, 1, 2]], np.array([0, 1, 2]), [200, 50, 5, 3], list("abcd")), as_json=False)
+    text = capsys.readouterr().out
+    assert "few                100.0%   (2 classes, 1 of them tested)" in text
+    assert "many               100.0%   (1 class)" in text
 
 
 def test_a_run_without_a_page_does_not_speak_of_one(prints: Command, tmp_path: Path) -> None:
