@@ -38,7 +38,7 @@ METHODS = {
 NAMES = {"balanced-softmax": "balanced softmax", "gpaco, as published": "GPaCo as published"}
 NAMES |= {"gpaco": "GPaCo, balanced start, unbiased prior", "ce": "cross entropy"}
 FIGURES = ("top1", "many", "medium", "few", "ece_fitted")
-COMMON = ("views.first=plain", "views.second=plain", "train.channels_last=true", "train.report=false")
+COMMON = ("views.first=plain", "views.second=plain", "train.report=false")
 
 
 def cells() -> list[tuple[str, int, int]]:

@@ -43,7 +43,6 @@ def main() -> None:
         "views.crop_scale=[0.25, 1]",
         "train.epochs=3",
         "train.batch_size=64",
-        "train.channels_last=true",
         "train.report=false",
         "schedule.warmup=1",
         "data.allow_leakage=true",  # CIFAR-100 has a few images twice

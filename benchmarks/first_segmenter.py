@@ -150,9 +150,7 @@ def train_smp(data: Path, seed: int, minutes: float) -> tuple[dict[str, Any], fl
     """Metrics and minutes of segmentation-models-pytorch: AdamW at gpaco's rate, falling to 0 with the time used."""
     task = prepared(data, seed)
     torch.manual_seed(seed)
-    network = smp_network(task).train()
-    if task.recipe.train.channels_last:
-        network = network.to(memory_format=torch.channels_last)
+    network = smp_network(task).train().to(memory_format=torch.channels_last)
     optimizer = make_optimizer(task.recipe, network)
     dice = smp.losses.DiceLoss("multiclass", ignore_index=IGNORE)
     began, source, rate = time.process_time(), crops(task), task.recipe.optimizer.lr

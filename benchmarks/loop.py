@@ -39,7 +39,7 @@ def parts() -> tuple[Recipe, Classifier, Method, list[Batch]]:
         ["method.memory=1024", "train.epochs=1", "schedule.warmup=0", "views.first=plain", "views.second=plain"],
     )
     backbone = build("resnet8")
-    model = Classifier(backbone.module, backbone.num_features, CLASSES)
+    model = Classifier(backbone.module, backbone.num_features, CLASSES).to(memory_format=torch.channels_last)
     method = methods.build(recipe, model, CLASSES, torch.ones(CLASSES))
     batches = [
         Batch([torch.randn(128, 3, 32, 32) for _ in range(2)], torch.randint(CLASSES, (128,))) for _ in range(STEPS)

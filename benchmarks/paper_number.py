@@ -47,7 +47,7 @@ def train(data: str, folder: Path, method: str, epochs: int, amp: str) -> Run:
         epochs=epochs,
         settings=[
             *("views.second=cifar_aug", "optimizer.lr=0.1", f"schedule.steps={steps}", f"train.amp={amp}"),
-            *("train.channels_last=true", "train.report=false", "train.workers=0"),
+            *("train.report=false", "train.workers=0"),
             *(f"train.checkpoint_every={EVERY}", f"train.keep={epochs // EVERY}"),
         ],
         show=Display(sys.stdout).show,

@@ -41,7 +41,7 @@ def profile(data: Path, model: str, size: int, batch: int) -> dict[str, float]:
     """Return the seconds of each part of one epoch."""
     profiler = cProfile.Profile()
     with tempfile.TemporaryDirectory() as out:
-        settings = ["views.first=plain", "views.second=plain", "train.channels_last=true", "train.report=false"]
+        settings = ["views.first=plain", "views.second=plain", "train.report=false"]
         common: dict[str, Any] = {"weights": "none", "train": "all", "epochs": 1, "workers": 0, "validation": 0.0}
         with patch.object(stages, "fit", lambda *given: profiler.runcall(loop.fit, *given)):
             gpaco.train(

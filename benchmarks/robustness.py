@@ -29,7 +29,7 @@ METHODS = {
     "gpaco+alpha=0.01+temperature=0.07+memory=1024": "GPaCo, balanced start, unbiased prior",
 }
 VIEWS = {"plain": ("plain", "plain"), "strong": ("cifar_regular", "cifar_aug")}
-COMMON = ("data.validation=0", "train.channels_last=true", "train.report=false")
+COMMON = ("data.validation=0", "train.report=false")
 
 
 def rows_of(result: dict[str, Any]) -> dict[str, dict[str, float | None]]:

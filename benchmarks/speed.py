@@ -58,7 +58,7 @@ def ours(data: Path, model: str, size: int, batch: int, workers: int, views: int
         words = ["train", data, "--method", "ce", "--model", model, "--weights", "none", "--train", "all"]
         words += ["--size", size, "--batch-size", batch, "--epochs", 2, "--workers", workers, "--validation", 0]
         words += ["--set", "train.report=false", "--set", f"views.second={'plain' if views == 2 else ''}"]
-        words += ["--set", "views.first=plain", "--set", "train.channels_last=true", "--out", f"{out}/run"]
+        words += ["--set", "views.first=plain", "--out", f"{out}/run"]
         subprocess.run([sys.executable, "-m", "gpaco", *map(str, words)], check=True, capture_output=True)
         last = Path(out, "run", "metrics.jsonl").read_text().splitlines()[-1]
         rate: float = json.loads(last)["time"]["images_per_second"]

@@ -74,7 +74,8 @@ Prior = Annotated[
     str | None,
     typer.Option(
         "--prior",
-        help="Class distribution expected at test time: uniform, train, or a CSV file. Default: what the method assumes, mostly uniform.",
+        help="Class distribution expected at test time: uniform, train, or a CSV file. Default: what the method "
+        "assumes, mostly uniform.",
     ),
 ]
 Unbiased = Annotated[

@@ -15,7 +15,7 @@ from gpaco.training.run import Run
 from gpaco.training.stages import WITHOUT_EFFECT
 
 # Settings that may differ from the recipe without changing the experiment: paths, hardware, output.
-_FREE = {*WITHOUT_EFFECT, "data.path", "data.root", "train.seed", "train.channels_last", "train.compile"}
+_FREE = {*WITHOUT_EFFECT, "data.path", "data.root", "train.seed", "train.compile"}
 # Settings that a recipe leaves to the data, with their unset values; they are filled in before training.
 _OPEN: dict[str, Any] = {"model.name": "auto", "model.size": 0, "model.mean": (), "model.std": ()}
 _OPEN |= {"views.first": "auto", "views.second": "auto", "segmentation.crop": (), "segmentation.base_size": ()}

@@ -374,7 +374,6 @@ class Train:
     features: str = setting("", "folder for embedded views, to share between runs; empty: inside the run")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     ema: float = setting(0.0, "decay of the averaged weights; 0: off", low=0, below=1)
-    channels_last: bool = setting(False, "channels-last memory layout, faster on some GPUs")
     compile: bool = setting(False, "torch.compile the model")
     workers: int = setting(-1, "number of processes that load images; -1: chosen automatically", low=-1, high=1024)
     timeout: float = setting(10.0, "minutes that processes wait for each other", above=0)

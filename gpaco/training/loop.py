@@ -37,9 +37,8 @@ def fit(learner: Learner, folder: Path | None, device: torch.device, show: Show 
     steps is saved unchanged.
     """
     recipe, settings, steps = learner.recipe, learner.recipe.train, learner.steps
-    model, extra = learner.model.to(device), learner.extra.to(device)
-    if settings.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+    model = learner.model.to(device).to(memory_format=torch.channels_last)
+    extra = learner.extra.to(device).to(memory_format=torch.channels_last)
     optimizer = make_optimizer(recipe, model)
     scaler = torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16")
     ema = copy.deepcopy(model).requires_grad_(False) if settings.ema else None

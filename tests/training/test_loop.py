@@ -363,9 +363,7 @@ def test_options_of_the_loop_do_what_they_say(tmp_path: Path) -> None:
         return learner
 
     usual = trained()
-    for settings in (["train.accumulate=2"], ["train.channels_last=true"]):  # parts of 3 and 2 rows
-        other = trained(*settings)
-        torch.testing.assert_close(other.model.weight, usual.model.weight)
+    torch.testing.assert_close(trained("train.accumulate=2").model.weight, usual.model.weight)  # parts of 3 and 2 rows
     still = trained("optimizer.lr=0").model.weight
     clipped = trained("optimizer.clip=0.001", "optimizer.momentum=0").model.weight
     assert 0 < (clipped - still).norm() <= 5 * 0.01 * 0.001 * 1.01

@@ -26,14 +26,14 @@ _STEPS = 4  # steps of a head to measure
 
 def estimate_seconds(recipe: Recipe, splits: Splits, device: torch.device) -> float:
     """Estimate the seconds that one stage will take, within a factor of about two."""
-    model = build_model(describe(recipe, splits)).to(device)
+    model = build_model(describe(recipe, splits)).to(device).to(memory_format=torch.channels_last)
     freeze(model, recipe.train.part, lora_rank=recipe.train.lora_rank)
     size, images = recipe.model.size, len(splits.train)
     views = len(views_of_recipe(recipe)) * (2 if recipe.method.name in methods.SECOND_SAMPLER else 1)
     reading = seconds_of(lambda: [splits.train.load(i % images, size) for i in range(_IMAGES)]) / _IMAGES
     if splits.train.paths is None:
         reading = 0.0
-    pixels = torch.zeros(_IMAGES, 3, size, size, device=device).contiguous(memory_format=torch.channels_last)
+    pixels = torch.zeros(_IMAGES, 3, size, size, device=device)
     tested = sum(len(part) for name, part in splits.parts() if name != "train")
 
     @torch.inference_mode()

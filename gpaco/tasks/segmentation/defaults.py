@@ -25,7 +25,7 @@ HAS: dict[str, set[str]] = {
     "views": set(),
     "method": {"name", "alpha", "temperature"},
     "train": {
-        *("task", "epochs", "batch_size", "accumulate", "amp", "ema", "channels_last", "compile", "workers"),
+        *("task", "epochs", "batch_size", "accumulate", "amp", "ema", "compile", "workers"),
         *("timeout", "seed", "select", "report", "checkpoint_every", "keep", "log"),
     },
 }
@@ -89,7 +89,7 @@ def suggest(size: tuple[int, int], images: int, *, gpu: bool = False) -> dict[st
     if gpu:
         return found | {"train.batch_size": 16, "train.epochs": 80}
     epochs = min(max(round(CROPS / max(images, 1)), 5), 100)
-    found |= {"train.batch_size": 4, "train.epochs": epochs, "train.channels_last": True}
+    found |= {"train.batch_size": 4, "train.epochs": epochs}
     return found | {"segmentation.pixels": 1024}
 
 

@@ -15,9 +15,7 @@ _IMAGES = 2  # images to measure
 def estimate_seconds(recipe: Recipe, splits: SceneSplits, device: torch.device) -> float:
     """Estimate the seconds that one stage will take, within a factor of about two."""
     card = describe(recipe, splits)
-    model = build_model(card).to(device)
-    if recipe.train.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+    model = build_model(card).to(device).to(memory_format=torch.channels_last)
     loss, (height, width) = SceneLoss(recipe.method, recipe.segmentation), recipe.segmentation.crop
     crops = torch.zeros(_IMAGES, 3, height, width, device=device)
     masks = torch.zeros(_IMAGES, height, width, dtype=torch.long, device=device)
