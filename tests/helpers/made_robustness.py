@@ -20,11 +20,6 @@ COMMON = tuple(name for kind in ("noise", "blur", "weather", "digital") for name
 Error = Callable[[str, str, int], float]  # group ("error" is all), corruption, severity (0 is clean)
 
 
-def steady(clean: dict[str, float], added: dict[str, float]) -> Error:
-    """An error for each group, and as much more under every corruption at any severity."""
-    return lambda group, name, severity: clean[group] + (added[group] if severity else 0)
-
-
 def growing(group: str, name: str, severity: int) -> float:
     """Errors that all differ: by group, corruption and severity."""
     start = {"error": 0.20, "many": 0.10, "medium": 0.21, "few": 0.42}[group]

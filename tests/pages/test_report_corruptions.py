@@ -1,4 +1,4 @@
-"""What the tail report says about corrupted images: its numbers, who suffers more, and files that cannot be read."""
+"""What the tail report says about corrupted images: its numbers, and files that cannot be read."""
 
 import csv
 import json
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.made_robustness import COMMON, growing, steady, write_robustness
+from helpers.made_robustness import COMMON, growing, write_robustness
 from helpers.made_runs import tail_run, write_run
 
 import gpaco
 from gpaco.metrics.intervals import wilson
-from gpaco.pages.classification.corruptions import combined, images_by_group, robustness, sentence
+from gpaco.pages.classification.corruptions import combined, images_by_group, robustness
 from gpaco.pages.classification.evidence import gather
 from gpaco.training.run import Run
 
@@ -27,11 +27,6 @@ def tail(tmp_path: Path) -> Run:
 
 def shown(*runs: Run) -> list[Any]:
     return robustness(gather(runs))
-
-
-def said(*runs: Run) -> str:
-    found = gather(runs)
-    return sentence([one.name for one in found], robustness(found))
 
 
 def page_data(page: Path) -> Result:
@@ -112,10 +107,9 @@ def test_csv_files_have_the_numbers_of_the_page(tail: Run, tmp_path: Path) -> No
     assert float(rows["gpaco", "clean", "0", "many"]["error"]) == 0.05
 
 
-def test_without_a_file_there_is_no_section_and_no_word(tail: Run, tmp_path: Path) -> None:
+def test_without_a_file_there_is_no_section(tail: Run, tmp_path: Path) -> None:
     page = gpaco.report(tail, tmp_path / "report.html")
     assert shown(tail) == []
-    assert said(tail) == ""
     assert page_data(page)["robustness"] == []
     assert "Robustness" not in page.read_text().split("<script")[0]
     assert (tmp_path / "report_files" / "corruptions.csv").read_text().count("\n") == 1
@@ -129,8 +123,7 @@ def test_a_choice_of_conditions_leaves_holes_and_has_no_mean(tail: Run) -> None:
         assert panel["mean_error"] is panel["added"] is panel["mce"] is None
         for row in panel["errors"]:
             assert [value is None for value in row] == [False, True, True, True, False, True]
-    assert found["notes"][-1] == "14 are missing"
-    assert said(tail) == ""
+    assert found["notes"] == ["14 are missing"]
 
 
 def test_a_group_without_classes_is_none_everywhere(tmp_path: Path) -> None:
@@ -149,17 +142,6 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_page(tail: Run, tmp_path: 
         (found,) = page_data(gpaco.report(tail, tmp_path / "report.html"))["robustness"]
         assert problem in found["problem"]
         assert "robustness.json cannot be used" in (tmp_path / "report.html").read_text().split("<script")[0]
-        assert said(tail) == ""
-
-
-def test_a_clean_error_that_is_not_that_of_the_run_is_noted(tail: Run) -> None:
-    right = 1 - tail.metrics["top1"]
-    same = {"error": right, "many": 0.1, "medium": 0.2, "few": 0.3}
-    write_robustness(tail, steady(same, dict.fromkeys(same, 0.1)))
-    assert shown(tail)[0]["notes"] == []
-    other = same | {"error": right - 0.1}
-    write_robustness(tail, steady(other, dict.fromkeys(same, 0.1)))
-    assert "the checkpoint, the prior or the images differ" in shown(tail)[0]["notes"][0]
 
 
 # Several runs
@@ -194,50 +176,3 @@ def test_groups_of_other_training_counts_are_not_compared(tail: Run, tmp_path: P
     assert found["panels"][0]["differences"] is not None
     assert [panel["differences"] for panel in found["panels"][1:]] == [None] * 3
     assert "Groups are not compared" in found["not_compared"]
-
-
-# The sentence
-
-
-CLEAN = {"error": 0.2, "many": 0.1, "medium": 0.2, "few": 0.3}
-
-
-RARE = (
-    "Corruption hits rare classes harder than frequent ones: their error rises from 30% to 55%, "
-    "that of frequent classes from 10% to 15%."
-)
-FREQUENT = (
-    "Corruption hits frequent classes harder than rare ones: their error rises from 10% to 35%, "
-    "that of rare classes from 30% to 35%."
-)
-
-
-@pytest.mark.parametrize(("few", "many", "words"), [(0.25, 0.05, RARE), (0.05, 0.25, FREQUENT), (0.12, 0.1, "")])
-def test_the_sentence_says_which_classes_suffer_more(few: float, many: float, words: str, tail: Run) -> None:
-    write_robustness(tail, steady(CLEAN, {"error": 0.1, "many": many, "medium": 0.1, "few": few}))
-    assert said(tail) == words
-
-
-def test_the_same_difference_on_a_small_part_of_the_images_is_no_claim(tail: Run) -> None:
-    added = {"error": 0.1, "many": 0.05, "medium": 0.1, "few": 0.25}
-    write_robustness(tail, steady(CLEAN, added), subset=60)
-    assert said(tail) == ""
-
-
-def test_the_sentence_says_so_if_rare_classes_had_nothing_to_lose(tail: Run) -> None:
-    clean = CLEAN | {"few": 0.9}
-    write_robustness(tail, steady(clean, {"error": 0.1, "many": 0.3, "medium": 0.1, "few": 0.05}))
-    assert said(tail).endswith("that of rare classes from 90% to 95%, which had less to lose.")
-
-
-def test_the_sentence_about_several_runs_names_them(tail: Run, tmp_path: Path) -> None:
-    rare, frequent = ({"error": 0.1, "many": a, "medium": 0.1, "few": b} for a, b in ((0.05, 0.25), (0.25, 0.05)))
-    runs = [tail, tail_run(tmp_path / "a", seed=1, images=1200), tail_run(tmp_path / "b", seed=2, images=1200)]
-    for run, added in zip(runs, (rare, rare, frequent), strict=True):
-        write_robustness(run, steady(CLEAN, added))
-    assert said(*runs) == (
-        "Corruption hits rare classes harder than frequent ones for gpaco and a, "
-        "frequent ones harder than rare ones for b (see Robustness)."
-    )
-    page = gpaco.report(runs, tmp_path / "report.html")
-    assert page_data(page)["sentence"].endswith(said(*runs))

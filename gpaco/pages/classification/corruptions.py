@@ -10,9 +10,8 @@ from gpaco.data.holdout import stratified_subset
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
-from gpaco.pages.render import Facts, percent
+from gpaco.pages.render import Facts
 from gpaco.pages.runs import read_robustness
-from gpaco.system.words import join_words
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
 KEYS = {"all": "error", **{name: name for name in GROUPS}}  # group on the page: key in robustness.json
@@ -39,7 +38,7 @@ def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file:
         "problem": None,
         "about": _settings(file),
         "baseline": file["baseline"] and file["baseline"]["name"],
-        "notes": [*_doubts(one, file), *file["notes"]],
+        "notes": file["notes"],
         "skipped": len(file["skipped"]),
         "left_out": file["skipped"][:5],
         "names": list(kinds),
@@ -164,55 +163,3 @@ def _settings(file: Facts) -> str:
     if file["unbiased"]:
         parts.append("bias of the loss against frequent classes removed")
     return "; ".join(parts) + "."
-
-
-def _doubts(one: Evidence, file: Facts) -> list[str]:
-    """Return a note if the clean error differs from metrics.json and no setting explains it."""
-    here, top1 = file["clean_error"], one.metrics["top1"]
-    plain = file["subset"] is None and file["prior"] is None and not file["unbiased"] and not file["skipped"]
-    if not plain or here is None or top1 is None or abs(here - (1 - top1)) <= max(0.005, 2 / file["n"]):
-        return []
-    return [
-        f"The clean error here is {percent(here)}%, but {percent(1 - top1)}% in metrics.json: "
-        "the checkpoint, the prior or the images differ."
-    ]
-
-
-def sentence(names: Sequence[str], found: Sequence[Facts | None]) -> str:
-    """Return a sentence on which classes corruption hits harder; empty if it may be chance."""
-    hits = {name: hit for name, one in zip(names, found, strict=False) if (hit := _hit(one))}
-    if len(names) == 1 and hits:
-        (hit,) = hits.values()
-        harder, other = ("rare", "frequent") if hit["rare"] else ("frequent", "rare")
-        start, end, other_start, other_end = (percent(value, 0) for value in hit["errors"])
-        return (
-            f"Corruption hits {harder} classes harder than {other} ones: their error rises from {start}% to {end}%, "
-            f"that of {other} classes from {other_start}% to {other_end}%"
-            f"{', which had less to lose' if hit['less_to_lose'] else ''}."
-        )
-    rare, frequent = ([name for name, hit in hits.items() if hit["rare"] == wanted] for wanted in (True, False))
-    parts = [f"rare classes harder than frequent ones for {join_words(rare)}"] if rare else []
-    if frequent:
-        parts.append(f"frequent {'ones' if rare else 'classes'} harder than rare ones for {join_words(frequent)}")
-    return f"Corruption hits {', '.join(parts)} (see Robustness)." if parts else ""
-
-
-def _hit(one: Facts | None) -> Facts | None:
-    """Return which of the rarest and the most frequent group gains more errors; None if it may be chance."""
-    panels = [] if one is None or one["problem"] else one["panels"][1:]
-    there = [panel for panel in panels if panel["added_low"] is not None]
-    if len(there) < 2:
-        return None
-    frequent, rare = there[0], there[-1]
-    terms = []
-    for sign, panel in ((1, rare), (-1, frequent)):
-        terms += [(sign, panel["mean_error"], panel["effective"]), (-sign, panel["clean_error"], panel["effective"])]
-    _, low, high = combined(terms)
-    if low is None or high is None or low <= 0 <= high:
-        return None
-    harder, other = (rare, frequent) if low > 0 else (frequent, rare)
-    return {
-        "rare": low > 0,
-        "errors": [panel[key] for panel in (harder, other) for key in ("clean_error", "mean_error")],
-        "less_to_lose": harder["added"] > 1 - other["clean_error"],
-    }

@@ -26,8 +26,6 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
     for one, source in zip(found, data, strict=True):
         album.room = ROOM
         runs.append(_about_run(one, counts, album, source))
-    corrupted = corruptions.robustness(found)
-    words = [sentence(found, runs), corruptions.sentence([one.name for one in found], corrupted)]
     return {
         "classes": first.classes,
         "groups": first.groups.tolist(),
@@ -37,12 +35,12 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
         "bins": calibration.BINS,
         "imbalance": imbalance_factor(counts),
         "gini": gini(counts),
-        "sentence": " ".join(filter(None, words)),
+        "sentence": sentence(found, runs),
         "notes": _notes(found, differences),
         "figures": FIGURES,
         "runs": runs,
         "differences": differences,
-        "robustness": corrupted,
+        "robustness": corruptions.robustness(found),
         "latency": latency.latency(found),
         "paper": list(filter(None, (_beside_the_paper(one, run) for one, run in zip(found, runs, strict=True)))),
         "priors": {name: prior.tolist() for name, prior in log_priors(counts).items()},
