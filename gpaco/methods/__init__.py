@@ -17,7 +17,7 @@ from gpaco.methods.lift import Lift
 from gpaco.methods.memories import CausalNorm, Oltr
 from gpaco.methods.method import Method, Setup
 from gpaco.methods.paco import PaCo
-from gpaco.methods.plain import balanced_softmax, class_balanced, cross_entropy, focal
+from gpaco.methods.plain import BalancedSoftmax, ClassBalanced, CrossEntropy, Focal
 from gpaco.methods.reweighted import CbFocal, LdamDrw
 from gpaco.models.backbones import NONE, can_be_narrow
 from gpaco.models.classifier import Classifier
@@ -29,10 +29,10 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "paco": PaCo,
     "supcon": SupCon,
     "multitask": MultiTask,
-    "ce": cross_entropy,
-    "balanced-softmax": balanced_softmax,
-    "focal": focal,
-    "class-balanced": class_balanced,
+    "ce": CrossEntropy,
+    "balanced-softmax": BalancedSoftmax,
+    "focal": Focal,
+    "class-balanced": ClassBalanced,
     "gaussian": lambda _: Method(),
     "cb-focal": CbFocal,
     "ldam-drw": LdamDrw,

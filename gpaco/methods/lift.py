@@ -1,16 +1,15 @@
 """LIFT: adapters and a cosine classifier on a pretrained backbone."""
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from gpaco.losses.checks import log_frequencies
-from gpaco.methods.method import LogitMethod, Setup, class_means
+from gpaco.methods.method import class_means
+from gpaco.methods.plain import BalancedSoftmax
 from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Blocks
 
 
-class Lift(LogitMethod):
+class Lift(BalancedSoftmax):
     """LIFT without text (Shi et al., ICML 2024): CE(z + tau log pi, y), z = 25 cos, centers started from class means.
 
     Centers start as the unit mean of the raw features of each class, from images in the test view. At test time, the
@@ -23,19 +22,9 @@ class Lift(LogitMethod):
     of the image (released: of the whole image, whose longer side is not cropped).
     """
 
-    log_prior: Tensor
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__()
-        log_prior = setup.settings.tau * log_frequencies(setup.class_counts, setup.num_classes).float()
-        self.register_buffer("log_prior", log_prior, persistent=False)
-
     @torch.no_grad()
     def prepare(self, model: Classifier, train: Blocks, val: Blocks | None) -> None:
         weight = model.centers.weight
         means, counts = class_means(train, *weight.shape)
         there = counts > 0
         weight[there.to(weight.device)] = F.normalize(means[there], dim=1).to(weight)
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits + self.log_prior, labels)
