@@ -41,7 +41,7 @@ def write_model_card(run: Run, name: str, folder: Path) -> None:
         "total": int(counts.sum()),
         "imbalance": imbalance_factor(counts),
         "groups": GROUPS,
-        "robustness": robustness if isinstance(robustness, dict) and robustness.get("mean_error") is not None else None,
+        "robustness": robustness if robustness and robustness["mean_error"] is not None else None,
     }
     if classifies:
         (one,) = gather([run])

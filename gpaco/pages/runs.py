@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpaco.errors import UserError
 from gpaco.pages.render import Facts
 from gpaco.training.run import Run
 
@@ -24,14 +25,12 @@ def _common(parts: Sequence[Sequence[str]]) -> int:
     return next((k for k, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1), min(map(len, parts)))
 
 
-def read_robustness(folder: Path) -> Facts | str | None:
-    """Return the content of robustness.json, or what is wrong with the file, or None without a file."""
-    try:
-        found = json.loads((folder / "robustness.json").read_bytes())
-    except FileNotFoundError:
+def read_robustness(folder: Path) -> Facts | None:
+    """Return the content of robustness.json, or None without a file."""
+    path = folder / "robustness.json"
+    if not path.is_file():
         return None
-    except (OSError, ValueError) as error:
-        return f"it cannot be read ({error})"
-    if not isinstance(found, dict) or found.get("version") != 1:
-        return "it is not version 1 of the format"
+    found: Facts = json.loads(path.read_bytes())
+    if found["version"] != 1:
+        raise UserError(f"{path} is not version 1 of the format", "rerun gpaco robustness to write it again")
     return found

@@ -68,7 +68,7 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
     for run, name in zip(runs, run_names, strict=True):
         found.append(run.metrics | {"name": name, "epochs": run.recipe.train.epochs, "model": run.recipe.model.name})
         if (file := read_robustness(run.folder)) is not None:
-            robustness.append({"name": name, "problem": file if isinstance(file, str) else "", "file": file})
+            robustness.append({"name": name, "file": file})
     names = [row["name"] for row in found[0]["per_class"]]
     for other in found[1:]:
         if [row["name"] for row in other["per_class"]] != names:

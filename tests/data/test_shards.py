@@ -80,18 +80,13 @@ def test_shards_train_to_the_same_bits_as_the_folder_they_were_made_from(tmp_pat
 def test_an_index_is_used_until_the_shard_changes(tmp_path: Path) -> None:
     shard = write(tmp_path / "train-0.tar", a__1_png=png(1), b__2_png=png(2))
     index = tmp_path / "new" / "shards.json"
-    first = read(shard, index=index)
+    read(shard, index=index)
     stored = json.loads(index.read_text())
     stored[str(shard)]["images"][0][3] = "b"
     index.write_text(json.dumps(stored))
     assert read(shard, index=index, allow_empty_classes=True).classes == ("b",)  # as the index says
     write(shard, a__1_png=png(1), b__2_png=png(2), c__3_png=png(3))
     assert read(shard, index=index).classes == ("a", "b", "c")
-    entry = json.loads(index.read_text())[str(shard)]
-    wrong = ({}, None, entry | {"images": [["a/1.png"]]}, entry | {"images": [5]}, entry | {"images": 5})
-    for text in ("{", "[]", *(json.dumps({str(shard): one}) for one in wrong)):
-        index.write_text(text)
-        assert read(shard, index=index).train.names == (*first.train.names, "c/3.png")
 
 
 def test_classes_come_from_texts_json_or_folders_and_splits_from_names(tmp_path: Path) -> None:

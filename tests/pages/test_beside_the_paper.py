@@ -27,8 +27,6 @@ def test_a_comparison_plots_accuracy_against_latency_of_the_runs_that_were_measu
         with_latency(tail_run(tmp_path / "fast", seed=2), 2.0),
     ]
     runs.append(tail_run(tmp_path / "unmeasured", seed=3))
-    runs.append(tail_run(tmp_path / "damaged", seed=4))
-    (runs[-1].folder / "latency.json").write_text("{")
     page = gpaco.report(runs, tmp_path / "report.html", with_images=False).read_text()
     plot = json.loads((tmp_path / "report_files" / "report.json").read_text())["latency"]
     slow, fast = plot["rows"]

@@ -40,7 +40,7 @@ def read_shards(shards: Sequence[Path], index: Path | None = None) -> Splits:
             several; all others are training data.
         index: JSON file that stores the index of all archives, if any.
     """
-    known = _stored(index)
+    known: dict[str, Entry] = json.loads(index.read_text()) if index is not None and index.is_file() else {}
     found = {str(shard): _entry(shard, known.get(str(shard))) for shard in shards}
     if index is not None and found != known and distributed.rank() == 0:
         index.parent.mkdir(parents=True, exist_ok=True)
@@ -72,22 +72,6 @@ def _samples(rows: list[tuple[Member, str]], classes: list[str]) -> Samples:
         paths=tuple(member for member, _ in rows),
         names=tuple(printable(member.name) for member, _ in rows),
     )
-
-
-def _stored(index: Path | None) -> dict[str, Entry]:
-    """Return the stored index; an empty one if it is damaged, since it can be rebuilt."""
-    try:
-        stored = json.loads(index.read_text()) if index is not None and index.is_file() else {}
-    except ValueError:
-        return {}
-    return {shard: entry for shard, entry in stored.items() if _whole(entry)} if isinstance(stored, dict) else {}
-
-
-def _whole(entry: object) -> bool:
-    match entry:
-        case {"size": int(), "modified": int(), "images": [*rows]}:
-            return all(isinstance(row, list) and list(map(type, row)) == [str, int, int, str] for row in rows)
-    return False
 
 
 def _entry(shard: Path, known: Entry | None) -> Entry:

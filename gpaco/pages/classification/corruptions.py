@@ -25,9 +25,9 @@ def robustness(found: Sequence[Evidence]) -> list[Facts | None]:
     return [_about(one, file, found[0], files[0]) for one, file in zip(found, files, strict=True)]
 
 
-def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file: Facts | str | None) -> Facts | None:
-    if not isinstance(file, dict):
-        return {"problem": file} if file else None
+def _about(one: Evidence, file: Facts | None, first: Evidence, first_file: Facts | None) -> Facts | None:
+    if file is None:
+        return None
     kinds = {name: kind for kind, members in KINDS.items() for name in members if name in file["corruptions"]}
     images = images_by_group(one, file)
     against, why = _against(one, file, first, first_file)
@@ -35,7 +35,6 @@ def _about(one: Evidence, file: Facts | str | None, first: Evidence, first_file:
     if against and not alike:
         why = f"Groups are not compared: those of {one.name} and {first.name} have different classes."
     return {
-        "problem": None,
         "about": _settings(file),
         "baseline": file["baseline"] and file["baseline"]["name"],
         "notes": file["notes"],
@@ -140,11 +139,11 @@ def combined(terms: list[tuple[int, float | None, float | None]]) -> tuple[float
     return (value, value - below, value + above) if known else (value, None, None)
 
 
-def _against(one: Evidence, file: Facts, first: Evidence, other: Facts | str | None) -> tuple[Facts | None, str | None]:
+def _against(one: Evidence, file: Facts, first: Evidence, other: Facts | None) -> tuple[Facts | None, str | None]:
     """Return the file of the first run if both were tested on the same corrupted images, or the reason why not."""
     if one is first:
         return None, None
-    if not isinstance(other, dict):
+    if other is None:
         return None, f"No difference: {first.name} was not tested on corrupted images."
     same = all(file[key] == other[key] for key in ("n", "subset", "seed", "constants", "skipped"))
     if not same or one.images != first.images or not np.array_equal(one.labels, first.labels):

@@ -38,7 +38,7 @@ def tables(data: Facts) -> dict[str, Table]:
         for row in run["suspects"]:
             rows["labels_to_check"].append([me, row["name"], names[row["class"]], names[row["taken_for"]]])
         found = data["robustness"][k] if data["robustness"] else None  # empty if no run has robustness.json
-        if found and not found["problem"]:
+        if found:
             rows["corruptions"] += [[me, *row] for row in _corruptions(found)]
     return {file: (header, rows[file]) for file, header in _HEADERS.items()}
 

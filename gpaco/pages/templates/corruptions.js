@@ -93,10 +93,9 @@ function differenceWords(found) {
 
 // Scales: the same for all panels and runs
 
-const usable = () => data.robustness.filter((found) => found && !found.problem);
 const known = (rows) => rows.flat(2).filter(there);
 function largest(of, step) { // rounded up
-  const values = usable().flatMap((found) => found.panels.flatMap((panel) => known(of(panel))));
+  const values = data.robustness.filter(Boolean).flatMap((found) => found.panels.flatMap((panel) => known(of(panel))));
   return step * Math.max(1, Math.ceil(highest(values) / step - 1e-9));
 }
 const errorsOf = (panel) => [panel.clean_error, ...panel.errors];
@@ -119,19 +118,14 @@ function untested(found) {
 }
 function corruptions() {
   if (!data.robustness.length) return;
-  const found = data.robustness[state.run], run = runs[state.run], fine = found && !found.problem;
-  const problem = $("#corruption-problem"), difference = $("#corruption-difference");
-  problem.hidden = fine;
-  problem.textContent = !found ? "This run was not tested on corrupted images. Run gpaco robustness RUN."
-    : fine ? "" : `robustness.json cannot be used: ${found.problem}. Rerun gpaco robustness RUN to fix it.`;
-  const notes = fine ? [...found.notes] : [], more = fine ? found.skipped - found.left_out.length : 0;
-  if (fine && found.skipped) {
-    notes.push(`Left out: ${found.left_out.join("; ")}${more ? ` and ${number(more)} more` : ""}`);
-  }
-  put("#corruption-about", fine ? found.about : "", notes.map((note) => [el("br"), el("small", {}, note)]));
-  for (const host of ["#heat", "#heat-legend", "#heat-difference", "#difference-legend"]) put(host);
-  difference.hidden = !fine || state.run === 0;
-  if (!fine) return;
+  const found = data.robustness[state.run], run = runs[state.run];
+  for (const host of ["#corruption-about", "#heat", "#heat-legend", "#heat-difference", "#difference-legend"]) put(host);
+  $("#corruption-missing").hidden = found !== null;
+  $("#corruption-difference").hidden = found === null || state.run === 0;
+  if (found === null) return;
+  const notes = [...found.notes], more = found.skipped - found.left_out.length;
+  if (found.skipped) notes.push(`Left out: ${found.left_out.join("; ")}${more ? ` and ${number(more)} more` : ""}`);
+  put("#corruption-about", found.about, notes.map((note) => [el("br"), el("small", {}, note)]));
   const most = largest(errorsOf, 0.1), paint = (value) => ({ color: "hot", opacity: value / most });
   legend("#heat-legend", fractions(0, 11).map((part) => paint(part * most)), ["0", `${percent(most, 0)}% wrong`],
     untested(found));
