@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from gpaco.system import distributed
 from gpaco.system.progress import Say
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.evaluation import Ints, predicted, predictions_of
-from gpaco.tasks.classification.feature_cache import Indices
-from gpaco.tasks.classification.frozen import take_backbone
+from gpaco.tasks.classification.feature_cache import Indices, Rows, Vectors
+from gpaco.tasks.classification.frozen import Frozen, take_backbone
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import Predictor
 
@@ -133,33 +133,12 @@ class ImageSource:
         return predictions_of(Predictor(model, self.card).to(self.device).eval(), samples)
 
 
-class Rows(Protocol):
-    """Features of some images."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: Indices, views: Indices) -> Tensor:
-        """Return one view of each row, (N, width) in float32."""
-
-
-class Embedder(Protocol):
-    """Where features come from: a frozen backbone, or an array of vectors."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
-    def of_views(self, samples: Samples, views: list[View]) -> Rows:
-        """Return the features of training images in each of these views."""
-
-    def of_tested(self, samples: Samples) -> Rows:
-        """Return the features of images in the test view."""
-
-
 class FeatureSource:
     """Cached features: the views of a step are chosen from the `cached` views."""
 
-    def __init__(self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Embedder) -> None:
+    def __init__(
+        self, recipe: Recipe, splits: Splits, views: list[View], cached: list[View], frozen: Frozen | Vectors
+    ) -> None:
         self.recipe, self.samples, self.views, self.cached, self.frozen = recipe, splits.train, views, cached, frozen
         self.labels = splits.train.labels
         self.rows = np.arange(len(splits.train))  # of features to train on

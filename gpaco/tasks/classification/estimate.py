@@ -15,9 +15,9 @@ from gpaco.system import distributed
 from gpaco.system.precision import autocast
 from gpaco.tasks.classification.batches import FeatureSource, cached_kinds, caches, views_of_recipe
 from gpaco.tasks.classification.card import build_model, describe
+from gpaco.tasks.classification.feature_cache import Vectors
 from gpaco.tasks.classification.heads import FOLDS, fit_head, folds_used
 from gpaco.tasks.classification.learner import Earlier
-from gpaco.tasks.classification.vectors import Vectors
 from gpaco.tasks.duration import format_time, seconds_of
 
 _IMAGES = 8  # images to measure

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpaco.data.members import Member
 from gpaco.data.samples import Samples
+from gpaco.data.views.views import View
 from gpaco.errors import UserError
 from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
@@ -118,3 +119,30 @@ class Features:
     @cached_property
     def _values(self) -> NDArray[np.float16]:
         return np.memmap(self.file, np.float16, "r", shape=self.shape)  # reads only the rows that are used
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """One vector per sample, for any view; replaces a backbone that embeds images (see `Frozen`)."""
+
+    values: Tensor  # (N, F)
+    device: torch.device
+
+    @property
+    def width(self) -> int:
+        return self.values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, rows: Indices, views: Indices) -> Tensor:
+        return self.values[torch.from_numpy(rows)]
+
+    def of_tested(self, samples: Samples) -> "Vectors":
+        return self
+
+    def of_views(self, samples: Samples, views: list[View]) -> "Vectors":
+        return self
+
+
+Rows = Features | Vectors

@@ -1,6 +1,6 @@
 """Heads on an array of feature vectors, with the same head, closed form and calibration as `--train head`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import quiet
 from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.card import build_head, describe
-from gpaco.tasks.classification.feature_cache import Indices
+from gpaco.tasks.classification.feature_cache import Vectors
 from gpaco.tasks.classification.heads import closed_form, fit_head
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.predictor import Predictor
@@ -23,30 +23,6 @@ from gpaco.tasks.classification.results import calibrated, used_part
 
 # Methods that train a head with linear class centers in one stage, and the closed form.
 METHODS = ("balanced-softmax", "gpaco", "paco", "multitask", "ce", "focal", "class-balanced", "cb-focal", "gaussian")
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """One vector per sample, for any view; replaces a backbone that embeds images (see `Frozen`)."""
-
-    values: Tensor  # (N, F)
-    device: torch.device
-
-    @property
-    def width(self) -> int:
-        return self.values.shape[1]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, rows: Indices, views: Indices) -> Tensor:
-        return self.values[torch.from_numpy(rows)]
-
-    def of_tested(self, samples: Samples) -> "Vectors":
-        return self
-
-    def of_views(self, samples: Samples, views: list[View]) -> "Vectors":
-        return self
 
 
 class Shifted(nn.Module):

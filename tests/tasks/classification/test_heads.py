@@ -29,6 +29,7 @@ from gpaco.tasks.classification.batches import FeatureSource
 from gpaco.tasks.classification.calibration import fit_calibration
 from gpaco.tasks.classification.card import build_head, describe
 from gpaco.tasks.classification.defaults import head_settings, memory_for
+from gpaco.tasks.classification.feature_cache import Vectors
 from gpaco.tasks.classification.heads import (
     FOLDS,
     HeldOut,
@@ -40,7 +41,6 @@ from gpaco.tasks.classification.heads import (
 )
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.tuning import candidates
-from gpaco.tasks.classification.vectors import Vectors
 from gpaco.training.run import Run
 
 
