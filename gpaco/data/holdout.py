@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpaco.data.samples import DataSplits, Splits
+from gpaco.data.samples import AnySplits, Splits
 from gpaco.errors import UserError
 
 Indices = npt.NDArray[np.int64]
-AnySplits = TypeVar("AnySplits", bound=DataSplits[Any])
 
 
 def by_class(labels: npt.ArrayLike) -> list[Indices]:

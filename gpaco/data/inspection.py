@@ -5,9 +5,10 @@ import hashlib
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +16,11 @@ import numpy as np
 
 from gpaco.data.images import BadImageError, describe_image, read_image
 from gpaco.data.members import File, Member
-from gpaco.data.samples import BadImage, Samples, Splits
+from gpaco.data.samples import AnySplits, BadImage, Samples, Splits
 from gpaco.errors import UserError
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.progress import Progress
-from gpaco.system.words import some
 
 INSPECTION_LIMIT = 20_000  # files; hashing and decoding more takes minutes
 TOLERATED = 0.01  # share of unreadable images that may be left out
@@ -71,6 +71,12 @@ def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool
     return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
+def bad_images(splits: Splits, progress: Progress | None = None, *, shared: bool = False) -> list[BadImage]:
+    """Return the images of all splits that do not decode; `shared` as in `digests`."""
+    found = over_parts(splits, partial(find_bad, shared=shared), progress)
+    return [BadImage(name, part.names[i], why) for name, part in splits.parts() for i, why in found[name]]
+
+
 def over_parts(
     splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
 ) -> dict[str, Result]:
@@ -90,45 +96,16 @@ def _shifted(progress: Progress | None, before: int, size: int, total: int) -> P
     return lambda now, of: progress(before + size * now // of, total)
 
 
-def without(splits: Splits, bad: Mapping[str, Sequence[tuple[int, str]]], *, limit: float = TOLERATED) -> Splits:
-    """Return the splits without the unreadable images, as `over_parts(splits, find_bad)` lists them.
-
-    They are gone for the whole run, so that counts and prior match the remaining images. It is an error if more than
-    one image and more than `limit` of all are bad, or if a class loses its last training image.
-    """
-    total = sum(len(part) for _, part in splits.parts())
-    number = sum(map(len, bad.values()))
-    if not number:
-        return splits
-    if number > max(limit * total, 1):
-        named = [f"{dict(splits.parts())[name].names[i]}: {why}" for name, found in bad.items() for i, why in found]
-        raise UserError(
-            f"{number} of {total} images are unreadable, more than {limit:.1%}: {some(named, 3)}",
-            "repair or remove them; gpaco check lists them all",
-        )
-    parts = {
-        name: part.subset(np.setdiff1d(np.arange(len(part)), [i for i, _ in bad.get(name, [])]))
+def without(splits: AnySplits, bad: Sequence[BadImage]) -> AnySplits:
+    """Return the splits without these images. Those that no longer exist are ignored."""
+    gone = {(one.split, one.name) for one in bad}
+    affected = {one.split for one in bad}
+    parts: dict[str, Any] = {
+        name: part.subset([i for i, own in enumerate(part.names) if (name, own) not in gone])
         for name, part in splits.parts()
+        if name in affected
     }
-    train = parts["train"]
-    lost = np.flatnonzero((splits.train.counts > 0) & (train.counts == 0))
-    if len(lost):
-        names = [splits.classes[c] for c in lost]
-        raise UserError(f"all training images of {some(names)} are unreadable", "repair them, or remove the class")
-    listed = [BadImage(name, part.names[i], why) for name, part in splits.parts() for i, why in bad.get(name, [])]
-    filled = {name: part if len(part) else None for name, part in parts.items()}
-    changes: dict[str, Any] = {**filled, "train": train, "bad": tuple(listed)}
-    images = "image" if number == 1 else "images"
-    return replace(splits, **changes).noting(f"left out: {number} unreadable {images} of {total}")
-
-
-def places_of(splits: Splits, listed: Sequence[BadImage]) -> dict[str, list[tuple[int, str]]]:
-    """Return the indices of images that were unreadable earlier, as `without` takes them. Missing ones are ignored."""
-    reasons = {(one.split, one.name): one.reason for one in listed}
-    return {
-        split: [(i, reasons[split, name]) for i, name in enumerate(part.names) if (split, name) in reasons]
-        for split, part in splits.parts()
-    }
+    return replace(splits, bad=tuple(bad), **parts)
 
 
 def write_bad(path: Path, listed: Sequence[BadImage]) -> None:

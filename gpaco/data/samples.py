@@ -185,6 +185,9 @@ class DataSplits(Generic[PartType]):
         return replace(self, notes=(*self.notes, *notes))
 
 
+AnySplits = TypeVar("AnySplits", bound=DataSplits[Any])
+
+
 @dataclass(frozen=True, eq=False)
 class Splits(DataSplits[Samples]):
     """The splits of labeled images."""

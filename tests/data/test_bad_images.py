@@ -13,12 +13,13 @@ from helpers.images import drawing, photographs, tree_hash
 from PIL import Image
 
 import gpaco
-from gpaco.data.inspection import fingerprints, read_bad, without, write_bad
+from gpaco.data.inspection import fingerprints, read_bad, write_bad
 from gpaco.data.readers.read import read
 from gpaco.data.samples import BadImage
 from gpaco.errors import EnvironmentProblem, UserError
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
+from gpaco.tasks.classification.splits import without_unreadable
 from gpaco.training.run import BAD_IMAGES, Run
 
 QUICK: dict[str, Any] = {
@@ -100,7 +101,7 @@ def test_a_split_without_a_readable_image_is_none(tmp_path: Path) -> None:
     (train / "cat" / "1.jpg").rename(tmp_path / "data" / "test" / "cat" / "1.jpg")
     splits = read(tmp_path / "data")
     assert len(splits.test) == 1
-    assert without(splits, {"test": [(0, "truncated")]}).test is None
+    assert without_unreadable(splits, [BadImage("test", splits.test.names[0], "truncated")]).test is None
 
 
 def test_a_list_of_a_run_that_failed_before_its_first_checkpoint_counts_for_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpaco.data.inspection import Inspection, inspect, over_parts, places_of, without
+from gpaco.data.inspection import Inspection, inspect, over_parts
 from gpaco.data.leaks import PUBLISHED, copies, refuse_one_class
 from gpaco.data.readers.read import read
 from gpaco.data.samples import BadImage, Splits, in_memory
@@ -24,7 +24,7 @@ from gpaco.system.words import in_lines, plural, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.classification.defaults import resolve
 from gpaco.tasks.classification.estimate import estimate_seconds, format_estimate
-from gpaco.tasks.classification.splits import with_reported, with_selecting
+from gpaco.tasks.classification.splits import with_reported, with_selecting, without_unreadable
 from gpaco.tasks.classification.start import choose_start
 
 SHOWN = 20  # classes whose images are counted
@@ -159,7 +159,7 @@ def _problems(facts: Mapping[str, Any], splits: Splits) -> list[str]:
     if facts["bad"]:
         what = plural(len(facts["bad"]), "unreadable image")
         try:
-            without(splits, places_of(splits, [BadImage(*one.values()) for one in facts["bad"]]))
+            without_unreadable(splits, [BadImage(*one.values()) for one in facts["bad"]])
             problems.append(f"{what} (gpaco train --on-bad-image skip leaves them out)")
         except UserError as error:
             problems.append(f"{what}, and --on-bad-image skip does not help: {error.cause}")

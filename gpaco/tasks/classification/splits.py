@@ -1,20 +1,23 @@
 """Reads, splits and checks the data of a recipe."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from gpaco.data.holdout import with_drawn, with_val_as_test
-from gpaco.data.inspection import INSPECTION_LIMIT, find_bad, fingerprints, over_parts, places_of, read_bad, without
+from gpaco.data.inspection import INSPECTION_LIMIT, TOLERATED, bad_images, find_bad, fingerprints, read_bad, without
 from gpaco.data.leaks import refuse_leaks, refuse_one_class
 from gpaco.data.longtail import long_tailed
 from gpaco.data.readers.read import read
-from gpaco.data.samples import Splits, in_memory
+from gpaco.data.samples import BadImage, Splits, in_memory
 from gpaco.errors import UserError
 from gpaco.metrics.groups import GROUPS, groups
 from gpaco.recipes.settings import Data, Recipe
 from gpaco.system.progress import Say, as_progress, quiet
-from gpaco.system.words import some
+from gpaco.system.words import plural, some
 from gpaco.training.run import BAD_IMAGES, SHARDS
 
 
@@ -134,12 +137,36 @@ def check_tuning(recipe: Recipe) -> None:
 def without_bad(splits: Splits, run: Path | None, say: Say, *, shared: bool) -> Splits:
     """Return the splits without unreadable images; in a run that has started, without those on its list."""
     if run is not None and (run / BAD_IMAGES).is_file():
-        return without(splits, places_of(splits, read_bad(run / BAD_IMAGES)), limit=1)
-    look = partial(find_bad, shared=shared)
-    splits = without(splits, over_parts(splits, look, as_progress(say, "looking for unreadable images")))
+        return without_unreadable(splits, read_bad(run / BAD_IMAGES), limit=1)
+    bad = bad_images(splits, as_progress(say, "looking for unreadable images"), shared=shared)
+    splits = without_unreadable(splits, bad)
     for one in splits.bad:
         say(f"left out: {one.name}: {one.reason}")
     return splits
+
+
+def without_unreadable(splits: Splits, bad: Sequence[BadImage], *, limit: float = TOLERATED) -> Splits:
+    """Return the splits without the unreadable images.
+
+    They are gone for the whole run, so that counts and prior match the remaining images. It is an error if more than
+    one image and more than `limit` of all are bad, or if a class loses its last training image.
+    """
+    total = sum(len(part) for _, part in splits.parts())
+    if not bad:
+        return splits
+    if len(bad) > max(limit * total, 1):
+        raise UserError(
+            f"{len(bad)} of {total} images are unreadable, more than {limit:.1%}: "
+            f"{some([f'{one.name}: {one.reason}' for one in bad], 3)}",
+            "repair or remove them; gpaco check lists them all",
+        )
+    left = without(splits, bad)
+    lost = np.flatnonzero((splits.train.counts > 0) & (left.train.counts == 0))
+    if len(lost):
+        names = [splits.classes[c] for c in lost]
+        raise UserError(f"all training images of {some(names)} are unreadable", "repair them, or remove the class")
+    left = replace(left, val=left.val or None, test=left.test or None)
+    return left.noting(f"left out: {plural(len(bad), 'unreadable image')} of {total}")
 
 
 def check_readable(splits: Splits, say: Say) -> None:

@@ -1,14 +1,12 @@
 """Reads, splits and checks the scenes of a recipe."""
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gpaco.data.holdout import hold_back, repeated, stratified_split, with_val_as_test
-from gpaco.data.inspection import INSPECTION_LIMIT, fingerprints, read_bad
+from gpaco.data.inspection import INSPECTION_LIMIT, fingerprints, read_bad, without
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
@@ -31,7 +29,7 @@ def scene_splits(recipe: Recipe, say: Say = quiet, *, run: Path | None = None, s
     splits = with_parts(splits, recipe.data, as_progress(say, "looking for duplicates"))
     for note in (f"data: {splits.reader}", *splits.notes):
         say(note)
-    return without(splits, left_out(recipe, run) or ())
+    return _without(splits, left_out(recipe, run) or ())
 
 
 def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
@@ -119,16 +117,10 @@ def inspected(splits: SceneSplits, recipe: Recipe, say: Say) -> SceneSplits:
         say(f"WARNING: {problem}")
     for one in bad:
         say(f"left out: {one.reason}")
-    return without(splits, bad)
+    return _without(splits, bad)
 
 
-def without(splits: SceneSplits, bad: Sequence[BadImage]) -> SceneSplits:
-    """Return the splits without these pairs. Pairs that no longer exist are ignored."""
-    gone = {(one.split, one.name) for one in bad}
-    parts: dict[str, Any] = {
-        name: part.subset([i for i, own in enumerate(part.names) if (name, own) not in gone])
-        for name, part in splits.parts()
-    }
-    left = replace(splits, bad=tuple(bad), **parts)
+def _without(splits: SceneSplits, bad: Sequence[BadImage]) -> SceneSplits:
+    left = without(splits, bad)
     check_filled(left)
     return left

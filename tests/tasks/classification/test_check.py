@@ -9,7 +9,7 @@ import pytest
 from helpers.images import class_folders, drawing, save, tree_hash
 from PIL import Image
 
-from gpaco.data.inspection import find_bad, inspect, over_parts, without
+from gpaco.data.inspection import bad_images, find_bad, inspect
 from gpaco.data.leaks import refuse_leaks
 from gpaco.data.readers.read import read
 from gpaco.data.samples import Samples, Splits
@@ -20,6 +20,7 @@ from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.tasks.classification.check import check, lines
 from gpaco.tasks.classification.defaults import suggest
+from gpaco.tasks.classification.splits import without_unreadable
 
 
 def troubled(root: Path) -> Path:
@@ -133,20 +134,19 @@ def test_leaks_are_refused_for_ones_own_data_and_noted_for_published_sets(tmp_pa
 
 def test_bad_images_are_found_and_left_out_of_everything(tmp_path: Path) -> None:
     splits = read(troubled(tmp_path))
-    bad = over_parts(splits, find_bad)
-    assert [splits.train.names[i] for i, _ in bad["train"]] == [
-        "train/ant/empty.jpg",
-        "train/bee/cut.png",
-        "train/bee/page.jpg",
+    bad = bad_images(splits)
+    assert [(one.split, one.name) for one in bad] == [
+        ("train", "train/ant/empty.jpg"),
+        ("train", "train/bee/cut.png"),
+        ("train", "train/bee/page.jpg"),
     ]
-    assert bad["val"] == bad["test"] == []
     with pytest.raises(UserError, match=r"3 of 184 images are unreadable, more than 1.0%: 'train/ant/empty.jpg: "):
-        without(splits, bad)
-    clean = without(splits, bad, limit=0.02)
+        without_unreadable(splits, bad)
+    clean = without_unreadable(splits, bad, limit=0.02)
     assert clean.train.counts.tolist() == [133, 31, 1]
-    assert over_parts(clean, find_bad)["train"] == []
+    assert bad_images(clean) == []
     assert clean.notes[-1] == "left out: 3 unreadable images of 184"
-    assert without(clean, {}) is clean
+    assert without_unreadable(clean, []) is clean
 
 
 def test_a_class_whose_images_are_all_bad_is_not_left_out_silently(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_class_whose_images_are_all_bad_is_not_left_out_silently(tmp_path: Pat
     (root / "b" / "0.png").write_bytes(b"")
     splits = read(root)
     with pytest.raises(UserError, match="all training images of 'b' are unreadable"):
-        without(splits, over_parts(splits, find_bad))
+        without_unreadable(splits, bad_images(splits))
 
 
 def test_an_inspection_of_a_file_that_is_gone_has_its_reason_and_no_digest(tmp_path: Path) -> None:
