@@ -43,21 +43,16 @@ class Batch:
         return len(self.labels)
 
     def chunks(self, parts: int) -> list[Self]:
-        """Split the batch into parts, for gradient accumulation."""
-        labels, *views = in_parts(parts, self.labels, *self.views)
+        """Split the batch into `parts` parts, or into single rows if there are fewer, for gradient accumulation.
+
+        Not with `chunk`, which would give some processes fewer parts than others.
+        """
+        labels, *views = (tensor.tensor_split(min(parts, len(self))) for tensor in (self.labels, *self.views))
         return [type(self)(list(v), y) for v, y in zip(zip(*views, strict=True), labels, strict=True)]
 
     def to(self, device: torch.device) -> Self:
         views = [view.to(device, non_blocking=True) for view in self.views]
         return type(self)(views, self.labels.to(device, non_blocking=True))
-
-
-def in_parts(parts: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Split each tensor into `parts` parts, or into single rows if there are fewer.
-
-    Not with `chunk`, which would give some processes fewer parts than others.
-    """
-    return [tensor.tensor_split(min(parts, len(tensor))) for tensor in tensors]
 
 
 def class_shares(counts: Indices, sampler: str) -> NDArray[np.float64]:
