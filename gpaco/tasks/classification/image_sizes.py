@@ -4,10 +4,9 @@ import numpy as np
 
 from gpaco.data.images import BadImageError, size_of
 from gpaco.data.samples import Samples
-from gpaco.errors import UserError
 
 SMALL = 64  # pixels; photos are larger
-_SAMPLED = 25  # files
+_SAMPLED = 25  # images
 
 
 def usual_side(samples: Samples) -> int:
@@ -15,7 +14,7 @@ def usual_side(samples: Samples) -> int:
     if samples.images is not None:
         return min(int(side) for side in samples.images.shape[1:3])
     sides = []
-    for i in _spread(samples):
+    for i in np.unique(np.linspace(0, len(samples) - 1, _SAMPLED).astype(int)).tolist():
         try:
             sides.append(min(size_of((samples.paths or ())[i])))
         except BadImageError:
@@ -23,18 +22,6 @@ def usual_side(samples: Samples) -> int:
     return int(np.median(sides)) if sides else 224
 
 
-def has_color(samples: Samples) -> bool:
-    """Return whether one of a few images has a pixel that is not gray."""
-    for i in _spread(samples):
-        try:
-            image = samples.load(int(i)).astype(int)
-        except UserError:
-            continue
-        if (image.max(2) != image.min(2)).any():
-            return True
-    return False
-
-
-def _spread(samples: Samples) -> list[int]:
-    found: list[int] = np.unique(np.linspace(0, len(samples) - 1, _SAMPLED).astype(int)).tolist()
-    return found
+def is_gray(samples: Samples) -> bool:
+    """Return whether the images are in memory and the first have no color; files are not decoded for it."""
+    return samples.images is not None and not np.ptp(samples.images[:_SAMPLED], axis=-1).any()

@@ -13,7 +13,7 @@ from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.progress import Say
-from gpaco.tasks.classification.image_sizes import SMALL, has_color, usual_side
+from gpaco.tasks.classification.image_sizes import SMALL, is_gray, usual_side
 
 BACKBONE = "tf_efficientnet_lite0"  # for photos
 # Stronger backbones, with their image size; they need a download, and preferably a GPU.
@@ -52,7 +52,7 @@ def choose_start(recipe: Recipe, given: set[str], samples: Samples, device: torc
             reason = "small images" if name == "auto" else "no package has its weights"
             reason += "; --weights hub downloads timm's" if name not in ("auto", *SMALL_IMAGES) else ""
         say(_describe_start(weights, name, part, reason, gpu, recipe.method.name))
-        if weights == NONE and small and has_color(samples) and asked == "auto":
+        if weights == NONE and small and asked == "auto" and not is_gray(samples):
             say(f"--weights package: a pretrained backbone for these images, scaled to {ENLARGED} pixels; often better")
     return recipes.fill(recipe, chosen)
 
