@@ -82,7 +82,7 @@ def main() -> None:
         ratios: list[float] = []
         for _ in range(options.repeats):
             began, cpu = time.perf_counter(), time.process_time()
-            rows = list(predict_rows(model, files, top=5, batch_size=64))
+            rows = predict_rows(model, files, top=5, batch_size=64)
             direct, own = len(rows) / (time.perf_counter() - began), time.process_time() - cpu
             began, cpu = time.perf_counter(), cpu_seconds(server.pid)
             with ThreadPoolExecutor(options.clients) as clients:

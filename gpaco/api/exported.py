@@ -12,7 +12,7 @@ from gpaco.errors import UserError
 from gpaco.models.onnx_file import open_onnx
 from gpaco.system.progress import Progress, Say
 from gpaco.tasks.classification.exported import open_classifier
-from gpaco.tasks.classification.rows import check_options, output_table, write_rows
+from gpaco.tasks.classification.rows import check_options, output_table, predict_rows
 from gpaco.tasks.segmentation.exported import open_segmenter
 from gpaco.tasks.segmentation.masks import ImageSegmenter, output_masks, write_masks
 
@@ -58,7 +58,7 @@ def predict_file(
         return write_masks(model, paths, folder=folder, uncertain=uncertain, progress=progress)
     place = None if out is None else output_table(out)
     how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "progress": progress}
-    return write_rows(model, find_files(paths), place, **how)
+    return predict_rows(model, find_files(paths), place, **how)
 
 
 def serve_file(path: Path | str, *, host: str = HOST, port: int = PORT, say: Say = print, **options: Any) -> None:

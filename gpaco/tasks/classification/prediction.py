@@ -16,7 +16,7 @@ from gpaco.system.progress import Progress
 from gpaco.tasks.classification.logits import Logits
 from gpaco.tasks.classification.predictor import load_classifiers
 from gpaco.tasks.classification.priors import assumed_prior, check_correction, final_logits
-from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, write_rows
+from gpaco.tasks.classification.rows import ImageClassifier, Row, Seen, output_table, predict_rows
 from gpaco.training.run import Run
 
 
@@ -38,7 +38,7 @@ def predict_classes(
     files = find_files(paths)
     model = image_classifier(runs, prior=prior, unbiased=unbiased, device=device)
     how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "progress": progress}
-    return write_rows(model, files, place, work=distributed.shared_work(), **how)
+    return predict_rows(model, files, place, work=distributed.shared_work(), **how)
 
 
 def image_classifier(

@@ -61,14 +61,18 @@ class ImageClassifier:
 def predict_rows(
     model: ImageClassifier,
     files: Sequence[File],
+    place: Path | None = None,
     *,
     top: int,
     batch_size: int,
     uncertain: float | None = None,
     progress: Progress | None = None,
     work: Work = ALONE,
-) -> Iterator[Row]:
-    """Yield a row for each file; with `uncertain`, a row says whether its probability is below that."""
+) -> list[Row]:
+    """Return a row for each file, and write the rows to a table if a place is given.
+
+    With `uncertain`, a row says whether its probability is below that.
+    """
 
     def read(path: File) -> Seen | str:
         try:
@@ -76,27 +80,29 @@ def predict_rows(
         except Problem as error:
             return error.cause
 
-    done, rounds = 0, work.rounds(len(files), batch_size)
+    rows, rounds = list[Row](), work.rounds(len(files), batch_size)
     loaded = prefetch(read, (files[i] for own in rounds for i in own), ahead=batch_size)
-    for own in rounds:
-        images = list(islice(loaded, len(own)))
-        good = [image for image in images if not isinstance(image, str)]
-        probabilities = iter(model.probabilities(good) if good else ())
-        found: list[Row] = []
-        for i, image in zip(own, images, strict=True):
-            row: Row = {"path": printable(str(files[i])), **dict.fromkeys(("class", "probability", "group", "train"))}
-            if isinstance(image, str):
-                row |= {"top": [], "error": image}
-            else:
-                row |= answer(next(probabilities), model, top) | {"error": None}
-            if uncertain is not None:
-                row["uncertain"] = row["probability"] is None or row["probability"] < uncertain
-            found.append(row)
-        together = work.collect(found)
-        yield from together
-        done += len(together)
-        if progress is not None:
-            progress(done, len(files))
+    with table_writer(place if work.first else None, top, marked=uncertain is not None) as write:
+        for own in rounds:
+            images = list(islice(loaded, len(own)))
+            good = [image for image in images if not isinstance(image, str)]
+            probabilities = iter(model.probabilities(good) if good else ())
+            found: list[Row] = []
+            for i, image in zip(own, images, strict=True):
+                row: Row = dict.fromkeys(COLUMNS) | {"path": printable(str(files[i]))}
+                if isinstance(image, str):
+                    row |= {"top": [], "error": image}
+                else:
+                    row |= answer(next(probabilities), model, top) | {"error": None}
+                if uncertain is not None:
+                    row["uncertain"] = row["probability"] is None or row["probability"] < uncertain
+                found.append(row)
+            for row in work.collect(found):
+                rows.append(row)
+                write(row)
+            if progress is not None:
+                progress(len(rows), len(files))
+    return rows
 
 
 def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:
@@ -110,27 +116,6 @@ def answer(probabilities: Floats, model: ImageClassifier, top: int) -> Row:
         "train": None if model.counts is None else model.counts[first],
         "top": [(model.classes[c], round(float(probabilities[c]), 6)) for c in best],
     }
-
-
-def write_rows(
-    model: ImageClassifier,
-    files: Sequence[File],
-    place: Path | None,
-    *,
-    top: int,
-    batch_size: int,
-    uncertain: float | None,
-    progress: Progress | None,
-    work: Work = ALONE,
-) -> list[Row]:
-    """Return a row for each file, and write the rows to a table if a place is given."""
-    rows: list[Row] = []
-    how: dict[str, Any] = {"top": top, "batch_size": batch_size, "uncertain": uncertain, "progress": progress}
-    with table_writer(place if work.first else None, top, marked=uncertain is not None) as write:
-        for row in predict_rows(model, files, work=work, **how):
-            rows.append(row)
-            write(row)
-    return rows
 
 
 def check_options(uncertain: float | None, **numbers: int) -> None:
