@@ -6,7 +6,6 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from gpaco.data.samples import AnySplits, BadImage, Samples, Splits
 from gpaco.errors import UserError
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
+from gpaco.system.prefetch import prefetch
 from gpaco.system.progress import Progress
 
 INSPECTION_LIMIT = 20_000  # files; hashing and decoding more takes minutes
@@ -138,11 +138,10 @@ def each(total: int, look: Callable[[int], Result], progress: Progress | None, *
     size = min(_CHUNK, len(own) // (4 * _THREADS) + 1)
     chunks = [own[start : start + size] for start in range(0, len(own), size)]
     results: list[Result] = []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for found in pool.map(lambda chunk: [look(i) for i in chunk], chunks):
-            results += found
-            if progress is not None:
-                progress(len(results), len(own))
+    for found in prefetch(lambda chunk: [look(i) for i in chunk], chunks, ahead=2 * _THREADS, threads=_THREADS):
+        results += found
+        if progress is not None:
+            progress(len(results), len(own))
     if not shared:
         return results
     everyone: list[Any] = [None] * total

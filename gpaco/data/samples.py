@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from json.encoder import encode_basestring_ascii as quoted
@@ -15,11 +14,12 @@ import numpy.typing as npt
 from gpaco.data.images import Pixels, read_image, size_of
 from gpaco.data.members import File
 from gpaco.errors import UserError
+from gpaco.system.prefetch import prefetch
 from gpaco.system.words import printable, some
 
 Labels = npt.NDArray[np.int64]
 
-_CHUNK = 1024
+_AHEAD = 64
 _THREADS = 4
 
 # Common names for splits, in folder names, file names and columns.
@@ -244,19 +244,16 @@ def in_memory(
     if max(shape) > largest or total * math.prod(shape) > limit * 1e6:
         return splits
     paths = [path for part in parts.values() for path in part.paths or ()]
+    if any(size != shape[1::-1] for size in prefetch(size_of, paths, ahead=_AHEAD, threads=_THREADS)):
+        return splits
     decoded, done = {}, 0
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(paths), _CHUNK):
-            if any(size != shape[1::-1] for size in pool.map(size_of, paths[start : start + _CHUNK])):
-                return splits
-        for name, part in parts.items():
-            images = np.empty((len(part), *shape), np.uint8)
-            for start in range(0, len(part), _CHUNK):
-                chunk = range(start, min(start + _CHUNK, len(part)))
-                images[chunk.start : chunk.stop] = list(pool.map(part.load, chunk))
-                done += len(chunk)
-                if progress is not None:
-                    progress(done, total)
-            decoded[name] = replace(part, images=images, paths=None)
+    for name, part in parts.items():
+        images = np.empty((len(part), *shape), np.uint8)
+        for i, image in enumerate(prefetch(part.load, range(len(part)), ahead=_AHEAD, threads=_THREADS)):
+            images[i] = image
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        decoded[name] = replace(part, images=images, paths=None)
     note = f"decoded into memory: all images are {shape[1]} x {shape[0]} pixels"
     return replace(splits, train=decoded["train"], val=decoded.get("val"), test=decoded.get("test")).noting(note)

@@ -2,7 +2,6 @@
 
 import colorsys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpaco.data.samples import DataSplits, hash_of_rows
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system import distributed
+from gpaco.system.prefetch import prefetch
 from gpaco.system.words import printable
 
 Color = tuple[int, int, int]
@@ -203,9 +203,8 @@ def pixel_counts(scenes: Scenes, progress: Callable[[int, int], None] | None = N
 
     mine = distributed.own_share(len(scenes))
     counts = np.zeros(len(scenes.classes), np.int64)
-    with ThreadPoolExecutor(4) as pool:
-        for done, own in enumerate(pool.map(count, mine), 1):
-            counts += own
-            if progress is not None:
-                progress(done, len(mine))
+    for done, own in enumerate(prefetch(count, mine, ahead=8, threads=4), 1):
+        counts += own
+        if progress is not None:
+            progress(done, len(mine))
     return distributed.sum_counts(torch.from_numpy(counts)).numpy()
