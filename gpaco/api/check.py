@@ -8,7 +8,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
 from gpaco.system.distributed import choose_device
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.tasks.classification import check as classification
 from gpaco.tasks.segmentation import check as segmentation
 
@@ -18,7 +18,7 @@ def check(
     task: str = "classification",
     root: str | None = None,
     settings: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[dict[str, Any], list[str]]:
     """Check data for a task. Return the findings, ready for JSON, and as lines to print.
 

@@ -12,7 +12,7 @@ from gpaco.system import distributed
 from gpaco.system.distributed import choose_device
 from gpaco.system.files import write_atomic
 from gpaco.system.outputs import labeled_places, output_file
-from gpaco.system.progress import Progress, Say, quiet
+from gpaco.system.progress import Progress, Say, no_progress, quiet
 from gpaco.tasks.classification import evaluation as classification
 from gpaco.tasks.classification.results import tune_prior as tune_run
 from gpaco.tasks.segmentation import evaluation as segmentation
@@ -35,7 +35,7 @@ def evaluate(
     which: str = "best",
     device: str | None = None,
     out: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     say: Say = quiet,
     **how: Any,
 ) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def evaluate(
     where = choose_device(device)
     distributed.start(where, several[0].recipe.train.timeout)
     if distributed.rank():
-        say, progress = quiet, None
+        say, progress = quiet, no_progress
     if root is not None and data is None:
         raise UserError("--root is for a table or list, but none was given", "gpaco evaluate RUN LIST --root FOLDER")
     common: dict[str, Any] = {"many": many, "few": few, "which": which, "device": where}

@@ -10,7 +10,7 @@ from gpaco.api.serving.server import HOST, PORT, listen, serve_model
 from gpaco.data.files import find_files
 from gpaco.errors import UserError
 from gpaco.models.onnx_file import open_onnx
-from gpaco.system.progress import Progress, Say
+from gpaco.system.progress import Progress, Say, no_progress
 from gpaco.tasks.classification.exported import open_classifier
 from gpaco.tasks.classification.rows import check_options, output_table, predict_rows
 from gpaco.tasks.segmentation.exported import open_segmenter
@@ -46,7 +46,7 @@ def predict_file(
     top: int = 5,
     batch_size: int = 64,
     uncertain: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image, as `gpaco.predict` does for a run; `options` go to `open_model`."""

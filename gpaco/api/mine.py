@@ -13,7 +13,7 @@ from gpaco.system import distributed
 from gpaco.system.faults import explained
 from gpaco.system.files import write_atomic
 from gpaco.system.outputs import output_file
-from gpaco.system.progress import Progress, Say, quiet
+from gpaco.system.progress import Progress, Say, no_progress, quiet
 from gpaco.system.words import plural, printable
 from gpaco.tasks.classification.mining import RARE, candidates, chosen_classes, look_at
 from gpaco.tasks.classification.predictor import load_classifiers
@@ -30,7 +30,7 @@ def mine(
     classes: str | Sequence[str] = RARE,
     n: int = 200,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     say: Say = quiet,
 ) -> list[dict[str, Any]]:
     """Return candidates for rare classes among unlabeled images: predicted as the class, without near-duplicates.

@@ -8,7 +8,7 @@ from gpaco.api.exported import predict_file
 from gpaco.errors import UserError
 from gpaco.models.onnx_file import is_onnx
 from gpaco.system import distributed
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.tasks.classification.prediction import predict_classes
 from gpaco.tasks.classification.rows import check_options
 from gpaco.tasks.segmentation.prediction import predict_masks
@@ -26,7 +26,7 @@ def predict(
     batch_size: int = 64,
     uncertain: float | None = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     **how: Any,
 ) -> list[dict[str, Any]]:
     """Return a row for each image: path, class, probability, group of the class, `top` classes, error (or None).

@@ -20,7 +20,7 @@ from gpaco.errors import UserError
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.prefetch import prefetch
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 
 INSPECTION_LIMIT = 20_000  # files; hashing and decoding more takes minutes
 TOLERATED = 0.01  # share of unreadable images that may be left out
@@ -42,12 +42,12 @@ class Inspection:
     odd: tuple[str, ...] = ()
 
 
-def inspect(samples: Samples, progress: Progress | None = None) -> list[Inspection]:
+def inspect(samples: Samples, progress: Progress = no_progress) -> list[Inspection]:
     """Decode and hash each image; files are hashed by their bytes, images in memory by their pixels."""
     return each(len(samples), lambda i: _inspected(samples, i), progress)
 
 
-def digests(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[str]:
+def digests(samples: Samples, progress: Progress = no_progress, *, shared: bool = False) -> list[str]:
     """Return the SHA-256 of each image without decoding it; an empty string for an unreadable file.
 
     With `shared`, each process reads its share, and all get the whole list.
@@ -55,14 +55,14 @@ def digests(samples: Samples, progress: Progress | None = None, *, shared: bool 
     return each(len(samples), lambda i: _digest(samples, i), progress, shared=shared)
 
 
-def fingerprints(paths: Sequence[str | File], progress: Progress | None = None) -> list[str]:
+def fingerprints(paths: Sequence[str | File], progress: Progress = no_progress) -> list[str]:
     """Return a string for each file, the same only for files with the same bytes. Only files of equal size are read."""
     sizes = [_size(path) for path in paths]
     shared = {size for size, files in Counter(sizes).items() if files > 1}
     return each(len(paths), lambda i: (sizes[i] in shared and _file_digest(paths[i])) or f"file {i}", progress)
 
 
-def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool = False) -> list[tuple[int, str]]:
+def find_bad(samples: Samples, progress: Progress = no_progress, *, shared: bool = False) -> list[tuple[int, str]]:
     """Return the index of each image that does not decode, and the reason; `shared` as in `digests`."""
     if samples.paths is None:
         return []
@@ -71,14 +71,14 @@ def find_bad(samples: Samples, progress: Progress | None = None, *, shared: bool
     return [(i, reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
-def bad_images(splits: Splits, progress: Progress | None = None, *, shared: bool = False) -> list[BadImage]:
+def bad_images(splits: Splits, progress: Progress = no_progress, *, shared: bool = False) -> list[BadImage]:
     """Return the images of all splits that do not decode; `shared` as in `digests`."""
     found = over_parts(splits, partial(find_bad, shared=shared), progress)
     return [BadImage(name, part.names[i], why) for name, part in splits.parts() for i, why in found[name]]
 
 
 def over_parts(
-    splits: Splits, look: Callable[[Samples, Progress | None], Result], progress: Progress | None = None
+    splits: Splits, look: Callable[[Samples, Progress], Result], progress: Progress = no_progress
 ) -> dict[str, Result]:
     """Call `inspect`, `digests` or `find_bad` for every split, and return the results by name, with shared progress."""
     total, done = sum(len(part) for _, part in splits.parts()), 0
@@ -89,10 +89,8 @@ def over_parts(
     return found
 
 
-def _shifted(progress: Progress | None, before: int, size: int, total: int) -> Progress | None:
+def _shifted(progress: Progress, before: int, size: int, total: int) -> Progress:
     """Return the progress of one split, of which this process may inspect only a share, as that of all splits."""
-    if progress is None:
-        return None
     return lambda now, of: progress(before + size * now // of, total)
 
 
@@ -129,7 +127,7 @@ def read_bad(path: Path) -> list[BadImage]:
     )
 
 
-def each(total: int, look: Callable[[int], Result], progress: Progress | None, *, shared: bool = False) -> list[Result]:
+def each(total: int, look: Callable[[int], Result], progress: Progress, *, shared: bool = False) -> list[Result]:
     """Call `look` for every index in two threads: reading, hashing and decoding mostly release the GIL.
 
     With `shared`, each process looks at its share, and all get the whole list: results must be ready for JSON.
@@ -140,8 +138,7 @@ def each(total: int, look: Callable[[int], Result], progress: Progress | None, *
     results: list[Result] = []
     for found in prefetch(lambda chunk: [look(i) for i in chunk], chunks, ahead=2 * _THREADS, threads=_THREADS):
         results += found
-        if progress is not None:
-            progress(len(results), len(own))
+        progress(len(results), len(own))
     if not shared:
         return results
     everyone: list[Any] = [None] * total

@@ -11,7 +11,7 @@ import numpy as np
 from gpaco.data.inspection import digests, over_parts
 from gpaco.data.samples import Splits
 from gpaco.errors import UserError
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 
 PUBLISHED = ("CIFAR-10", "CIFAR-100", "idx files", "scikit-learn's digits")  # readers with published splits
 
@@ -43,7 +43,7 @@ def copies(splits: Splits, found: Mapping[str, Sequence[str]]) -> dict[str, list
     return groups
 
 
-def refuse_leaks(splits: Splits, *, progress: Progress | None = None) -> Splits:
+def refuse_leaks(splits: Splits, *, progress: Progress = no_progress) -> Splits:
     """Return the same splits, or raise a `UserError` if an image is in more than one split.
 
     All processes must call it: each reads its share of the files.

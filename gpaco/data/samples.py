@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from json.encoder import encode_basestring_ascii as quoted
@@ -15,6 +15,7 @@ from gpaco.data.images import Pixels, read_image, size_of
 from gpaco.data.members import File
 from gpaco.errors import UserError
 from gpaco.system.prefetch import prefetch
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import printable, some
 
 Labels = npt.NDArray[np.int64]
@@ -229,9 +230,7 @@ def with_training_images(splits: Splits, allow_empty_classes: bool) -> Splits:
     )
 
 
-def in_memory(
-    splits: Splits, limit: float, *, largest: int = 64, progress: Callable[[int, int], None] | None = None
-) -> Splits:
+def in_memory(splits: Splits, limit: float, *, largest: int = 64, progress: Progress = no_progress) -> Splits:
     """Return the splits with all images decoded, if they all have the same size of at most `largest` pixels a side.
 
     Small images take longer to read and decode than to augment. Other splits are returned unchanged, and so are those
@@ -252,8 +251,7 @@ def in_memory(
         for i, image in enumerate(prefetch(part.load, range(len(part)), ahead=_AHEAD, threads=_THREADS)):
             images[i] = image
             done += 1
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
         decoded[name] = replace(part, images=images, paths=None)
     note = f"decoded into memory: all images are {shape[1]} x {shape[0]} pixels"
     return replace(splits, train=decoded["train"], val=decoded.get("val"), test=decoded.get("test")).noting(note)

@@ -15,6 +15,10 @@ def quiet(said: object) -> None:
     """Report nothing."""
 
 
+def no_progress(done: int, total: int) -> None:
+    """Show no progress."""
+
+
 def muted(say: Say) -> Say:
     """Return a callback that prints no line, but has the progress bars of `say`."""
 

@@ -14,7 +14,7 @@ from gpaco.data.corruption.corruptions import CORRUPTIONS, KINDS, SEVERITIES
 from gpaco.data.images import SUFFIXES, Pixels, read_image
 from gpaco.data.samples import Labels
 from gpaco.errors import UserError, nearest
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import one_line, printable
 
 Condition = tuple[str, int]  # a corruption and its severity
@@ -65,7 +65,7 @@ class Arrays:
         return np.array(_mapped(self.files[name])[(severity - 1) * len(self.labels) + i])
 
 
-def read_shifted(path: Path, progress: Progress | None = None) -> Tree | Arrays | None:
+def read_shifted(path: Path, progress: Progress = no_progress) -> Tree | Arrays | None:
     """Return the corrupted set in a folder, or None."""
     if not path.is_dir():
         return None
@@ -98,7 +98,7 @@ def _homes(path: Path) -> dict[str, Path]:
     return {name: found[name] for name in CORRUPTIONS if name in found}
 
 
-def _read_tree(folders: dict[str, Path], progress: Progress | None) -> Tree:
+def _read_tree(folders: dict[str, Path], progress: Progress) -> Tree:
     homes = {(name, s): folder / str(s) for name, folder in folders.items() for s in SEVERITIES}
     homes = {condition: home for condition, home in homes.items() if home.is_dir()}
     for folder in folders.values():
@@ -113,8 +113,7 @@ def _read_tree(folders: dict[str, Path], progress: Progress | None) -> Tree:
             first, names = home, own
         elif own != names:
             raise _differs(home, set(own), first, set(names))
-        if progress is not None:
-            progress(number, len(homes))
+        progress(number, len(homes))
     if not names:
         raise UserError(f"no image in {first}", "it should have a folder for each class, with images")
     folder_of = [name.split("/", 1)[0] for name in names]

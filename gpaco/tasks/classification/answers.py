@@ -18,7 +18,7 @@ from gpaco.data.views.eval import as_tested
 from gpaco.data.views.tested import TestView
 from gpaco.data.views.views import channels_first
 from gpaco.errors import Problem, UserError
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.tasks.classification.predictor import Predictor
 
 Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # logits (N, C) -> classes (N,)
@@ -35,7 +35,7 @@ def answers_under(
     *,
     skip: bool = False,
     workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Iterator[tuple[Condition, NDArray[np.int64], list[tuple[int, str]]]]:
     """Yield the predicted classes of `indices` under each condition, and the unreadable images.
 
@@ -63,8 +63,7 @@ def answers_under(
             classes[[place for place in range(len(chunk)) if place not in errors]] = found if on_cpu else model(found)
             parts.append(classes)
             done += len(chunk)
-            if progress is not None:
-                progress(done, len(indices) * len(conditions))
+            progress(done, len(indices) * len(conditions))
         yield condition, np.concatenate([np.zeros(0, np.int64), *parts]), unreadable
 
 

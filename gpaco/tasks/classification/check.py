@@ -19,7 +19,7 @@ from gpaco.metrics.groups import FEW, GROUPS, MANY, gini, imbalance_factor, one_
 from gpaco.metrics.groups import groups as groups_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.system.progress import Progress, quiet
+from gpaco.system.progress import Progress, no_progress, quiet
 from gpaco.system.words import in_lines, plural, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.classification.defaults import resolve
@@ -35,7 +35,7 @@ def check(
     *,
     root: Path | str | None = None,
     allow_outside: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
     """Return the facts about the data, ready for JSON; `lines` formats them as text.

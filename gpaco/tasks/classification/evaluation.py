@@ -19,7 +19,7 @@ from gpaco.data.walk import real_paths
 from gpaco.errors import Problem, UserError
 from gpaco.metrics.classification import summarize
 from gpaco.system import distributed
-from gpaco.system.progress import Progress, Say, quiet
+from gpaco.system.progress import Progress, Say, no_progress, quiet
 from gpaco.system.words import plural
 from gpaco.tasks.classification.class_match import matched, restricted
 from gpaco.tasks.classification.logits import Logits
@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 _BATCH = 256  # images
 
 
-def logits_of(predictor: Predictor, samples: Samples, *, progress: Progress | None = None) -> Logits:
+def logits_of(predictor: Predictor, samples: Samples, *, progress: Progress = no_progress) -> Logits:
     """Return the logits (N, C) of all samples. Each process computes its share, and all get the whole."""
     logits: Logits = _answers(predictor, samples, Tensor.float, progress)
     return logits
@@ -40,7 +40,7 @@ def logits_of(predictor: Predictor, samples: Samples, *, progress: Progress | No
 
 def predictions_of(predictor: Predictor, samples: Samples) -> Ints:
     """Return the predicted class of each sample (N,), -1 if its logits are not finite; computed as in `logits_of`."""
-    predictions: Ints = _answers(predictor, samples, predicted, None)
+    predictions: Ints = _answers(predictor, samples, predicted, no_progress)
     return predictions
 
 
@@ -52,7 +52,7 @@ def predicted(logits: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _answers(
-    predictor: Predictor, samples: Samples, wanted: Callable[[Tensor], Tensor], progress: Progress | None
+    predictor: Predictor, samples: Samples, wanted: Callable[[Tensor], Tensor], progress: Progress
 ) -> NDArray[Any]:
     mine = np.array(distributed.own_share(len(samples)), np.int64)
     chunks = [mine[k : k + _BATCH] for k in range(0, len(mine), _BATCH)]
@@ -62,8 +62,7 @@ def _answers(
     for images in images_as_tested(samples, predictor.card.view, chunks):
         parts.append(wanted(predictor(images.to(device))).cpu())
         done += len(images)
-        if progress is not None:
-            progress(done, len(mine))
+        progress(done, len(mine))
     answers: NDArray[Any] = distributed.in_order(torch.cat(parts), len(samples)).numpy()
     return answers
 
@@ -135,7 +134,7 @@ def evaluate_runs(
     restrict: bool,
     which: str,
     device: torch.device,
-    progress: Progress | None,
+    progress: Progress,
     say: Say,
 ) -> dict[str, Any]:
     """Return the metrics of a run, or of several as an ensemble; see `gpaco.evaluate`."""

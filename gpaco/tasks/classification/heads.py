@@ -23,7 +23,7 @@ from gpaco.models.classifier import Classifier
 from gpaco.models.gaussian import Gaussian, fit_gaussian
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
-from gpaco.system.progress import Progress, Say
+from gpaco.system.progress import Progress, Say, no_progress
 from gpaco.tasks.classification.batches import BLOCK, FeatureSource, caches
 from gpaco.tasks.classification.card import Card, build_head, describe
 from gpaco.tasks.classification.feature_cache import Indices
@@ -126,7 +126,7 @@ def carry(model: Classifier, weights: Mapping[str, Tensor], method: str) -> None
 def held_out_logits(
     learner: ClassificationLearner,
     device: torch.device,
-    progress: Progress = lambda *_: None,
+    progress: Progress = no_progress,
     gaussian: Logits | None = None,
 ) -> HeldOut:
     """Train on all folds except one and return the logits of that one, for as many folds as needed.

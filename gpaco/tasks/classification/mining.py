@@ -15,7 +15,7 @@ from gpaco.errors import Problem, UserError, nearest
 from gpaco.metrics.groups import groups
 from gpaco.system import distributed
 from gpaco.system.prefetch import prefetch
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.tasks.classification.card import Card
 from gpaco.tasks.classification.logits import check_finite, softmax
 from gpaco.tasks.classification.predictor import Predictor
@@ -77,7 +77,7 @@ def chosen_classes(words: str | Sequence[str], card: Card) -> list[int]:
 
 @torch.inference_mode()
 def look_at(
-    predictor: Predictor, files: Sequence[File], *, progress: Progress | None = None
+    predictor: Predictor, files: Sequence[File], *, progress: Progress = no_progress
 ) -> tuple[Pool, dict[int, str]]:
     """Return the model's outputs for all files, and why some cannot be read. Each process reads its share."""
     card, device = predictor.card, predictor.mean.device
@@ -103,8 +103,7 @@ def look_at(
             rows = np.array(good) + start
             logits[rows], features[rows] = answers.float().cpu(), found.float().cpu()
             check_finite(logits[rows])
-        if progress is not None:
-            progress(min(start + _BATCH, len(own)), len(own))
+        progress(min(start + _BATCH, len(own)), len(own))
     whole = [distributed.in_order(torch.from_numpy(part), len(files)).numpy() for part in (logits, features)]
     everyones = {int(i): reason for i, reason in distributed.collect(list(errors.items()))}
     return Pool(final_logits(whole[0], card, prior="uniform"), whole[1]), everyones

@@ -31,7 +31,7 @@ def predict_classes(
     batch_size: int,
     uncertain: float | None,
     device: torch.device,
-    progress: Progress | None,
+    progress: Progress,
 ) -> list[Row]:
     """Return a row for each image, and write it to `out` if given; see `gpaco.predict`."""
     place = None if out is None else output_table(out, [place for run in runs for place in run.recipe.data.places])

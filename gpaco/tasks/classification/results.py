@@ -22,7 +22,7 @@ from gpaco.recipes.settings import Recipe
 from gpaco.system import distributed
 from gpaco.system.files import write_atomic
 from gpaco.system.locks import lock
-from gpaco.system.progress import Progress, Say, as_progress, quiet
+from gpaco.system.progress import Progress, Say, as_progress, no_progress, quiet
 from gpaco.tasks.classification.analysis import analyze
 from gpaco.tasks.classification.batches import FeatureSource, caches
 from gpaco.tasks.classification.calibration import fit_calibration, write_calibration
@@ -55,7 +55,7 @@ def write_results(
     *,
     learner: ClassificationLearner | None = None,
     unbiased: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> None:
     """Calibrate the selected checkpoint, tune the prior if requested, evaluate, and write everything.
 
@@ -198,7 +198,7 @@ def used_part(recipe: Recipe) -> str:
     return "fused" if recipe.method.fuse and caches(recipe) else "head"
 
 
-def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, progress: Progress | None) -> Tuned:
+def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, progress: Progress) -> Tuned:
     """Select tau by macro recall on validation data, for a model without a tuned prior.
 
     With `unbiased`, its logits are first corrected for the bias of the loss.
@@ -211,7 +211,7 @@ def tune(predictor: Predictor, validation: Samples | None, unbiased: bool, progr
     return Tuned(tau=tau, unbiased=unbiased, step=card.step, val_macro_before=before, val_macro=after)
 
 
-def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, progress: Progress | None) -> None:
+def tune_prior(run: Run, device: torch.device, say: Say, *, unbiased: bool, progress: Progress) -> None:
     """Tune the prior of a finished run on its validation data, store it with the run, and rewrite its metrics."""
     run.check_finished()
     last = recipes.stages(run.recipe)[-1]

@@ -21,7 +21,7 @@ from gpaco.data.members import File
 from gpaco.errors import EnvironmentProblem, Problem, UserError, installing
 from gpaco.system.outputs import Mark, output_file
 from gpaco.system.prefetch import prefetch
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import printable
 from gpaco.system.work import ALONE, Work
 from gpaco.tasks.classification.logits import Floats, Logits, check_finite, softmax
@@ -66,7 +66,7 @@ def predict_rows(
     top: int,
     batch_size: int,
     uncertain: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     work: Work = ALONE,
 ) -> list[Row]:
     """Return a row for each file, and write the rows to a table if a place is given.
@@ -100,8 +100,7 @@ def predict_rows(
             for row in work.collect(found):
                 rows.append(row)
                 write(row)
-            if progress is not None:
-                progress(len(rows), len(files))
+            progress(len(rows), len(files))
     return rows
 
 

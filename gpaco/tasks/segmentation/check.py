@@ -13,7 +13,7 @@ from gpaco.metrics.groups import GROUPS, imbalance_factor
 from gpaco.metrics.segmentation import share_groups
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Progress, quiet
+from gpaco.system.progress import Progress, no_progress, quiet
 from gpaco.system.words import plural, some
 from gpaco.tasks import report_lines
 from gpaco.tasks.segmentation.defaults import resolve
@@ -33,7 +33,7 @@ from gpaco.tasks.segmentation.splits import with_parts
 from gpaco.tasks.segmentation.start import choose_start
 
 
-def check(data: Path | str, *, progress: Progress | None = None, device: torch.device | None = None) -> dict[str, Any]:
+def check(data: Path | str, *, progress: Progress = no_progress, device: torch.device | None = None) -> dict[str, Any]:
     """Return the facts about the data, ready for JSON; `lines` formats them as text.
 
     The splits are those of training. `problems` lists what would stop it, and what it would warn about.

@@ -16,7 +16,7 @@ from gpaco.errors import Diverged, Problem, UserError
 from gpaco.metrics.segmentation import Tally, image_iou, iou_intervals, mean_ious, share_groups, summarize
 from gpaco.system import distributed
 from gpaco.system.prefetch import prefetch
-from gpaco.system.progress import Progress, Say, as_progress, quiet
+from gpaco.system.progress import Progress, Say, as_progress, no_progress, quiet
 from gpaco.system.words import plural
 from gpaco.tasks.segmentation.inference import Size, check_scales, predict_classes, predict_logits
 from gpaco.tasks.segmentation.predictor import ScenePredictor, load_segmenter
@@ -63,7 +63,7 @@ def evaluate_scenes(
     scenes: Scenes,
     *,
     change: Callable[[Pixels, int], Pixels] = lambda image, i: image,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     intervals: bool = False,
     **how: Any,
 ) -> dict[str, Any]:
@@ -85,8 +85,7 @@ def evaluate_scenes(
         classes, probability = segment(predictor, image, **how)
         finite &= bool(np.isfinite(probability).all())
         each[index] = tally.add(classes, mask)
-        if progress is not None:
-            progress(done, len(mine))
+        progress(done, len(mine))
     (bad,) = distributed.agree(int(not finite))
     if bad:
         raise Diverged(
@@ -156,7 +155,7 @@ def evaluate_runs(
     few: float | None,
     which: str,
     device: torch.device,
-    progress: Progress | None,
+    progress: Progress,
     say: Say,
     **how: Any,
 ) -> dict[str, Any]:

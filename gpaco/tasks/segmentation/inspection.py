@@ -14,7 +14,7 @@ from gpaco.data.inspection import TOLERATED, each
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import plural, some
 from gpaco.tasks.segmentation.scenes import Color, Scenes, SceneSplits
 
@@ -36,7 +36,7 @@ class Inspection:
 
 
 def inspect(
-    splits: SceneSplits, progress: Progress | None = None, *, shared: bool = False
+    splits: SceneSplits, progress: Progress = no_progress, *, shared: bool = False
 ) -> dict[str, list[Inspection]]:
     """Return the inspection of every pair, by split.
 

@@ -24,7 +24,7 @@ from gpaco.errors import Problem, UserError
 from gpaco.system.faults import explained
 from gpaco.system.outputs import mark_folder, output_folder
 from gpaco.system.prefetch import prefetch
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import printable
 from gpaco.system.work import ALONE, Work
 
@@ -73,7 +73,7 @@ def write_masks(
     *,
     folder: Path | None,
     uncertain: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     work: Work = ALONE,
 ) -> list[Row]:
     """Return a row for each image, and write its masks to the folder; see `predict_masks`."""
@@ -99,8 +99,7 @@ def write_masks(
                 rows.append(row)
                 if write is not None:
                     write([row[column] for column in columns])
-            if progress is not None:
-                progress(len(rows), len(files))
+            progress(len(rows), len(files))
     if folder is not None and work.first:
         good = [name for (_, name), row in zip(files, rows, strict=True) if row["error"] is None]
         _forget_earlier(folder, {f"{kind}/{name}{ending}" for name in good for kind, ending in KINDS.items()})

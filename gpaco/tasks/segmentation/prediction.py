@@ -23,7 +23,7 @@ def predict_masks(
     out: Path | str | None,
     uncertain: float | None,
     device: torch.device,
-    progress: Progress | None,
+    progress: Progress,
     **how: Any,
 ) -> list[Row]:
     """Return a row for each image, and write its masks to the folder `out`.

@@ -1,7 +1,7 @@
 """Images with masks: what every reader of segmentation data returns."""
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.metrics.segmentation import IGNORE
 from gpaco.system import distributed
 from gpaco.system.prefetch import prefetch
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import printable
 
 Color = tuple[int, int, int]
@@ -195,7 +196,7 @@ def palette(num_classes: int) -> tuple[Color, ...]:
     return tuple(color(k) for k in range(num_classes))
 
 
-def pixel_counts(scenes: Scenes, progress: Callable[[int, int], None] | None = None) -> NDArray[np.int64]:
+def pixel_counts(scenes: Scenes, progress: Progress = no_progress) -> NDArray[np.int64]:
     """Return the number of pixels per class in all masks, (C,). Each process counts its share, and all get the sum."""
 
     def count(i: int) -> NDArray[np.int64]:
@@ -205,6 +206,5 @@ def pixel_counts(scenes: Scenes, progress: Callable[[int, int], None] | None = N
     counts = np.zeros(len(scenes.classes), np.int64)
     for done, own in enumerate(prefetch(count, mine, ahead=8, threads=4), 1):
         counts += own
-        if progress is not None:
-            progress(done, len(mine))
+        progress(done, len(mine))
     return distributed.sum_counts(torch.from_numpy(counts)).numpy()

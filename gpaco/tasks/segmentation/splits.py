@@ -10,7 +10,7 @@ from gpaco.data.inspection import INSPECTION_LIMIT, fingerprints, read_bad, with
 from gpaco.data.samples import BadImage
 from gpaco.errors import UserError
 from gpaco.recipes.settings import Data, Recipe
-from gpaco.system.progress import Progress, Say, as_progress, quiet
+from gpaco.system.progress import Progress, Say, as_progress, no_progress, quiet
 from gpaco.system.words import plural, some
 from gpaco.tasks.segmentation.inspection import color_problem, inspect, leaks, too_many, unusable
 from gpaco.tasks.segmentation.readers.read import read_scenes
@@ -41,7 +41,7 @@ def left_out(recipe: Recipe, run: Path | None) -> list[BadImage] | None:
     return read_bad(run / BAD_IMAGES) if (run / BAD_IMAGES).is_file() else None
 
 
-def with_parts(splits: SceneSplits, settings: Data, progress: Progress | None = None) -> SceneSplits:
+def with_parts(splits: SceneSplits, settings: Data, progress: Progress = no_progress) -> SceneSplits:
     """Return the splits that training needs; missing ones are held out from training images."""
     if settings.expect_images and len(splits.train) != settings.expect_images:
         raise UserError(

@@ -16,7 +16,7 @@ from gpaco.data.samples import IMAGE_WORDS, MASK_WORDS, SPLIT_WORDS
 from gpaco.data.walk import images_below
 from gpaco.errors import UserError
 from gpaco.metrics.segmentation import IGNORE
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import plural, printable, some
 from gpaco.tasks.segmentation.scenes import OWN, Color, Decode, Scenes, SceneSplits, numbered, read_numbers
 
@@ -26,7 +26,7 @@ MOST = IGNORE - 1  # classes
 Paths = tuple[Path, ...]
 
 
-def read_pairs(folder: Path, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits | None:
+def read_pairs(folder: Path, progress: Progress = no_progress, *, shared: bool = False) -> SceneSplits | None:
     """Read `images` and `masks` with files of the same names; splits are folders inside or around them.
 
     Return None for other folders. Without a training folder, the training split is empty, for evaluation only. Without
@@ -58,7 +58,7 @@ def read_pairs(folder: Path, progress: Progress | None = None, *, shared: bool =
     return splits()
 
 
-def _numbers_in(masks: Sequence[Path], progress: Progress | None, *, shared: bool) -> set[int]:
+def _numbers_in(masks: Sequence[Path], progress: Progress, *, shared: bool) -> set[int]:
     """Return the class numbers in mask files. Unreadable files are reported when they are loaded."""
 
     def look(i: int) -> dict[str, Any]:

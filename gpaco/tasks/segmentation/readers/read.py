@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from gpaco.errors import UserError
-from gpaco.system.progress import Progress
+from gpaco.system.progress import Progress, no_progress
 from gpaco.tasks.segmentation.readers.benchmarks import BENCHMARKS
 from gpaco.tasks.segmentation.readers.folders import decoding, own_classes, read_pairs
 from gpaco.tasks.segmentation.scenes import OWN, Scenes, SceneSplits
 
 
-def read_scenes(path: Path | str, progress: Progress | None = None, *, shared: bool = False) -> SceneSplits:
+def read_scenes(path: Path | str, progress: Progress = no_progress, *, shared: bool = False) -> SceneSplits:
     """Return the scenes in a folder of any known layout.
 
     `progress` reports on masks that must be read to find the number of classes; with `shared`, each process reads its
