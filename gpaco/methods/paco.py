@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from gpaco.methods.contrastive import GPaCo
-from gpaco.methods.keys import momentum_keys
+from gpaco.methods.contrastive import GPaCo, momentum_keys
 from gpaco.methods.method import Setup, trial
 from gpaco.models.classifier import Classifier, momentum_copy, update_momentum
 

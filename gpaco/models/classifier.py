@@ -139,7 +139,7 @@ def _projector(kind: str, wide: int, dim: int) -> nn.Sequential | None:
 def momentum_copy(model: Classifier) -> Classifier:
     """Return a copy of `model` without gradients, PaCo's key network, to be updated with `update_momentum`.
 
-    Keep it in training mode: its batch norm uses the statistics of the batch of keys (methods/keys.py), and has its own
+    Keep it in training mode: its batch norm uses the statistics of the batch of keys (`momentum_keys`), and has its own
     running statistics.
     """
     return deepcopy(model).requires_grad_(False)

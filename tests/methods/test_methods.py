@@ -28,8 +28,7 @@ from gpaco.methods import (
     assumed_prior,
     network,
 )
-from gpaco.methods.contrastive import Seen
-from gpaco.methods.keys import momentum_keys
+from gpaco.methods.contrastive import Seen, momentum_keys
 from gpaco.models.ghost_norm import ghost_batch
 from gpaco.models.heads import CausalHead, MetaEmbedding, NearestMean
 from gpaco.models.networks import build_network
