@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpaco.errors import Problem, UserError
-from gpaco.pages.published import published
+from gpaco.pages.paper_number import paper_number
 from gpaco.pages.render import Facts, Table, page_script, percent, safe_json, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
@@ -116,7 +116,7 @@ def collect(runs: Sequence[Run], run_names: Sequence[str]) -> Facts:
 
 def _beside_the_paper(run: Run) -> Facts | None:
     metrics = run.metrics
-    return published(run, metrics["miou"], **metrics["intervals"]["miou"])
+    return paper_number(run, metrics["miou"], **metrics["intervals"]["miou"])
 
 
 def sentence(runs: Sequence[Facts]) -> str:

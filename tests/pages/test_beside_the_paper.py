@@ -8,7 +8,7 @@ from helpers.made_runs import tail_run
 from helpers.scenes import made_run, scene_folder, tiny_segmenter
 
 import gpaco
-from gpaco.pages.published import published
+from gpaco.pages.paper_number import paper_number
 from gpaco.pages.segmentation import collect
 from gpaco.recipes import recipe as recipes
 from gpaco.training.run import Run
@@ -77,9 +77,9 @@ def test_a_run_by_a_recipe_has_its_number_beside_the_papers_and_says_what_was_ch
     assert f"is {'inside' if inside else 'outside'} the 95% interval" in section
     assert "differs from the recipe" not in section
     for name, given, changes in CHANGED:
-        changed = published(by_recipe(run, name, *given), 0.5)
+        changed = paper_number(by_recipe(run, name, *given), 0.5)
         assert changed["changes"] == changes, name
-    assert published(tail_run(tmp_path / "other"), 0.5) is None
+    assert paper_number(tail_run(tmp_path / "other"), 0.5) is None
 
 
 def test_a_segmenter_has_the_interval_of_its_mean_iou_beside_the_papers(

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from gpaco.data.samples import Splits
 from gpaco.metrics.arrays import Ints
 from gpaco.metrics.groups import GROUPS, gini, imbalance_factor
-from gpaco.pages import published
 from gpaco.pages.classification import calibration, corruptions, flows, latency, theory, whatif
 from gpaco.pages.classification.evidence import Evidence, log_priors
 from gpaco.pages.classification.images import ROOM, Album, missed_images
 from gpaco.pages.classification.provenance import provenance
 from gpaco.pages.classification.summary import FIGURES, paired, sentence, smooth, summary
+from gpaco.pages.paper_number import paper_number
 from gpaco.pages.render import Facts
 
 
@@ -53,7 +53,7 @@ def collect(found: Sequence[Evidence], data: Sequence[Splits | str]) -> Facts:
 
 def _beside_the_paper(one: Evidence, run: Facts) -> Facts | None:
     figure = next(row for row in run["figures"] if row["figure"] == "top1")
-    return published.published(one.run, figure["value"], figure["low"], figure["high"])
+    return paper_number(one.run, figure["value"], figure["low"], figure["high"])
 
 
 def _about_run(one: Evidence, counts: Ints, album: Album, source: Splits | str) -> Facts:

@@ -21,7 +21,7 @@ _OPEN: dict[str, Any] = {"model.name": "auto", "model.size": 0, "model.mean": ()
 _OPEN |= {"views.first": "auto", "views.second": "auto", "segmentation.crop": (), "segmentation.base_size": ()}
 
 
-def published(run: Run, ours: float | None, low: float | None = None, high: float | None = None) -> Facts | None:
+def paper_number(run: Run, ours: float | None, low: float | None = None, high: float | None = None) -> Facts | None:
     """Return the row of the paper, its number and ours (as fractions), and what was changed; None without a row."""
     recipe, source = run.recipe, run.recipe.source
     if not source.paper or ours is None or recipe.name.removesuffix("-paper") not in names():
