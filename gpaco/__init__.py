@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # for type checkers; `_HOME` does the same at run time
     from gpaco.losses.classical import balanced_softmax_loss as balanced_softmax_loss
     from gpaco.losses.classical import class_balanced_weights as class_balanced_weights
     from gpaco.losses.classical import focal_loss as focal_loss
-    from gpaco.losses.classical import ldam_loss as ldam_loss
     from gpaco.losses.contrastive import gpaco_loss as gpaco_loss
     from gpaco.losses.contrastive import supcon_loss as supcon_loss
     from gpaco.losses.criterion import GPaCoLoss as GPaCoLoss
@@ -45,7 +44,6 @@ _HOME = {
     "class_balanced_weights": "gpaco.losses.classical",
     "focal_loss": "gpaco.losses.classical",
     "gpaco_loss": "gpaco.losses.contrastive",
-    "ldam_loss": "gpaco.losses.classical",
     "pixel_gpaco_loss": "gpaco.losses.pixels",
     "supcon_loss": "gpaco.losses.contrastive",
 } | {name: f"gpaco.api.{name}" for name in _VERBS.split()}

@@ -79,10 +79,10 @@ def check_pairs(pairs: Tensor, rows: Tensor, num_classes: int | None, name: str)
         raise ValueError(f"{name} are of class {values[:, 0].max():.0f}, but there are {num_classes} classes")
 
 
-def check_number(value: float, name: str, low: float, high: float = float("inf"), *, low_too: bool = True) -> None:
-    """Require low <= value < high; without `low_too`, low < value < high."""
-    if not (low <= value < high and (low_too or value > low)):
-        bounds = f"{'at least' if low_too else 'above'} {low}" + ("" if high == float("inf") else f" and below {high}")
+def check_number(value: float, name: str, low: float, high: float = float("inf")) -> None:
+    """Require low <= value < high."""
+    if not low <= value < high:
+        bounds = f"at least {low}" + ("" if high == float("inf") else f" and below {high}")
         raise ValueError(f"{name} must be {bounds}, got {value}")
 
 

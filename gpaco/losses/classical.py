@@ -48,7 +48,18 @@ def balanced_softmax_loss(
     check_number(label_smoothing, "label_smoothing", 0, 1)
     logits, labels = _checked(logits, labels, ignore_index, reduction)
     prior = _as(log_frequencies(class_counts, logits.shape[1]), logits)
-    return _cross_entropy(logits + tau * prior, labels, None, ignore_index, reduction, label_smoothing)
+    logits = logits + tau * prior
+    losses = F.cross_entropy(
+        logits if labels.dim() == 1 else _finite(logits),
+        labels,
+        ignore_index=ignore_index,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    if labels.dim() == 2:
+        valid = labels.any(1)
+        return reduced(losses * valid, valid, reduction)  # smoothing would give rows of zeros a loss
+    return reduced(losses, labels != ignore_index, reduction)
 
 
 def focal_loss(
@@ -96,39 +107,6 @@ def class_balanced_weights(class_counts: Counts, *, beta: float = 0.999) -> Tens
     return weights.to(class_counts.device) if isinstance(class_counts, Tensor) else weights
 
 
-def ldam_loss(
-    logits: Tensor,
-    labels: Tensor,
-    class_counts: Counts,
-    *,
-    max_margin: float = 0.5,
-    scale: float = 30.0,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> Tensor:
-    """Cross entropy with a margin on the label's logit, larger for rarer classes (LDAM, Cao et al., 2019).
-
-    Equals ``F.cross_entropy(scale * (logits - margin), labels, weight)``. The margin of the label is proportional to
-    n_c ** (-1/4), with `max_margin` for the rarest class; other columns have margin 0. The logits should be cosines.
-    With rows of probabilities, each class gets its margin times its probability.
-
-    >>> ldam_loss(torch.tensor([[0.9, 0.1]]), torch.tensor([1]), [16, 1])
-    tensor(39.)
-    """
-    check_number(max_margin, "max_margin", 0)
-    check_number(scale, "scale", 0, low_too=False)
-    logits, labels = _checked(logits, labels, ignore_index, reduction, weight)
-    margins = class_counts_tensor(class_counts, logits.shape[1]) ** -0.25
-    margins = _as(margins * (max_margin / margins.max()), logits)
-    if labels.dim() == 1:
-        index = labels.where(labels != ignore_index, 0).unsqueeze(1)
-        logits = logits.scatter_add(1, index, -margins[index])
-    else:
-        logits = logits - margins * labels
-    return _cross_entropy(scale * logits, labels, weight, ignore_index, reduction, 0)
-
-
 def _checked(
     logits: Tensor, labels: Tensor, ignore_index: int, reduction: str, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -139,21 +117,6 @@ def _checked(
     check_weight(weight, logits.shape[1])
     logits = at_least_float32(logits)
     return logits, labels.to(logits.dtype) if labels.is_floating_point() else labels
-
-
-def _cross_entropy(
-    logits: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
-) -> Tensor:
-    weight = None if weight is None else weight.to(logits)
-    logits = logits if labels.dim() == 1 else _finite(logits)
-    losses = F.cross_entropy(
-        logits, labels, weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing
-    )
-    if labels.dim() == 2:
-        valid = labels.any(1)
-        return reduced(losses * valid, valid, reduction)  # smoothing would give rows of zeros a loss
-    valid = labels != ignore_index
-    return reduced(losses, valid if weight is None else weight[labels.where(valid, 0)] * valid, reduction)
 
 
 def _as(x: Tensor, like: Tensor) -> Tensor:

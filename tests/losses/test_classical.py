@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss, ldam_loss
+from gpaco import balanced_softmax_loss, class_balanced_weights, focal_loss
 
 COUNTS = [100, 20, 5, 1]
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -71,25 +71,10 @@ def test_class_balanced_weights_are_inverse_effective_numbers_with_mean_one(beta
     torch.testing.assert_close(weights, expected / expected.mean())
 
 
-def test_ldam_takes_a_margin_from_the_label_only(logits: torch.Tensor) -> None:
-    margins = [0.5 * (n / 1) ** -0.25 for n in COUNTS]  # the rarest class, one image, gets 0.5
-    for weight in (None, torch.tensor([1.0, 2.0, 3.0, 4.0]).double()):
-        costs, weights = [], []
-        for i in VALID:
-            x, y = logits[i].clone(), LABELS[i]
-            x[y] -= margins[y]
-            w = 1.0 if weight is None else weight[y].item()
-            costs.append(w * -(30 * x).log_softmax(0)[y].item())
-            weights.append(w)
-        got = ldam_loss(logits, LABELS, COUNTS, weight=weight)
-        assert got.item() == pytest.approx(sum(costs) / sum(weights), rel=1e-12)
-
-
 LOSSES: dict[str, Any] = {
     "balanced softmax": lambda x, y, **k: balanced_softmax_loss(x, y, COUNTS, **k),
     "smoothed": lambda x, y, **k: balanced_softmax_loss(x, y, COUNTS, label_smoothing=0.1, **k),
     "focal": lambda x, y, **k: focal_loss(x, y, gamma=1.5, **k),
-    "ldam": lambda x, y, **k: ldam_loss(x, y, COUNTS, **k),
 }
 
 
@@ -131,9 +116,7 @@ def test_each_refuses_bad_input(name: str, logits: torch.Tensor) -> None:
         (lambda x: focal_loss(x, LABELS, weight=torch.ones(3)), r"weight must be \(4,\), one per class, got \(3,\)"),
         (lambda x: focal_loss(x, LABELS, weight=torch.ones(9, 4)), r"weight must be \(4,\), .* got \(9, 4\)"),
         (lambda x: focal_loss(x, LABELS, weight=-torch.ones(4)), "weight must be finite and nonnegative"),
-        (lambda x: ldam_loss(x, LABELS, COUNTS, weight=torch.ones(1)), r"weight must be \(4,\)"),
         (lambda x: class_balanced_weights(COUNTS, beta=1.0), "beta must be at least 0 and below 1"),
-        (lambda x: ldam_loss(x, LABELS, COUNTS, scale=0), "scale must be above 0"),
     ],
 )
 def test_bad_options_are_named(make: Any, message: str, logits: torch.Tensor) -> None:

@@ -15,7 +15,6 @@ from gpaco import (
     balanced_softmax_loss,
     focal_loss,
     gpaco_loss,
-    ldam_loss,
     pixel_gpaco_loss,
     supcon_loss,
 )
@@ -83,9 +82,8 @@ def test_the_largest_and_smallest_options_that_are_allowed_give_finite_values(te
         lambda logits, labels: gpaco_loss(logits, F.normalize(torch.ones(3, 4) + torch.eye(3, 4), dim=1), labels),
         lambda logits, labels: focal_loss(logits, labels),
         lambda logits, labels: balanced_softmax_loss(logits, labels, [3, 2, 1, 1]),
-        lambda logits, labels: ldam_loss(logits, labels, [3, 2, 1, 1]),
     ],
-    ids=["gpaco", "focal", "balanced softmax", "ldam"],
+    ids=["gpaco", "focal", "balanced softmax"],
 )
 def test_a_class_masked_by_minus_infinity_costs_what_a_very_small_logit_costs(loss: Any) -> None:
     soft = torch.tensor([[0.0, 0.7, 0.3, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])  # the last one is ignored

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from gpaco import class_balanced_weights, ldam_loss, pixel_gpaco_loss
+from gpaco import balanced_softmax_loss, class_balanced_weights, pixel_gpaco_loss
 from gpaco.data.batches import Batch, mix
 from gpaco.recipes.settings import used
 
@@ -62,7 +62,9 @@ def test_a_training_step_of_every_method_does_without_float64(name: str, mixed: 
 
 def test_the_other_losses_do_without_float64() -> None:
     counts = there(torch.tensor([20, 8, 4]))
-    assert isinstance(ldam_loss(there(torch.randn(4, 3)), there(torch.tensor([0, 1, 2, 0])), counts), OnDevice)
+    assert isinstance(
+        balanced_softmax_loss(there(torch.randn(4, 3)), there(torch.tensor([0, 1, 2, 0])), counts), OnDevice
+    )
     assert class_balanced_weights(counts).dtype == torch.float32
     logits, embeddings = there(torch.randn(2, 3, 8, 8)), there(F.normalize(torch.randn(2, 4, 8, 8), dim=1))
     masks = there(torch.randint(3, (2, 8, 8)))
