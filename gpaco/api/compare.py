@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,7 @@ def compare(
     >>> [row["method"] for row in found["rows"]]
     ['ce', 'gpaco+prior=counts']
     """
-    check_is_list("methods", methods)
-    check_is_list("settings", settings)
-    if not methods:
-        raise UserError("no method is given", "for example methods=['ce', 'gpaco']")
-    if twice := [word for word in methods if list(methods).count(word) > 1]:
-        raise UserError(f"the method {twice[0]!r} is given twice", "name each method once; --seeds repeats them")
-    if seeds < 1:
-        raise UserError(f"seeds must be at least 1, got {seeds}", "--seeds 3 gives a mean with its interval")
-    parsed = [parse(method) for method in methods]
-    changed = {one.partition("=")[0].strip() for one in [*settings, *(one for *_, own in parsed for one in own)]}
-    for key, instead in {"train.seed": "--seeds N", "method.name": "--methods A,B"}.items():
-        if key in changed | {FLAGS.get(flag) for flag in flags}:
-            raise UserError(f"compare sets {key} for each run", f"use {instead} instead")
+    parsed = parse_all(methods, settings, seeds, flags)
     folder = output_folder(out, MARK, data=labeled_places(data, flags.get("root")))
     short = {key: value for key, value in flags.items() if key in FLAGS}
     shared = shared_settings(settings, [(name, own) for _, name, own in parsed])
@@ -151,6 +139,26 @@ def split_methods(words: str) -> list[str]:
     ['ce', 'gpaco+schedule.steps=[10,20]']
     """
     return [word.strip() for word in re.split(r",(?![^\[]*\])", words)]
+
+
+def parse_all(
+    methods: Sequence[str], settings: Sequence[str], seeds: int, flags: Mapping[str, Any]
+) -> list[tuple[str, str, list[str]]]:
+    """Return each method as `parse` does, or raise an error if they cannot be compared."""
+    check_is_list("methods", methods)
+    check_is_list("settings", settings)
+    if not methods:
+        raise UserError("no method is given", "for example methods=['ce', 'gpaco']")
+    if twice := [word for word in methods if list(methods).count(word) > 1]:
+        raise UserError(f"the method {twice[0]!r} is given twice", "name each method once; --seeds repeats them")
+    if seeds < 1:
+        raise UserError(f"seeds must be at least 1, got {seeds}", "--seeds 3 gives a mean with its interval")
+    parsed = [parse(method) for method in methods]
+    changed = {one.partition("=")[0].strip() for one in [*settings, *(one for *_, own in parsed for one in own)]}
+    for key, instead in {"train.seed": "--seeds N", "method.name": "--methods A,B"}.items():
+        if key in changed | {FLAGS.get(flag) for flag in flags}:
+            raise UserError(f"compare sets {key} for each run", f"use {instead} instead")
+    return parsed
 
 
 def parse(word: str) -> tuple[str, str, list[str]]:
