@@ -65,7 +65,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 def features(samples: Samples, size: int, path: Path) -> Floats:
     """Return the features (N, 1280) of images, computed once."""
     if not path.is_file():
-        network, _, mean, std, _ = backbones.build(BACKBONE, size=size, weights="package")
+        network = backbones.build(BACKBONE, size=size, weights="package").module
+        mean, std, _ = backbones.usual_input(BACKBONE)
         network.eval()
         view = TestView(size, round(size / 0.875), samples.images is not None, "bilinear")
         chunks = np.split(np.arange(len(samples)), range(32, len(samples), 32))

@@ -39,7 +39,8 @@ CLASSES = [str(k) for k in range(10)]
 
 def classifier(name: str, size: int) -> nn.Module:
     backbone = backbones.build(name, size=size)
-    card: Any = SimpleNamespace(classes=CLASSES, mean=backbone.mean, std=backbone.std, counts=(1,) * 10, tuned=None)
+    mean, std, _ = backbones.usual_input(name)
+    card: Any = SimpleNamespace(classes=CLASSES, mean=mean, std=std, counts=(1,) * 10, tuned=None)
     model = Classifier(backbone.module, backbone.num_features, len(CLASSES))
     return FinalLogits(Predictor(model, card), prior=None, unbiased=False).eval()
 

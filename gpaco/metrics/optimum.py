@@ -63,7 +63,6 @@ class ExtraLoss:
     supcon: Floats  # the value SupCon must reach there, summed over the positives
     best: float  # P_sup that minimizes the extra loss
     least: float  # the extra loss at `best`
-    supcon_least: float  # the minimum of SupCon, which the curve `supcon` reaches at `best`
 
 
 def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int = 199) -> ExtraLoss:
@@ -98,8 +97,7 @@ def extra_loss_curve(num_classes: int, *, alpha: float, memory: int, points: int
     best = 1 / (1 + alpha * positives)
     supcon = -positives * (np.log(alpha * best) - np.log1p(-p_sup))
     least = float(extra(best)) if positives else 0.0
-    supcon_least = float(positives * np.log(positives)) if positives else 0.0
-    return ExtraLoss(p_sup, extra(p_sup), supcon, best, least, supcon_least)
+    return ExtraLoss(p_sup, extra(p_sup), supcon, best, least)
 
 
 def _check(**numbers: float) -> None:

@@ -39,13 +39,10 @@ _CIFAR = UsualInput((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), 32)  # o
 
 
 class Backbone(NamedTuple):
-    """A backbone and the images it expects."""
+    """A network without a classifier, and its width."""
 
     module: nn.Module  # images (N, 3, size, size) -> features (N, num_features)
     num_features: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    size: int
 
 
 def build(
@@ -57,7 +54,7 @@ def build(
     weights: str | Path = NONE,
     narrow: bool = False,
 ) -> Backbone:
-    """Return the backbone `name`, in training mode, with the mean, standard deviation and size of its images.
+    """Return the backbone `name`, in training mode.
 
     timm's ResNets are initialized like torchvision's: timm would start the last batch norm of each block at 0.
 
@@ -81,10 +78,9 @@ def build(
         module: nn.Module = _ours(name, drop_path, weights, narrow)
     else:
         module = _from_timm(name, size, drop_path, pool, weights, narrow)
-    usual = usual_input(name)
-    side = size or usual.size
-    width = module.num_features if isinstance(module, SmallResNet) else _width(module, name, side, usual.size)
-    return Backbone(module, width, usual.mean, usual.std, side)
+    usual = usual_input(name).size
+    width = module.num_features if isinstance(module, SmallResNet) else _width(module, name, size or usual, usual)
+    return Backbone(module, width)
 
 
 def _ours(name: str, drop_path: float, weights: str | Path, narrow: bool) -> nn.Module:

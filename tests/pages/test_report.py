@@ -322,7 +322,8 @@ def test_the_album_keeps_each_thumbnail_once_and_stops_when_it_is_full() -> None
     pixels = np.random.default_rng(0).integers(0, 255, (5, 40, 60, 3), np.uint8)
     samples = Samples(np.zeros(5, int), ("a",), images=pixels)
     size = len(thumbnail(pixels[0], images.SIDE, images.QUALITY))
-    album = images.Album(room=int(2.5 * size))
+    album = images.Album()
+    album.room = int(2.5 * size)
     assert [album.add(samples, i) for i in (0, 0, 1, 2, 1)] == [0, 0, 1, None, 1]
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in album.thumbnails)
     assert thumbnail(pixels[0, :8, :8], 72, 72).startswith("data:image/png;base64,")

@@ -24,8 +24,8 @@ _SURE = 5  # test images, half of them right: with fewer, a miss says more about
 class Album:
     """Thumbnails as data URIs without duplicates, up to a size."""
 
-    def __init__(self, room: int = ROOM) -> None:
-        self.room = room  # bytes left
+    def __init__(self) -> None:
+        self.room = ROOM  # bytes left
         self.thumbnails: list[str] = []
         self._places: dict[tuple[Samples, int], int | None] = {}
 

@@ -148,9 +148,9 @@ def colored(classes: NDArray[np.uint8], palette: NDArray[np.uint8]) -> NDArray[n
     return table[classes]
 
 
-def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8], strength: float = 0.5) -> NDArray[np.uint8]:
-    """Blend colors over an image."""
-    mixed: NDArray[np.uint8] = np.rint((1 - strength) * image + strength * colors).astype(np.uint8)
+def overlaid(image: NDArray[np.uint8], colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the mean of an image and colors."""
+    mixed: NDArray[np.uint8] = np.rint(0.5 * image + 0.5 * colors).astype(np.uint8)
     return mixed
 
 
