@@ -27,7 +27,6 @@ def write_model_card(run: Run, name: str, folder: Path) -> None:
     group = [row["group"] for row in metrics["per_class"]]
     unit = "training images" if classifies else "training pixels"
     class_chart(counts.tolist(), group, unit).save(folder / CHART, optimize=True)
-    robustness = read_robustness(run.folder)
     facts: Facts = {
         "name": name,
         "task": recipe.train.task,
@@ -41,7 +40,7 @@ def write_model_card(run: Run, name: str, folder: Path) -> None:
         "total": int(counts.sum()),
         "imbalance": imbalance_factor(counts),
         "groups": GROUPS,
-        "robustness": robustness if robustness and robustness["mean_error"] is not None else None,
+        "robustness": read_robustness(run.folder),
     }
     if classifies:
         (one,) = gather([run])

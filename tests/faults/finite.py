@@ -103,7 +103,7 @@ def train(seed: int, cases: list[tuple[str, float, str]]) -> Results:
 
 def _keep(learner: ClassificationLearner, weights: list[Tensor], row: dict[str, Any]) -> None:
     if "step" in row:
-        weights.append(nn.utils.parameters_to_vector(learner.model.parameters()).detach().clone())
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()]))
 
 
 def attempt(number: int, home: Path) -> int:
