@@ -1,7 +1,6 @@
 """TailClassifier: the head of `--train head` as a scikit-learn estimator, for feature vectors."""
 
 import math
-import random
 import signal
 import threading
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -18,7 +18,7 @@ from gpaco.errors import UserError, nearest
 from gpaco.metrics.classification import adjust
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import Recipe
-from gpaco.system.distributed import choose_device
+from gpaco.system.distributed import alone, choose_device
 from gpaco.system.signals import Stopped
 from gpaco.tasks.classification.defaults import head_settings
 from gpaco.tasks.classification.logits import log_prior
@@ -82,7 +82,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fuse: bool = True,
         calibrate: bool = True,
         device: str | None = None,
-        random_state: int | None = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.method = method
         self.hidden = hidden
@@ -110,7 +110,8 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = float(np.sqrt((vectors - vectors.mean(0)).var())) or 1.0
         names, where = tuple(map(str, self.classes_)), choose_device(self.device)
         try:
-            with _FITTING, torch.random.fork_rng([where] if where.type == "cuda" else []):
+            devices = [where] if where.type == "cuda" else []
+            with _FITTING, alone(), torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad():
                 fitted = fit_vectors(
                     recipe, self._scaled(vectors), labels.astype(np.int64), names, where, calibrate=self.calibrate
                 )
@@ -154,7 +155,9 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         number = int(self.counts_.sum())
         batch_size = min(self.batch_size, max(number // 8, 8), number)
-        seed = random.getrandbits(32) if self.random_state is None else self.random_state
+        seed = self.random_state
+        if seed is None or isinstance(seed, np.random.RandomState):
+            seed = int(check_random_state(seed).randint(2**31))
         positives = batch_size * ((self.counts_ / number) ** 2).sum()  # of a vector in its batch
         values = head_settings(self.counts_) | {
             "method.name": self.method,
@@ -173,7 +176,7 @@ class TailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "method.alpha": self.alpha,
             "method.temperature": self.temperature,
             "method.start": "balanced" if positives >= 2 else "released",  # to balance, a batch needs positives
-            "method.fuse": self.fuse,
+            "method.fuse": bool(self.fuse),
         }
         return recipes.fill(Recipe(), values)
 

@@ -88,6 +88,8 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
 
 def check_contrast(alpha: float, temperature: float) -> None:
     """Check the weight of positives and the temperature: float32 overflows outside these bounds."""
+    if getattr(alpha, "requires_grad", False) or getattr(temperature, "requires_grad", False):
+        raise ValueError("alpha and temperature are constants and get no gradient; pass numbers, or tensor.item()")
     check_number(alpha, "alpha", 0, 1e6)
     check_number(temperature, "temperature", 1e-6)
 
@@ -110,7 +112,7 @@ def check_choice(value: object, name: str, choices: tuple[object, ...]) -> None:
 
 def class_counts_tensor(class_counts: object, num_classes: int) -> Tensor:
     """Return class counts, all above 0, as float64 (C,) on the CPU, since some devices have no float64."""
-    if isinstance(class_counts, Mapping):
+    if isinstance(class_counts, Mapping) or hasattr(class_counts, "to_dict"):  # a Series is ordered by frequency
         raise ValueError(
             "class_counts must be a list or tensor with the number of images of class 0, 1 and so on, "
             f"got {type(class_counts).__name__}; [class_counts[c] for c in range({num_classes})] makes one"

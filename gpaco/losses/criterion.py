@@ -234,7 +234,8 @@ class GPaCoLoss(nn.Module):
         return references, anchors
 
     def _check_batch(self, logits: Tensor, embeddings: Tensor, labels: Tensor) -> None:
-        if logits.dim() != 2 or logits.shape[1] != self.num_classes or len(logits) % self.views:
+        uneven = self.training and len(logits) % self.views
+        if logits.dim() != 2 or logits.shape[1] != self.num_classes or uneven:
             raise ValueError(
                 f"logits must be ({self.views} * B, {self.num_classes}): {self.views} views of each image, one view "
                 f"after the other, got {tuple(logits.shape)}; set views or num_classes"

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from gpaco.losses.checks import at_least_float32
 from gpaco.losses.contrast import no_autocast
+from gpaco.system import distributed
 
 
 def unit(x: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ class CausalHead(nn.Module):
     def parts(self, features: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
-                self.direction.mul_(self.momentum).add_(features.detach().mean(0).to(self.direction))
+                mean = distributed.sum_counts(features.detach().float().mean(0)) / distributed.world_size()
+                self.direction.mul_(self.momentum).add_(mean.to(self.direction))
         return self._logits(self._pieces(features))
 
     def forward(self, features: Tensor) -> Tensor:

@@ -30,7 +30,10 @@ def read_robustness(folder: Path) -> Facts | None:
     path = folder / "robustness.json"
     if not path.is_file():
         return None
-    found: Facts = json.loads(path.read_bytes())
-    if found["version"] != 1:
-        raise UserError(f"{path} is not version 1 of the format", "rerun gpaco robustness to write it again")
+    try:
+        found: Facts = json.loads(path.read_bytes())
+    except ValueError:
+        found = {}
+    if found.get("version") != 1:
+        raise UserError(f"{path} is damaged, or of another version", "rerun gpaco robustness to write it again")
     return found

@@ -4,7 +4,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +19,21 @@ from gpaco.system.allocator import keep_freed_memory
 from gpaco.system.words import one_line
 from gpaco.system.work import Work
 
+_alone = ContextVar("_alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Work as if there were no other processes: each fits its own estimator."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
 
 def _many() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return not _alone.get() and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def rank() -> int:

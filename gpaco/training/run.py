@@ -54,6 +54,8 @@ class Run:
         """Raise an error if all epochs are done and there was nothing to evaluate on."""
         written, begun = (self.folder / "metrics.json").is_file(), checkpoint.find(self.folder / "checkpoints")
         if not written and begun and not unfinished(self):
+            if not self.recipe.data.path:
+                raise not_evaluated(str(self.folder))
             split = "val" if stages(self.recipe)[-1].data.evaluate_on == "val" else "test"
             if split not in newest(self).state["card"]["images"]:
                 raise no_test_images(str(self.folder))
@@ -70,6 +72,12 @@ class Run:
                 f"{self.folder} has no {name}: the run has not finished", "rerun the same train command to resume"
             )
         return path
+
+
+def not_evaluated(what: str) -> UserError:
+    return UserError(
+        f"{what} has no metrics: it was converted, not trained here", "`gpaco evaluate RUN DATA` prints them"
+    )
 
 
 def no_test_images(what: str) -> UserError:
@@ -189,7 +197,11 @@ def missing_data(run: Run) -> str:
 
 
 def check_data(run: Run) -> None:
-    """Raise an error if the data of the run does not exist any more."""
+    """Raise an error if the run has no data, or if it does not exist any more."""
+    if not run.recipe.data.path:
+        raise UserError(
+            f"{run.folder} was converted, so it has no data of its own", "give data: gpaco evaluate RUN DATA"
+        )
     if gone := missing_data(run):
         raise UserError(f"the data of the run is no longer at {gone!r}", "give its new path after the run")
 

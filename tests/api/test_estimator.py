@@ -192,3 +192,26 @@ def test_data_with_two_vectors_of_each_class_is_fitted() -> None:
     vectors = rng.normal(size=(60, 8))[labels] + 0.1 * rng.normal(size=(120, 8))
     for seed in range(3):
         assert TailClassifier(epochs=2, random_state=seed).fit(vectors, labels).score(vectors, labels) > 0.5
+
+
+def test_repeated_vectors_do_not_make_it_overconfident() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [60, 30, 12])
+    vectors = rng.normal(size=(len(labels), 20)) + 0.8 * np.eye(20)[labels]
+    settings = {"epochs": 20, "hidden": 64}
+    once = TailClassifier(**settings).fit(vectors, labels)
+    often = TailClassifier(**settings).fit(np.tile(vectors, (5, 1)), np.tile(labels, 5))
+    test, right = rng.normal(size=(600, 20)) + 0.8 * np.eye(20)[np.arange(600) % 3], np.arange(600) % 3
+    sure = [model.predict_proba(test).max(1).mean() - model.score(test, right) for model in (once, often)]
+    assert sure[1] < sure[0] + 0.15  # 0.5 more if copies of a vector are in other folds
+
+
+def test_what_torch_and_scikit_learn_are_set_to_around_it_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    vectors, labels = rng.normal(size=(40, 5)), np.arange(40) % 2
+    expected = TailClassifier(epochs=2).fit(vectors, labels).predict_proba(vectors)
+    for around in (torch.no_grad, torch.inference_mode):
+        with around():
+            found = TailClassifier(epochs=2, fuse=np.bool_(True)).fit(vectors, labels)
+        np.testing.assert_array_equal(found.predict_proba(vectors), expected)
+    TailClassifier(epochs=2, random_state=np.random.RandomState(0)).fit(vectors, labels)

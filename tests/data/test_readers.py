@@ -242,6 +242,13 @@ def test_training_lists_written_on_windows_are_lists_of_files_too(tmp_path: Path
         assert find_files([root / name]) == [root / "a" / "0.png", root / "b" / "0.png"]
 
 
+def test_class_folders_with_splits_inside_are_refused(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        class_folders(tmp_path / "d" / name, {"train": 2, "test": 1})
+    with pytest.raises(UserError, match="have folders for splits"):
+        read(tmp_path / "d")
+
+
 def test_names_that_are_not_utf8_stay_printable(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "d", {"a": 1})
     os.rename(root / "a" / "0.png", os.fsencode(root / "a") + b"/\xff\n.png")

@@ -42,9 +42,9 @@ class Poisoned(ClassificationLearner):
     def spoiled(self, tensor: Tensor) -> Tensor:
         if self.step not in self.bad or distributed.rank() != 1:
             return tensor
-        spoiled = tensor.clone()
-        spoiled.view(-1)[spoiled.numel() // 2] = self.value
-        return spoiled
+        spoiled = tensor.flatten().clone()
+        spoiled[spoiled.numel() // 2] = self.value
+        return spoiled.view_as(tensor)
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         for batch in super().batches(epoch, start):

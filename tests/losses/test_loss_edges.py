@@ -172,6 +172,11 @@ def test_validation_under_no_grad_leaves_no_trace_in_a_criterion() -> None:
     assert criterion.steps == 0
 
 
+def test_a_validation_batch_of_single_views_may_have_any_size() -> None:
+    criterion = GPaCoLoss(3, dim=4).eval()
+    assert criterion(L[:3], E[:3], Y[:3]).isfinite()
+
+
 def test_a_call_that_fails_changes_nothing() -> None:
     criterion = GPaCoLoss(3, dim=4)
     before = {name: value.clone() for name, value in criterion.state_dict().items()}
@@ -213,6 +218,7 @@ M, YM = torch.eye(4)[[0, 1, 2, 3, 0]], torch.tensor([0, 1, 2, 0, 1])
         ((L, E, Y), {"temperature": 0.0}, "temperature must be at least 1e-06, got 0.0"),
         ((L, E, Y), {"temperature": -1.0}, "temperature must be at least 1e-06, got -1.0"),
         ((L, E, Y), {"temperature": float("nan")}, "temperature must be at least 1e-06, got nan"),
+        ((L, E, Y), {"temperature": torch.tensor(0.3, requires_grad=True)}, "alpha and temperature are constants"),
         ((L, E, Y), {"temperature": 1e-44}, "temperature must be at least 1e-06, got 1e-44"),
         ((L, E, Y), {"alpha": -0.1}, "alpha must be at least 0 and below 1000000.0, got -0.1"),
         ((L, E, Y), {"alpha": 1e38}, "alpha must be at least 0 and below 1000000.0, got 1e"),

@@ -54,6 +54,16 @@ def test_the_page_has_the_errors_of_the_file(tail: Run) -> None:
             assert row == [cells[column][key] for column in ("1", "2", "3", "4", "5", "mean")]
 
 
+def test_a_clean_error_that_is_not_that_of_the_run_is_noted(tail: Run) -> None:
+    right = 1 - tail.metrics["top1"]
+    for clean, noted in ((right, False), (right - 0.1, True)):
+        errors = {"error": clean, "many": 0.1, "medium": 0.2, "few": 0.3}
+        write_robustness(tail, lambda group, name, severity, errors=errors: errors[group] + (0.1 if severity else 0))
+        assert (
+            any("the checkpoint, the prior or the images differ" in note for note in shown(tail)[0]["notes"]) == noted
+        )
+
+
 def test_images_of_a_group_are_those_that_the_same_seed_chooses(tail: Run) -> None:
     written = write_robustness(tail, subset=100)
     one = gather([tail])[0]

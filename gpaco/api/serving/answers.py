@@ -28,8 +28,17 @@ class Query(NamedTuple):
     scores: bool  # whether to return the logarithms of all probabilities
 
 
-def read_query(model: ImageClassifier, query: Mapping[str, str]) -> Query:
-    """Check and parse a query: `top`, the number of classes; `prior`, "uniform" or "train"; `scores`."""
+def read_query(model: Model, query: Mapping[str, str]) -> Query | None:
+    """Check and parse a query: `top`, the number of classes; `prior`, "uniform" or "train"; `scores`.
+
+    Segmenters have no parameters.
+    """
+    known = Query._fields if isinstance(model, ImageClassifier) else ()
+    if unknown := [name for name in query if name not in known]:
+        which = f"parameters are {', '.join(known)}" if known else "a segmenter has no parameters"
+        raise Refused(400, f"there is no parameter {unknown[0][:20]!r}{nearest(unknown[0], known)}", which)
+    if not isinstance(model, ImageClassifier):
+        return None
     top, prior = query.get("top", "5"), query.get("prior")
     if not re.fullmatch("[1-9][0-9]{0,5}", top):
         raise Refused(400, f"top must be a positive whole number, got {top[:20]!r}", "change it or leave it out")

@@ -39,10 +39,13 @@ def make_app(model: Model, limits: Limits, hosts: Collection[str] | None = LOCAL
     load = Load(limits)
 
     async def predict(request: Request) -> Response:
-        async with load.uploads(request) as uploads:
-            asked = read_query(model, request.query_params) if isinstance(model, ImageClassifier) else None
-            # Wait for all images even if one fails: the request counts as open until all are done.
-            found = await asyncio.gather(*(answer(upload, asked) for upload in uploads), return_exceptions=True)
+        try:
+            async with load.uploads(request) as uploads:
+                asked = read_query(model, request.query_params)
+                # Wait for all images even if one fails: the request counts as open until all are done.
+                found = await asyncio.gather(*(answer(upload, asked) for upload in uploads), return_exceptions=True)
+        except asyncio.CancelledError:  # by uvicorn, which waits for open requests only so long
+            return refusal(503, "the server is stopping", "send the request again later")
         for one in found:
             if isinstance(one, BaseException):
                 raise one

@@ -1,8 +1,8 @@
 """Batches images of different requests for the model."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -14,34 +14,37 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Item, Answer]):
     """Answers items in its own thread, in batches of those that are waiting, at most `most` at a time.
 
-    It never waits for a batch to fill, so a single item is answered at once.
+    It never waits for a batch to fill, so a single item is answered at once. Python waits for the thread when it ends.
     """
 
     def __init__(self, work: Callable[[list[Item]], Sequence[Answer]], most: int) -> None:
         self.work, self.most = work, most
         self.waiting: SimpleQueue[tuple[Item, asyncio.Future[Answer]]] = SimpleQueue()
-        threading.Thread(target=self._run, daemon=True, name="model").start()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="model")
 
     async def __call__(self, item: Item) -> Answer:
         """Return the answer to an item."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.waiting.put((item, future))
+        self.thread.submit(self._answer)
         return await future
 
-    def _run(self) -> None:
-        while True:
-            batch = [self.waiting.get()]
-            size = min(self.most, fitting(1 + self.waiting.qsize()))
-            batch += [self.waiting.get() for _ in range(size - 1)]  # this thread is the only consumer
-            futures = [future for _, future in batch]
-            answers: Sequence[Answer] = ()
-            failure: Exception | None = None
-            try:
-                answers = self.work([item for item, _ in batch])
-            except Exception as error:  # passed on to everyone who waits
-                failure = error
-            with suppress(RuntimeError):  # the event loop is closed: nobody is waiting
-                futures[0].get_loop().call_soon_threadsafe(_tell, futures, answers, failure)
+    def _answer(self) -> None:
+        """Answer the next batch; nobody is waiting if earlier batches had all items."""
+        size = min(self.most, fitting(self.waiting.qsize() or 1), self.waiting.qsize())
+        batch = [self.waiting.get() for _ in range(size)]
+        batch = [(item, future) for item, future in batch if not future.done()]  # clients may have gone
+        if not batch:
+            return
+        futures = [future for _, future in batch]
+        answers: Sequence[Answer] = ()
+        failure: Exception | None = None
+        try:
+            answers = self.work([item for item, _ in batch])
+        except Exception as error:  # passed on to everyone who waits
+            failure = error
+        with suppress(RuntimeError):  # the event loop is closed: nobody is waiting
+            futures[0].get_loop().call_soon_threadsafe(_tell, futures, answers, failure)
 
 
 def fitting(number: int) -> int:

@@ -11,6 +11,8 @@ from gpaco.system.words import plural
 
 FEWER, EXAMPLE = "send fewer images at a time", "for example: curl -F images=@photo.jpg ADDRESS/predict"
 
+_TAIL = 1024  # bytes at the end of a request, which must have its last boundary
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -24,7 +26,7 @@ class Limits:
     bytes: int = 2**29  # of all requests at a time
     decoded: int = 128  # images in memory at a time
     connections: int = 1024  # at a time; further ones get a 503
-    patience: float = 5.0  # seconds for a client that gets a 429 to finish sending
+    patience: float = 5.0  # seconds for a client that is refused to finish sending
     ending: int = 90  # seconds to answer open requests after a signal
 
 
@@ -52,13 +54,8 @@ class Load:
     @asynccontextmanager
     async def uploads(self, request: Any) -> AsyncIterator[list[Upload]]:
         """Yield the files of a request, which counts toward the load while they are in use."""
-        from starlette.requests import ClientDisconnect
-
         if self.requests >= self.limits.requests:
-            with suppress(ClientDisconnect, TimeoutError):  # a client that is still sending would not read the answer
-                async with asyncio.timeout(self.limits.patience):
-                    async for _ in request.stream():
-                        pass
+            await drain(request, self.limits)
             raise self.busy()
         taken = 0
 
@@ -84,6 +81,16 @@ class Load:
         return Refused(429, "the server is busy", "send the request again in a second")
 
 
+async def drain(request: Any, limits: Limits) -> None:
+    """Read the rest of a request that is refused: a client that is still sending would not read the answer."""
+    from starlette.requests import ClientDisconnect
+
+    with suppress(ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(limits.patience):
+            async for _ in request.stream():
+                pass
+
+
 def wrong_names() -> Refused:
     return Refused(400, "a file name is not valid text", "send names in UTF-8")
 
@@ -98,14 +105,24 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
 
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    tail, kind = b"", request.headers.get("content-type", "")
+    if not kind.startswith("multipart/form-data"):
+        await drain(request, limits)
         raise Refused(415, "the images must be sent as multipart/form-data", EXAMPLE)
     stated = request.headers.get("content-length", "0")
     if stated.isdigit() and int(stated) > limits.upload:
+        await drain(request, limits)
         raise too_large(limits)
+
+    async def noting_the_end() -> MutableMapping[str, Any]:
+        nonlocal tail
+        message: MutableMapping[str, Any] = await receive()
+        tail = (tail + message.get("body", b""))[-_TAIL:]
+        return message
+
     try:
         async with asyncio.timeout(limits.seconds):
-            form = await Request(request.scope, receive).form(max_files=limits.images, max_fields=8)
+            form = await Request(request.scope, noting_the_end).form(max_files=limits.images, max_fields=8)
     except TimeoutError:
         raise Refused(408, f"the upload took longer than {limits.seconds:g} s", FEWER) from None
     except ClientDisconnect:
@@ -116,7 +133,10 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         raise Refused(400, f"the upload cannot be read: {error.detail}", EXAMPLE) from None
     except UnicodeError:
         raise wrong_names() from None
+    _, _, boundary = kind.partition("boundary=")
     try:
+        if boundary and b"--" + boundary.split(";")[0].strip('" ').encode() + b"--" not in tail:
+            raise Refused(400, "the upload ended early", "send it again")
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         if not files:
             raise Refused(400, "there is no image in the request", EXAMPLE)

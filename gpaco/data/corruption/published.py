@@ -13,6 +13,7 @@ from gpaco.data.class_maps import class_map
 from gpaco.data.corruption.corruptions import CORRUPTIONS, KINDS, SEVERITIES
 from gpaco.data.images import SUFFIXES, Pixels, read_image
 from gpaco.data.samples import Labels
+from gpaco.data.walk import entries
 from gpaco.errors import UserError, nearest
 from gpaco.system.progress import Progress, no_progress
 from gpaco.system.words import one_line, printable
@@ -89,7 +90,7 @@ def _homes(path: Path) -> dict[str, Path]:
                 found[name] = folder / name
     if not found:
         return {}
-    for name in sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")):
+    for name in sorted(entry.name for entry in entries(path) if entry.is_dir()):
         if name not in (*found, *KINDS, *_UNUSED):
             raise UserError(
                 f"{path} has corruptions, and a folder {name!r} that is not one{nearest(name, CORRUPTIONS)}",
@@ -102,7 +103,7 @@ def _read_tree(folders: dict[str, Path], progress: Progress) -> Tree:
     homes = {(name, s): folder / str(s) for name, folder in folders.items() for s in SEVERITIES}
     homes = {condition: home for condition, home in homes.items() if home.is_dir()}
     for folder in folders.values():
-        odd = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name not in _LEVELS)
+        odd = sorted(entry.name for entry in entries(folder) if entry.is_dir() and entry.name not in _LEVELS)
         if odd:
             raise UserError(f"{folder} has a folder {odd[0]!r}, which is not a severity", "severities are named 1 to 5")
     names: list[str] = []
@@ -126,9 +127,9 @@ def _read_tree(folders: dict[str, Path], progress: Progress) -> Tree:
 def _listing(home: Path) -> list[str]:
     """Return `class/image` for all images below a severity, sorted."""
     found = []
-    for folder in os.scandir(home):
-        if folder.is_dir() and not folder.name.startswith("."):
-            names = (entry.name for entry in os.scandir(folder.path) if not entry.name.startswith("."))
+    for folder in entries(home):
+        if folder.is_dir():
+            names = (entry.name for entry in entries(folder.path) if not entry.is_dir())
             found += [f"{folder.name}/{name}" for name in names if os.path.splitext(name)[1].lower() in SUFFIXES]
     return sorted(found)
 

@@ -32,6 +32,7 @@ def read_folder(path: Path) -> Splits:
             raise _no_classes(path)
         _refuse_masks(path, classes)
         _refuse_splits(path)
+        _refuse_inner_splits(path)
         train = _samples(path, path, classes, skipped)
         if len(train) == 0:
             raise UserError(f"no image in the folders of {str(path)!r}", f"images end in {' '.join(sorted(SUFFIXES))}")
@@ -105,6 +106,16 @@ def _refuse_splits(path: Path) -> None:
         raise UserError(
             f"{str(path)!r} looks like splits, not classes: it has {some(sorted(found.values()))}",
             "name the folders of the splits train, val and test; if they are classes after all, rename one of them",
+        )
+
+
+def _refuse_inner_splits(path: Path) -> None:
+    """Raise an error if every class folder has folders for splits, whose images would all be training images."""
+    inner = ({name.lower() for name in _folders(path / folder)} for folder in _folders(path))
+    if all(len(names) > 1 and names <= SPLIT_WORDS.keys() for names in inner):
+        raise UserError(
+            f"the class folders of {str(path)!r} have folders for splits",
+            "put the classes inside train and test",
         )
 
 

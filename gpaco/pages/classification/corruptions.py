@@ -10,7 +10,7 @@ from gpaco.data.holdout import stratified_subset
 from gpaco.metrics.groups import GROUPS
 from gpaco.metrics.intervals import wilson
 from gpaco.pages.classification.evidence import Evidence
-from gpaco.pages.render import Facts
+from gpaco.pages.render import Facts, percent
 from gpaco.pages.runs import read_robustness
 
 COLUMNS = (*map(str, SEVERITIES), "mean")
@@ -37,7 +37,7 @@ def _about(one: Evidence, file: Facts | None, first: Evidence, first_file: Facts
     return {
         "about": _settings(file),
         "baseline": file["baseline"] and file["baseline"]["name"],
-        "notes": file["notes"],
+        "notes": [*_doubts(one, file), *file["notes"]],
         "skipped": len(file["skipped"]),
         "left_out": file["skipped"][:5],
         "names": list(kinds),
@@ -162,3 +162,15 @@ def _settings(file: Facts) -> str:
     if file["unbiased"]:
         parts.append("bias of the loss against frequent classes removed")
     return "; ".join(parts) + "."
+
+
+def _doubts(one: Evidence, file: Facts) -> list[str]:
+    """Return a note if the clean error differs from metrics.json and no setting explains it."""
+    here, top1 = file["clean_error"], one.metrics["top1"]
+    plain = file["subset"] is None and file["prior"] is None and not file["unbiased"] and not file["skipped"]
+    if not plain or here is None or top1 is None or abs(here - (1 - top1)) <= max(0.005, 2 / file["n"]):
+        return []
+    return [
+        f"The clean error here is {percent(here)}%, but {percent(1 - top1)}% in metrics.json: "
+        "the checkpoint, the prior or the images differ."
+    ]

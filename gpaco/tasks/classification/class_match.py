@@ -73,9 +73,10 @@ def match(labels: NDArray[np.int64], names: Sequence[str], classes: Sequence[str
     there[places[(places >= 0) & (counts > 0)]] = True
     if not there.any():
         word = unknown[0] if unknown else ""
+        numbered = ", or convert the model again with --classes FILE" if all(map(str.isdigit, classes)) else ""
         raise UserError(
             f"none of the classes of the data is in the model: {some(unknown)}{nearest(word, classes)}",
-            f"rename the classes of the data; the model has {some(list(classes))}",
+            f"rename the classes of the data{numbered}; the model has {some(list(classes))}",
         )
     absent = tuple(name for name, seen in zip(classes, there, strict=True) if not seen)
     return Match(places[labels], there, unknown, absent)

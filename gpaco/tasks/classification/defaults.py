@@ -15,6 +15,7 @@ from gpaco.models.backbones import NONE
 from gpaco.models.weights.packaged import PACKAGE, package_of
 from gpaco.recipes import recipe as recipes
 from gpaco.recipes.settings import TWO_STAGES, Recipe, used
+from gpaco.system import distributed
 from gpaco.system.progress import Say
 from gpaco.system.words import in_lines
 from gpaco.tasks.classification.image_sizes import SMALL, usual_side
@@ -123,7 +124,7 @@ def suggest(recipe: Recipe, given: set[str], samples: Samples, *, gpu: bool = Fa
     if recipe.method.name in methods.CLOSED_FORM:
         found = {key: value for key, value in found.items() if key in ("model.name", "model.size", "model.resize")}
         return found | {"train.epochs": 1, "views.first": "plain", "views.second": ""}
-    shown = recipe.train.batch_size if "train.batch_size" in given else found["train.batch_size"]
+    shown = min(recipe.train.batch_size, images) if "train.batch_size" in given else found["train.batch_size"]
     if "alpha" in used(recipe.method.name, recipe.method.first) and recipe.train.part != "head":
         memory = recipe.method.memory if "method.memory" in given else found["method.memory"]
         found["method.alpha"] = alpha_for(samples.counts, memory, shown)
@@ -166,8 +167,9 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     recipe = recipes.fill(recipe, guesses)
     if "schedule.warmup" not in given and recipe.schedule.warmup > recipe.train.epochs / 6:
         guesses["schedule.warmup"] = recipe.train.epochs // 6
-    if recipe.train.batch_size > len(splits.train):  # at most one batch of all images
-        guesses["train.batch_size"] = len(splits.train)
+    most = len(splits.train) - len(splits.train) % distributed.world_size() or len(splits.train)
+    if recipe.train.batch_size > most:  # at most one batch of all images
+        guesses["train.batch_size"] = most
     if guesses:
         say("settings for this data (--set KEY=VALUE changes one):")
         for line in in_lines([f"{key} = {recipes.as_given(guess)}" for key, guess in guesses.items()]):
@@ -181,5 +183,5 @@ def resolve(recipe: Recipe, given: set[str], splits: Splits, device: torch.devic
     if scratch and recipe.method.name == "gpaco" and "method.name" not in given and steps < _LEVEL:
         say(f"method: up to {_LEVEL:,} steps from scratch, GPaCo was better on rare classes in our benchmarks,")
         say("  but not overall; also try --method balanced-softmax")
-    large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > len(splits.train)]
-    return recipes.change(recipe, {f"stage.{name}.train.batch_size": len(splits.train) for name in large})
+    large = [stage.name for stage in recipes.stages(recipe) if stage.train.batch_size > most]
+    return recipes.change(recipe, {f"stage.{name}.train.batch_size": most for name in large})

@@ -138,6 +138,10 @@ class Vectors:
     def take(self, rows: Indices, views: Indices) -> Tensor:
         return self.values[torch.from_numpy(rows)]
 
+    def digests(self) -> list[str]:
+        """Return the SHA-256 of each vector."""
+        return [hashlib.sha256(row.tobytes()).hexdigest() for row in self.values.cpu().numpy()]
+
     def of_tested(self, samples: Samples) -> "Vectors":
         return self
 

@@ -26,7 +26,7 @@ from gpaco.system import distributed
 from gpaco.system.progress import Progress, Say, no_progress
 from gpaco.tasks.classification.batches import BLOCK, FeatureSource, caches
 from gpaco.tasks.classification.card import Card, build_head, describe
-from gpaco.tasks.classification.feature_cache import Indices
+from gpaco.tasks.classification.feature_cache import Indices, Vectors
 from gpaco.tasks.classification.learner import ClassificationLearner, Earlier
 from gpaco.tasks.classification.logits import Logits
 from gpaco.training.loop import fit
@@ -140,7 +140,7 @@ def held_out_logits(
     if isinstance(learner.extra, TauNorm):  # the folds have no validation data to select it on
         recipe = replace(recipe, method=replace(recipe.method, norm_tau=float(learner.extra.tau)))
     trains = recipe.method.name not in methods.CLOSED_FORM
-    prints = _fingerprints(source.samples)
+    prints = source.frozen.digests() if isinstance(source.frozen, Vectors) else _fingerprints(source.samples)
     own = None if prints is None else [prints[row] for row in source.rows]
     folds = stratified_folds(source.labels, FOLDS, recipe.data.seed, digests=own)
     used = folds_used(len(source.labels))
@@ -175,7 +175,7 @@ def held_out_logits(
 @lru_cache(maxsize=1)
 def _fingerprints(samples: Samples) -> list[str] | None:
     if samples.images is not None:
-        return digests(samples) if samples.images.size else None  # vectors have no pixels
+        return digests(samples)
     return None if samples.paths is None or len(samples) > INSPECTION_LIMIT else fingerprints(samples.paths)
 
 

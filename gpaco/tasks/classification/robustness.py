@@ -49,7 +49,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
         if settings.clean is not None:
             raise UserError("--clean is only for published sets of corrupted images", "leave out --clean")
     elif settings.clean is not None:
-        parts.append(robustness_data.clean_part(settings, predictor.classes))
+        parts.append(robustness_data.clean_part(settings, predictor.classes, found))
     other = _baseline(settings, source, found, predictor, notes)
 
     begin_output(settings)

@@ -17,6 +17,7 @@ from gpaco.data.views.tested import TestView
 from gpaco.errors import UserError, nearest
 from gpaco.metrics.corruption import missing_conditions
 from gpaco.system.progress import Progress
+from gpaco.system.words import some
 from gpaco.tasks.classification.class_match import Match, match
 from gpaco.tasks.classification.evaluation import evaluation_part
 from gpaco.tasks.classification.predictor import Predictor
@@ -76,11 +77,17 @@ def corrupted_source(settings: RobustnessSettings, samples: Samples, predictor: 
     return Images(samples, "corrupted here", Corrupting(predictor.card.view, table, settings.seed))
 
 
-def clean_part(settings: RobustnessSettings, classes: tuple[str, ...]) -> Part:
-    """Return the clean images of a published corrupted set."""
+def clean_part(settings: RobustnessSettings, classes: tuple[str, ...], corrupted: Match) -> Part:
+    """Return the clean images of a published corrupted set: those of the classes that it has."""
     images = Images(evaluation_part(settings.run, settings.clean), "as they are")
     found = match(images.labels, images.classes, classes)
-    return part_of(settings, str(settings.clean), images, found, (CLEAN,))
+    missing = [classes[c] for c in np.flatnonzero(corrupted.there & ~found.there)]
+    if missing:
+        raise UserError(
+            f"{settings.clean} has no images of {some(missing)}", "give the clean images of the corrupted classes"
+        )
+    labels = np.where((found.labels >= 0) & corrupted.there[found.labels], found.labels, -1)
+    return part_of(settings, str(settings.clean), images, replace(found, labels=labels), (CLEAN,))
 
 
 def matched_classes(source: Source, classes: tuple[str, ...]) -> Match:

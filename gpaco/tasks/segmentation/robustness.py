@@ -39,7 +39,7 @@ def measure_robustness(settings: RobustnessSettings) -> dict[str, Any]:
     conditions = [CLEAN, *((name, level) for name in CORRUPTIONS if name in names for level in settings.severities)]
     notes = missing_conditions(conditions)
     check_frost(conditions)
-    constants = settings.constants or constants_for(min(scenes.load_image(0).shape[:2]))
+    constants = settings.constants or constants_for(min(whole.load_image(0).shape[:2]))
     begin_output(settings)
     say(f"{len(scenes):,} images, {len(conditions) - 1} conditions")
     facts = {"data": settings.source, "subset": subset, "seed": settings.seed, "constants": constants}

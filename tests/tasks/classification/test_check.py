@@ -204,6 +204,12 @@ def test_alpha_leaves_the_center_of_the_most_frequent_class_a_third_of_the_targe
             assert 0.28 < center.min() < 0.4
 
 
+def test_the_rate_follows_the_batch_that_the_data_allows() -> None:
+    recipe = recipes.change(SCRATCH, {"train.batch_size": 1024})
+    found = suggest(recipe, {"train.batch_size"}, in_memory_set(100, 32).train)
+    assert found["optimizer.lr"] == round(0.05 * 100 / 128, 5)
+
+
 def test_a_head_has_a_hidden_layer_unless_its_centers_start_as_means_of_features() -> None:
     data = in_memory_set(100, 32).train
     for name, hidden in (("gpaco", 512), ("lift", 0)):

@@ -87,6 +87,14 @@ def test_two_folders_for_one_split_are_refused(tmp_path: Path) -> None:
             read_scenes(tmp_path / folder)
 
 
+def test_a_split_with_images_and_no_known_folder_of_masks_is_refused(tmp_path: Path) -> None:
+    for split, masks in (("train", "masks"), ("val", "segments")):
+        shutil.copytree(scene_folder(tmp_path / "d") / "images" / "train", tmp_path / "around" / split / "images")
+        shutil.copytree(tmp_path / "d" / "masks" / "train", tmp_path / "around" / split / masks)
+    with pytest.raises(UserError, match="val/images, but no folder of masks beside it"):
+        read_scenes(tmp_path / "around")
+
+
 def test_cityscapes_numbers_name_each_class_once() -> None:
     assert sorted(CITYSCAPES_IDS.values()) == list(range(19))
 

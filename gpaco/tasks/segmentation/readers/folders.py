@@ -97,7 +97,13 @@ def _pair_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
         around = _split_folders(folder)
         parts = [(name, _first(part, IMAGE_WORDS), _first(part, MASK_WORDS)) for name, part in around]
     found: dict[str, tuple[Path, Path]] = {}
+    named = [name for name, image, mask in parts if image and mask]
     for name, image, mask in parts:
+        if named and bool(image) != bool(mask):
+            there, words = (image, MASK_WORDS) if image else (mask, IMAGE_WORDS)
+            what = "masks" if image else "images"
+            names = f"name it {' or '.join(words[:2])}"
+            raise UserError(f"there is {there}, but no folder of {what} beside it", names)
         if image and mask:
             if name in found:
                 both = " and ".join(repr(str(one.relative_to(folder))) for one in (found[name][0], image))
