@@ -59,7 +59,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     known, plain = list(known), word.lower().replace("_", "-")
     also = [ALSO[plain]] if ALSO.get(plain) in known else []
-    matches = also or get_close_matches(word, known, n=1) or get_close_matches(plain, known, n=1)
+    begin = [name for name in known if len(plain) > 3 and name.startswith(plain)]
+    matches = also or begin or get_close_matches(word, known, n=1) or get_close_matches(plain, known, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -211,6 +211,6 @@ def table(result: dict[str, Any]) -> str:
     lines.insert(1, " | ".join("-" * width for width in wide))
     lines = [f"| {line} |" for line in lines]
     what = f"mean of {seeds} seeds ± half of the 95% interval" if seeds > 1 else "one seed"
-    about = " fused: all, with the logits of the closed-form classifier added." if fused else ""
+    about = " Heads are compared alone; fused: all, with the closed form added, as by `gpaco train`." if fused else ""
     ms = " ms: per image in a batch of 64, first seed, median."
     return "\n".join([*lines, "", f"Percent; {what}.{about}{ms}"])

@@ -46,7 +46,7 @@ def convert(
             raise UserError(
                 "--recipe, --set, --classes and --counts are for runs", "leave them out, or give --out a folder"
             )
-        output_file(target, {".safetensors": None})
+        output_file(target, {".safetensors": '"source_sha256":"'})
     else:
         output_folder(target)
     foreign = read_foreign(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpaco.data.files import find_files
+from gpaco.data.walk import real_paths
 from gpaco.errors import UserError
 from gpaco.pages.classification.candidates import MARK, write_candidates
 from gpaco.system import distributed
@@ -15,6 +16,7 @@ from gpaco.system.files import write_atomic
 from gpaco.system.outputs import output_file
 from gpaco.system.progress import Progress, Say, no_progress, quiet
 from gpaco.system.words import plural, printable
+from gpaco.tasks.classification.evaluation import labeled_files
 from gpaco.tasks.classification.mining import RARE, candidates, chosen_classes, look_at
 from gpaco.tasks.classification.predictor import load_classifiers
 from gpaco.training.run import Run, as_run
@@ -61,6 +63,13 @@ def mine(
     card = predictor.card
     wanted = chosen_classes(classes, card)
     files = list(dict.fromkeys(find_files([pool] if isinstance(pool, Path | str) else pool)))  # each image once
+    own = labeled_files(run)
+    new = [file for file, path in zip(files, real_paths(files), strict=True) if path not in own] if own else files
+    if len(new) < len(files):
+        say(f"left out: {plural(len(files) - len(new), 'image')} of the data of the run, which has their labels")
+    if files and not new:
+        raise UserError("all of these images are from the data of the run", "give unlabeled images")
+    files = new
     found, errors = look_at(predictor, files, progress=progress)
     if len(errors) == len(files):
         raise UserError(f"no image could be read: {next(iter(errors.values()))}", "give images that can be opened")

@@ -63,7 +63,7 @@ def adapt(backbone: nn.Module, rank: int) -> list[nn.Parameter]:
     if not changes:
         raise UserError(
             f"{type(backbone).__name__} has no linear layers large enough for adapters of rank {rank}",
-            "choose a ViT, DeiT or Swin, or train another part: --train last-block, --train all",
+            "choose a transformer (--model vit_small_patch16_224 --weights hub downloads one), or --train last-block",
         )
     return changes
 

@@ -11,7 +11,7 @@ from gpaco.pages.paper_number import paper_number
 from gpaco.pages.render import Facts, Table, page_script, percent, safe_json, thumbnail, write_files
 from gpaco.pages.runs import read_robustness, short_names
 from gpaco.system.progress import Say
-from gpaco.system.words import join_words, plural
+from gpaco.system.words import join_words, plural, some
 from gpaco.tasks.segmentation.evaluation import evaluation_part, segment
 from gpaco.tasks.segmentation.masks import colored
 from gpaco.tasks.segmentation.predictor import load_segmenter
@@ -134,8 +134,10 @@ def sentence(runs: Sequence[Facts]) -> str:
         words.append(f"Classes with few pixels reach {both} for those with many.")
     known = [row for row in best["per_class"] if row["iou"] is not None and row["test"]]
     if known:
-        worst = min(known, key=lambda row: row["iou"])
-        words.append(f"The worst class is {worst['name']}: {percent(worst['iou'])}%.")
+        low = min(row["iou"] for row in known)
+        worst = [row["name"] for row in known if row["iou"] == low]
+        which = f"The worst class is {worst[0]}" if len(worst) == 1 else f"The worst classes are {some(worst)}"
+        words.append(f"{which}: {percent(low)}%.")
     return " ".join(words)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.commands import fails, run
+from helpers.images import class_folders
 from PIL import Image
 
 import gpaco
@@ -70,6 +71,18 @@ def test_the_command_writes_a_table_and_a_page_of_thumbnails(digits: Run, pool: 
     twice = gpaco.mine(digits, [pool, pool / "000.png"], n=100, say=told.append)  # each image once, and no copy
     assert len(rows) < len(twice) == len({row["path"] for row in twice}) < 61
     assert told[-1] == f"{len(twice)} candidates instead of 100: no other image is likely to be of these classes"
+
+
+def test_images_of_the_run_itself_are_not_offered(tmp_path: Path) -> None:
+    data, told = class_folders(tmp_path / "data", {"a": 20, "b": 20, "c": 6}), list[str]()
+    quick = {"method": "ce", "model": "resnet8", "weights": "none", "train": "all", "report": False}
+    made = gpaco.train(data, out=tmp_path / "run", epochs=1, say=lambda line: None, **quick)
+    shutil.copy(data / "c" / "0.png", tmp_path / "new.png")
+    rows = gpaco.mine(made, [data, tmp_path / "new.png"], classes="a,b,c", n=3, say=told.append)
+    assert {row["path"] for row in rows} <= {str(tmp_path / "new.png")}
+    assert told[0] == "left out: 46 images of the data of the run, which has their labels"
+    with pytest.raises(UserError, match="all of these images are from the data of the run"):
+        gpaco.mine(made, data)
 
 
 def test_candidates_are_probable_different_and_offered_once() -> None:

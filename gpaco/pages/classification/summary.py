@@ -104,7 +104,8 @@ def _described(metrics: Facts, one: Facts) -> str:
             f"by chance it would be {percent(pull['expected'], 0)}%."
         )
     if one["never"]:
-        words.append(f"Never recognized: {len(one['never'])} of {plural(len(metrics['per_class']), 'class')}.")
+        tested = len(metrics["per_class"]) - metrics["absent"]
+        words.append(f"Never recognized: {len(one['never'])} of {plural(tested, 'class')}.")
     if metrics["ece"] > 0.1:
         words.append(f"On average, the model's confidence is off by {percent(metrics['ece'], 0)} percentage points.")
     return " ".join(words)

@@ -168,7 +168,8 @@ function temperature() {
   const run = runs[state.run], { temperature: value, rows } = run.temperature, over = run.overconfidence;
   $("#temperature-text").textContent = value === null ? "There are too few test images to fit a temperature."
     : `The best temperature to divide the logits by is ${value.toFixed(2)}. `
-      + "It is fitted on one half of the test images and evaluated on the other, both ways.";
+      + "It is fitted on one half of the test images and evaluated on the other, both ways."
+      + (rows[0].after > rows[0].before ? " On so few images it does not help." : "");
   const known = rows.filter((one) => one.before !== null);
   put("#temperature tbody",
     known.map((one) => row(cell(one.group), cell(percent(one.before)), cell(percent(one.after)))),

@@ -10,6 +10,7 @@ from gpaco.data.batches import steps_per_epoch
 from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
+from gpaco.models.weights.packaged import package_of
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
 from gpaco.system.precision import autocast
@@ -82,7 +83,9 @@ def head_step(recipe: Recipe, splits: Splits, width: int, device: torch.device) 
 
 def format_estimate(seconds: float, recipe: Recipe, device: torch.device) -> str:
     """Return a line about the time; if it is long, with a faster alternative."""
-    faster = "--set train.cached_views=1" if caches(recipe) else "--weights package --train head, or fewer --epochs"
-    if recipe.method.name in methods.NEED_IMAGES:
-        faster = "fewer --epochs"
+    faster = "fewer --epochs"
+    if caches(recipe):
+        faster = "--set train.cached_views=1"
+    elif recipe.method.name not in methods.NEED_IMAGES and package_of(recipe.model.name):
+        faster = "--weights package --train head, or fewer --epochs"
     return format_time(seconds, faster, device, recipe.train.amp)

@@ -100,6 +100,14 @@ def evaluation_part(
     return samples
 
 
+def labeled_files(run: Run) -> set[str]:
+    """Return the real paths of the run's own images; none if they are in memory, or gone."""
+    with suppress(Problem):
+        parts = splits_of(as_files(run.recipe, run.folder), run=run.folder).parts()
+        return {file for _, part in parts for file in real_paths(part.paths or ())}
+    return set()
+
+
 def _trained_on(run: Run, data: Path | str, root: Path | str | None) -> int:
     """Return how many of the files to evaluate on are training images of the run; 0 if that cannot be known.
 

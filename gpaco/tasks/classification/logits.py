@@ -76,10 +76,10 @@ def read_prior(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     unknown = [name for name in shares if name not in set(classes)]
     missing = [name for name in classes if name not in shares]
     what = ""
-    if missing:
+    if unknown:
+        what = f"unknown class {unknown[0]!r}{nearest(unknown[0], missing or classes)}"
+    elif missing:
         what = f"no row for class {missing[0]!r}"
-    elif unknown:
-        what = f"unknown class {unknown[0]!r}{nearest(unknown[0], classes)}"
     elif not all(0 < share < np.inf for share in shares.values()):
         what = "a share is not above 0"
     if what:
