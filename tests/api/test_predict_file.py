@@ -84,7 +84,7 @@ def test_a_prior_changes_the_answers_of_a_file_as_those_of_its_run(
         given, own = ([row["probability"] or 0 for row in found] for found in (rows, expected))
         np.testing.assert_allclose(given, own, atol=0.01)
     shares.write_text("0,1\nzero,2\n")
-    with pytest.raises(UserError, match="no row for class '1'"):
+    with pytest.raises(UserError, match="unknown class 'zero'"):
         gpaco.predict(exported, files, prior=str(shares))
 
 

@@ -10,7 +10,6 @@ from gpaco.data.batches import steps_per_epoch
 from gpaco.data.holdout import balanced_subset
 from gpaco.data.samples import Splits
 from gpaco.models.freezing import freeze
-from gpaco.models.weights.packaged import package_of
 from gpaco.recipes.settings import TWO_STAGES, Recipe
 from gpaco.system import distributed
 from gpaco.system.precision import autocast
@@ -19,6 +18,7 @@ from gpaco.tasks.classification.card import build_model, describe
 from gpaco.tasks.classification.feature_cache import Vectors
 from gpaco.tasks.classification.heads import FOLDS, fit_head, folds_used
 from gpaco.tasks.classification.learner import Earlier
+from gpaco.tasks.classification.start import BACKBONE
 from gpaco.tasks.duration import format_time, seconds_of
 
 _IMAGES = 8  # images to measure
@@ -86,6 +86,6 @@ def format_estimate(seconds: float, recipe: Recipe, device: torch.device) -> str
     faster = "fewer --epochs"
     if caches(recipe):
         faster = "--set train.cached_views=1"
-    elif recipe.method.name not in methods.NEED_IMAGES and package_of(recipe.model.name):
-        faster = "--weights package --train head, or fewer --epochs"
+    elif recipe.method.name not in methods.NEED_IMAGES:
+        faster = f"--model {BACKBONE} --weights package --train head, or fewer --epochs"
     return format_time(seconds, faster, device, recipe.train.amp)

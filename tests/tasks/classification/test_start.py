@@ -201,7 +201,7 @@ def test_the_time_is_estimated_for_every_part(photos: Path, tmp_path: Path) -> N
 def test_a_long_estimate_suggests_what_is_faster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipes.change(Recipe(), {"train.part": "all"})
     reduced = recipes.change(recipe, {"train.amp": "bf16"})
-    others = "--weights package --train head, or fewer --epochs"
+    others = "--model tf_efficientnet_lite0 --weights package --train head, or fewer --epochs"
     for fast, some, faster in (
         (False, recipe, others),
         (True, recipe, f"--amp bf16, {others}"),
