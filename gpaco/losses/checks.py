@@ -88,7 +88,8 @@ def check_number(value: float, name: str, low: float, high: float = float("inf")
 
 def check_contrast(alpha: float, temperature: float) -> None:
     """Check the weight of positives and the temperature: float32 overflows outside these bounds."""
-    if getattr(alpha, "requires_grad", False) or getattr(temperature, "requires_grad", False):
+    numbers: tuple[object, ...] = alpha, temperature
+    if any(isinstance(value, Tensor) and value.requires_grad for value in numbers):
         raise ValueError("alpha and temperature are constants and get no gradient; pass numbers, or tensor.item()")
     check_number(alpha, "alpha", 0, 1e6)
     check_number(temperature, "temperature", 1e-6)

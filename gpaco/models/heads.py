@@ -92,7 +92,7 @@ class CausalHead(nn.Module):
     def parts(self, features: Tensor) -> Tensor:
         if self.training:
             with torch.no_grad():
-                mean = distributed.sum_counts(features.detach().float().mean(0)) / distributed.world_size()
+                mean = distributed.sum_counts(features.detach().mean(0)) / distributed.world_size()
                 self.direction.mul_(self.momentum).add_(mean.to(self.direction))
         return self._logits(self._pieces(features))
 

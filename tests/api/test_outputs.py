@@ -77,7 +77,7 @@ def commands(home: Path) -> dict[str, Callable[[str], Any]]:
         "evaluate listed .json": lambda out: gpaco.evaluate(run, listed, root=photos, out=out),
         "compare": lambda out: gpaco.compare(photos, ["ce"], seeds=1, out=out, **quick),
         "compare listed": lambda out: gpaco.compare(listed, ["ce"], seeds=1, out=out, root=photos, **quick),
-        "mine .csv": lambda out: gpaco.mine(run, photos / "a", out=out),
+        "mine .csv": lambda out: gpaco.mine(run, home / "mine" / "image.png", out=out),
         "convert .safetensors": lambda out: convert(home / "released.pth", out, say=quiet),
         "demo": lambda out: run_demo(out, say=quiet),
         "push": lambda out: gpaco.push(run, "me/name", dry_run=True),

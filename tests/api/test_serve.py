@@ -112,7 +112,11 @@ def test_bad_requests_are_answered_with_4xx_and_a_message_and_the_server_lives_o
         (server.predict(b"no image", query="?prior=trian"), 400, "did you mean 'train'"),  # before the image is read
         (server.predict(good, query="?top=many"), 400, "top must be a positive"),
         (server.predict(good, query="?topp=3"), 400, "there is no parameter 'topp'; did you mean 'top'?"),
-        (server.ask("/predict", multipart((good, good))[0][:-60], Content_Type=kind), 400, "the upload ended early"),
+        (
+            server.ask("/predict", multipart((good, good))[0][:-60], Content_Type=kind),
+            400,
+            "it ended early",
+        ),
         (server.predict(good, query="?scores=yes"), 400, "scores must be 0 or 1"),
         (server.predict(good, query="?top=%C2%B2"), 400, "top must be a positive"),  # a digit that is no number
         (server.predict(good, query=f"?top={'1' * 5000}"), 400, "top must be a positive"),

@@ -103,6 +103,7 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
     """Return the files of a multipart request, whose messages `receive` returns."""
     from starlette.datastructures import UploadFile
     from starlette.exceptions import HTTPException
+    from starlette.formparsers import MultiPartException
     from starlette.requests import ClientDisconnect, Request
 
     tail, kind = b"", request.headers.get("content-type", "")
@@ -114,10 +115,15 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         await drain(request, limits)
         raise too_large(limits)
 
+    boundary = kind.partition("boundary=")[2].split(";")[0].strip('" ')
+    last = f"--{boundary}--".encode()
+
     async def noting_the_end() -> MutableMapping[str, Any]:
         nonlocal tail
         message: MutableMapping[str, Any] = await receive()
         tail = (tail + message.get("body", b""))[-_TAIL:]
+        if boundary and not message.get("more_body", False) and last not in tail:
+            raise MultiPartException("it ended early")
         return message
 
     try:
@@ -133,10 +139,7 @@ async def read_uploads(request: Any, receive: Any, limits: Limits) -> list[Uploa
         raise Refused(400, f"the upload cannot be read: {error.detail}", EXAMPLE) from None
     except UnicodeError:
         raise wrong_names() from None
-    _, _, boundary = kind.partition("boundary=")
     try:
-        if boundary and b"--" + boundary.split(";")[0].strip('" ').encode() + b"--" not in tail:
-            raise Refused(400, "the upload ended early", "send it again")
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         if not files:
             raise Refused(400, "there is no image in the request", EXAMPLE)
