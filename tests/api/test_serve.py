@@ -232,7 +232,7 @@ def test_uploads_that_take_too_long_end_early_or_fill_the_memory_are_refused() -
         cases = ((Limits(seconds=0.01), silent), (Limits(), gone), (Limits(bytes=10), None))
         return [(await asgi(make_app(Gate().model(), limits), receive=how))[0] for limits, how in cases]
 
-    assert asyncio.run(statuses()) == [408, 400, 429]
+    assert in_a_thread(statuses()) == [408, 400, 429]
 
 
 def test_requests_beyond_the_queue_are_asked_to_come_back_and_the_others_are_answered_together() -> None:
